@@ -37,14 +37,16 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
+use crate::in_use::{Dirty, Node};
 use crate::inode::Ino;
 use crate::laid::part_of;
 use crate::log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::meta::{META_COPIES, Tx};
-use crate::mounted::{BLOCKS_MAX, Dirty, Inner, Node};
+use crate::mounted::Inner;
 use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
 use crate::pool::{Pool, runs_of};
 use crate::record::{LINES_MAX, Record};
+use crate::writeback::BLOCKS_MAX;
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry
 /// out about as many requests of one block in a second as of two.

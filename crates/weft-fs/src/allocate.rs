@@ -12,8 +12,9 @@ use weft_rt::Frozen;
 use crate::block::BLOCK;
 use crate::error::{FsError, Result};
 use crate::file::{FILE_BYTES_MAX, active_within, blocks_of};
+use crate::in_use::Node;
 use crate::inode::Ino;
-use crate::mounted::{Fs, Inner, Node};
+use crate::mounted::{Fs, Inner};
 
 /// Blocks reserved at a time.
 const STEP: u64 = 1024;
@@ -36,7 +37,7 @@ impl Inner {
         if missing > self.free_blocks(inode.redundancy) {
             return Err(FsError::NoSpace);
         }
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let mut at = blocks.start;
         while at < blocks.end {
             let to = (at + STEP).min(blocks.end);
@@ -51,7 +52,7 @@ impl Inner {
             self.grow(&node, &inode, end);
         }
         drop(alone);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         Ok(())
     }
 

@@ -8,13 +8,15 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
+use crate::in_use::Dirty;
 use crate::inode::{Ino, Kind};
 use crate::laid::part_of;
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Dirty, Fs, Inner};
+use crate::mounted::{Fs, Inner};
 use crate::plan::Target;
 use crate::record::Record;
 use crate::redundancy::Redundancy;
+use crate::writeback::BLOCKS_MAX;
 
 /// A record that is to be laid out anew.
 pub(crate) struct Old {
@@ -326,7 +328,7 @@ impl Inner {
         from: u64,
     ) -> Result<(u64, Option<u64>)> {
         let _held = self.hold_files([ino]).await;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let one = self.flush_alone().await;
         let max = self.meta.at_a_time();
@@ -361,7 +363,7 @@ impl Inner {
             }
         }
         drop((one, alone));
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         laid.map(|()| (done, next))
     }
 }

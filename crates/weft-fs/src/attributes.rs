@@ -11,9 +11,10 @@ use weft_token::Mode;
 
 use crate::acl;
 use crate::error::{FsError, Result};
+use crate::in_use::Live;
 use crate::inode::{Ino, Inode, SET_GID, SET_UID, Time};
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner, Live};
+use crate::mounted::{Fs, Inner};
 
 /// The permission of the group to execute.
 const GROUP_EXEC: u32 = 0o010;
@@ -43,11 +44,21 @@ pub struct SetAttr {
 }
 
 impl Inner {
+    /// An inode as users see it: with what is not in the metadata yet.
+    pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
+        if let Some(live) = self.in_use.get(ino).and_then(|node| node.live.get()) {
+            inode.size = live.size;
+            inode.modified = live.modified;
+            inode.changed = inode.changed.max(live.modified);
+        }
+        inode
+    }
+
     /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
     /// the blocks that wait to be written: as a change of its own it would make fsync commit.
     fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
         let modified = set.modified.filter(|modified| set.changed == Some(*modified));
-        let node = self.node_in_use(ino);
+        let node = self.in_use.get(ino);
         let live = node.as_ref().and_then(|node| node.live.get());
         let (Some(modified), Some(node), Some(live)) = (modified, node, live) else { return false };
         let times = SetAttr { modified: set.modified, changed: set.changed, ..SetAttr::default() };
@@ -95,7 +106,7 @@ impl Inner {
             })
             .await?;
         if let Some(modified) = set.modified
-            && let Some(node) = self.node_in_use(ino)
+            && let Some(node) = self.in_use.get(ino)
             && let Some(live) = node.live.get()
         {
             node.live.set(Some(Live { modified, ..live }));

@@ -22,9 +22,10 @@ use weft_rt::Frozen;
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::file::{FILE_BYTES_MAX, index};
+use crate::in_use::{Live, Node};
 use crate::inode::Ino;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner, Live, Node};
+use crate::mounted::{Fs, Inner};
 use crate::plan::covering;
 use crate::record::Record;
 
@@ -34,7 +35,7 @@ impl Inner {
         if size > FILE_BYTES_MAX {
             return Err(FsError::TooLarge);
         }
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
         let cut = if size < inode.size {
@@ -45,7 +46,7 @@ impl Inner {
             self.flush_node(&node).await
         };
         drop(alone);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         cut
     }
 
@@ -153,14 +154,14 @@ impl Inner {
 
     async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
         let _held = self.hold_to_change(ino, offset, len).await;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
         let end = offset.saturating_add(len).min(inode.size);
         let cleared =
             if offset < end { self.clear(&node, offset..end, None).await } else { Ok(()) };
         drop(alone);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         cleared
     }
 }

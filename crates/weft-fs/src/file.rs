@@ -17,10 +17,11 @@ use weft_rt::{Buf, Frozen};
 
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
+use crate::in_use::{Live, Node};
 use crate::inode::{Ino, Inode, Kind};
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner, Live, Node};
+use crate::mounted::{Fs, Inner};
 use crate::plan::covering;
 use crate::record::Record;
 
@@ -268,7 +269,7 @@ impl Inner {
 
     async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
         let _held = self.hold_to_read(ino, offset, len as u64).await;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let shared = node.share().await;
         let inode = self.file(ino).await?;
         let len = index((len as u64).min(inode.size.saturating_sub(offset)));
@@ -276,7 +277,7 @@ impl Inner {
         let out = bytes_of(found, offset, len);
         self.note_access(ino, &inode).await?;
         drop(shared);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         Ok(out)
     }
 
@@ -305,7 +306,7 @@ impl Inner {
             return Ok(());
         }
         let held = self.hold_to_write(ino, offset, len).await?;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         if !self.write_meanwhile(&node, offset, &data).await? {
             let alone = node.alone().await;
             let inode = self.file(ino).await?;
@@ -324,7 +325,7 @@ impl Inner {
         }
         drop(held);
         let drained = self.drain().await;
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         drained
     }
 
@@ -409,7 +410,7 @@ impl Inner {
     /// The first byte from `offset` on that is data, or a hole.
     async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
         let _held = self.hold_to_read(ino, offset, u64::MAX).await;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let shared = node.share().await;
         let size = self.file(ino).await?.size;
         let mut block = offset / BLOCK_BYTES;
@@ -440,7 +441,7 @@ impl Inner {
             };
         };
         drop(shared);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         Ok(found)
     }
 }
@@ -474,11 +475,11 @@ impl Fs {
         self.0.check()?;
         let fs = self.0.clone();
         let synced = || async move {
-            if let Some(node) = fs.node_in_use(ino) {
+            if let Some(node) = fs.in_use.get(ino) {
                 fs.flush_file(&node).await?;
             }
             fs.commit_file(ino).await?;
-            match fs.node_in_use(ino).and_then(|node| node.lost_block.take()) {
+            match fs.in_use.get(ino).and_then(|node| node.lost_block.take()) {
                 Some(block) => Err(FsError::Unreadable { inode: ino, block }),
                 None => Ok(()),
             }

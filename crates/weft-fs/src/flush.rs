@@ -36,17 +36,19 @@ use crate::at_hand::sum_of;
 use crate::block::BLOCK_BYTES;
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::in_use::{Dirty, Live, Node, live_of};
 use crate::inode::Ino;
 use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
 use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Dirty, Extent, Inner, Live, Node, live_of};
+use crate::mounted::Inner;
 use crate::plan::{Afresh, Replaced, Target};
 use crate::pool::runs_of;
 use crate::record::Record;
 use crate::relocate::replace_block;
 use crate::stream::Ended;
+use crate::writeback::{BLOCKS_MAX, Extent};
 
 /// A band of a target with its new parity.
 struct Ready {

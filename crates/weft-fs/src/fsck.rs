@@ -170,11 +170,11 @@ impl Inner {
     pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
         let before = self.pool.counts.get();
         let held = self.hold_to_check(ino).await;
-        let node = self.node(ino);
+        let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let checked = self.check_locked(ino, first).await;
         drop(alone);
-        self.forget_clean(&node);
+        self.in_use.forget_clean(&node);
         drop(held);
         self.relocate().await?;
         let counts = self.pool.counts.get();

@@ -20,11 +20,13 @@ use crate::anew::at_a_time;
 use crate::at_hand::{UNKNOWN, sum_of};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::in_use::Node;
 use crate::inode::{Ino, Time};
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
-use crate::mounted::{BLOCKS_MAX, Inner, Node};
+use crate::mounted::Inner;
 use crate::record::{Column, Record};
+use crate::writeback::BLOCKS_MAX;
 
 /// Records that are read and written side by side: 16 MiB, if they are of usual length.
 const RECORDS_MAX: usize = 16;
@@ -141,7 +143,7 @@ impl Inner {
             }
         }
         let mut files: Vec<(Ino, Time)> = changed.into_iter().collect();
-        files.sort_by_cached_key(|(ino, changed)| Reverse((self.is_used(*ino), *changed)));
+        files.sort_by_cached_key(|(ino, changed)| Reverse((self.in_use.is_used(*ino), *changed)));
         Ok(files.into_iter().map(|(ino, _)| ino).collect())
     }
 
@@ -178,7 +180,7 @@ impl Inner {
     ) -> Result<()> {
         let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
         let held = self.hold_files(inos.iter().copied()).await;
-        let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.node(ino)).collect();
+        let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.in_use.node(ino)).collect();
         let mut locks = Vec::with_capacity(nodes.len());
         for node in &nodes {
             locks.push(node.alone().await);
@@ -186,7 +188,7 @@ impl Inner {
         let one = self.flush_alone().await;
         let result = self.move_locked(some, decide, moved).await;
         drop((one, locks, held));
-        nodes.iter().for_each(|node| self.forget_clean(node));
+        nodes.iter().for_each(|node| self.in_use.forget_clean(node));
         result.and(self.commit_if_crowded().await)
     }
 

@@ -150,7 +150,7 @@ impl Inner {
             return Ok(false);
         }
         tx.put_orphan(ino)?;
-        Ok(!self.is_used(ino))
+        Ok(!self.in_use.is_used(ino))
     }
 
     async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
@@ -386,7 +386,7 @@ impl Fs {
                 return Err(FsError::TooManyLinks);
             }
             // One that is not in use is being deleted.
-            if inode.links == 0 && !self.0.is_used(ino) {
+            if inode.links == 0 && !self.0.in_use.is_used(ino) {
                 return Err(FsError::NotFound);
             }
             if inode.links == 0 {

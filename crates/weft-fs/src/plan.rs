@@ -9,10 +9,11 @@ use weft_stripe::Segment;
 
 use crate::block::BLOCK_BYTES;
 use crate::error::Result;
+use crate::in_use::{Dirty, Node};
 use crate::inode::Ino;
 use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
-use crate::mounted::{Dirty, Inner, Node};
+use crate::mounted::Inner;
 use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::Redundancy;
 

@@ -181,7 +181,7 @@ impl Inner {
         for (line, units) in unplaced {
             // The next fsync tells of it.
             let is_gone = !stripe.code().decodable(stripe.id.number, stripe.lost.union(&units));
-            if let Some(node) = self.node_in_use(target.ino).filter(|_| is_gone) {
+            if let Some(node) = self.in_use.get(target.ino).filter(|_| is_gone) {
                 node.lost_block.set(Some(target.first + line * target.k()));
             }
         }
@@ -208,13 +208,13 @@ impl Inner {
         let _one = self.relocating.acquire(1).await;
         while let Some((spot, suspect)) = self.pool.bad.next_suspect() {
             let held = self.hold_files([suspect.ino]).await;
-            let node = self.node(suspect.ino);
+            let node = self.in_use.node(suspect.ino);
             let alone = node.alone().await;
             let one = self.flush_alone().await;
             let moved = self.relocate_block(spot, suspect).await;
             self.pool.bad.clear(spot);
             drop((one, alone));
-            self.forget_clean(&node);
+            self.in_use.forget_clean(&node);
             drop(held);
             moved?;
         }

@@ -15,10 +15,12 @@ use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 
 use crate::error::Result;
+use crate::in_use::Node;
 use crate::inode::Ino;
-use crate::mounted::{Extent, Fs, Inner, Node};
+use crate::mounted::{Fs, Inner};
 use crate::nodes::GivenUp;
 use crate::pool::runs_of;
+use crate::writeback::Extent;
 
 /// After this it is tried again to write what is given up.
 const AGAIN_S: u64 = 1;
@@ -35,7 +37,7 @@ impl Inner {
             .map(|given| given.space.ino);
         let inos: BTreeSet<Ino> = of_file.collect();
         let unclean: Vec<Rc<Node>> =
-            inos.into_iter().filter_map(|ino| self.unclean_node(ino)).collect();
+            inos.into_iter().filter_map(|ino| self.in_use.unclean_node(ino)).collect();
         self.flush_many(unclean, Extent::All).await?;
         self.commit().await?;
         for GivenUp { space, range, leaves } in given {

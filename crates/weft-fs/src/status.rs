@@ -132,7 +132,7 @@ impl Fs {
             space: space.collect(),
             inodes,
             meta_bytes: self.0.meta.usage(),
-            files_in_memory: self.0.nodes_count(),
+            files_in_memory: self.0.in_use.count(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
             overlapped_batches: self.0.overlapped_batches.get(),
             at_hand_bytes: self.0.pool.at_hand.bytes(),

@@ -34,11 +34,13 @@ use std::task::{Context, Poll};
 use futures_util::future::{MaybeDone, maybe_done};
 
 use crate::error::Result;
+use crate::in_use::{Node, live_of};
 use crate::log::LoggedFile;
 use crate::meta::Tx;
-use crate::mounted::{Extent, Inner, Node, live_of};
+use crate::mounted::Inner;
 use crate::plan::{Target, covering};
 use crate::record::Record;
+use crate::writeback::Extent;
 
 /// Batches under way at the same time, at most.
 const BATCHES_MAX: usize = 3;

@@ -1,0 +1,172 @@
+//! Files in use: what is known of them beyond the metadata.
+//!
+//! A file is in use while the kernel knows its number or has it open, or while it has blocks or a size
+//! that are not written. One without names goes with its last use.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weft_rt::Frozen;
+use weft_rt::sync::{Permit, Semaphore};
+
+use crate::inode::{Ino, Time};
+use crate::log::LoggedFile;
+
+/// Blocks of a file that are to be written, in their order.
+pub(crate) type Dirty = Vec<(u64, Frozen)>;
+
+/// Readers of a file at the same time.
+const READERS: usize = 1 << 16;
+
+/// A file in use: what is known of it beyond the metadata.
+pub(crate) struct Node {
+    pub(crate) ino: Ino,
+    lock: Semaphore,
+    /// Blocks that are not on the disks yet, each with the number of the first write since it was.
+    pub(crate) dirty: RefCell<BTreeMap<u64, (u64, Frozen)>>,
+    /// Whether the lock is held only to flush the file.
+    flushed: Cell<bool>,
+    /// Size and times that are ahead of the metadata.
+    pub(crate) live: Cell<Option<Live>>,
+    /// The first block of lines that were lost before they were durable.
+    pub(crate) lost_block: Cell<Option<u64>>,
+    /// Times it was opened and not released, and lookups that were not forgotten.
+    uses: Cell<u64>,
+}
+
+/// What a file's dirty blocks will make of its inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+}
+
+impl Node {
+    /// Waits until nothing writes the file.
+    pub(crate) async fn share(&self) -> Permit {
+        self.lock.acquire(1).await
+    }
+
+    /// Waits until nothing else uses the file.
+    pub(crate) async fn alone(&self) -> Permit {
+        self.lock.acquire(READERS).await
+    }
+
+    /// Whether anything waits for the lock.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.lock.is_wanted()
+    }
+
+    /// Whether blocks may be written that need nothing from the disks, although the lock is held.
+    pub(crate) fn is_only_flushed(&self) -> bool {
+        self.flushed.get()
+    }
+
+    /// Whether blocks wait to be written that have waited since the write `until`.
+    pub(crate) fn has_dirty(&self, until: u64) -> bool {
+        self.dirty.borrow().values().any(|(write, _)| *write <= until)
+    }
+
+    /// How many of these blocks there are.
+    pub(crate) fn count_dirty(&self, until: u64) -> usize {
+        self.dirty.borrow().values().filter(|(write, _)| *write <= until).count()
+    }
+
+    /// These blocks from `first` on, at most so many.
+    pub(crate) fn dirty_from(&self, first: u64, until: u64, most: usize) -> Dirty {
+        let dirty = self.dirty.borrow();
+        let before = dirty.range(first..).filter(|(_, (write, _))| *write <= until);
+        before.take(most).map(|(block, (_, data))| (*block, data.clone())).collect()
+    }
+
+    /// Says whether the lock is held only to flush the file.
+    pub(crate) fn set_only_flushed(&self, flushed: bool) {
+        self.flushed.set(flushed);
+    }
+
+    /// `count` uses end.
+    pub(crate) fn end_uses(&self, count: u64) {
+        self.uses.set(self.uses.get().saturating_sub(count));
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.uses.get() > 0
+    }
+
+    fn is_clean(&self) -> bool {
+        self.dirty.borrow().is_empty() && self.live.get().is_none()
+    }
+}
+
+/// What the dirty blocks of files will make of them.
+pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
+    let file = |node: &Rc<Node>| {
+        let Live { size, modified } = node.live.get()?;
+        Some(LoggedFile { ino: node.ino, size, modified })
+    };
+    nodes.iter().filter_map(file).collect()
+}
+
+/// The files in use.
+#[derive(Default)]
+pub(crate) struct InUse(RefCell<BTreeMap<Ino, Rc<Node>>>);
+
+impl InUse {
+    /// The node of a file, made if it has none.
+    pub(crate) fn node(&self, ino: Ino) -> Rc<Node> {
+        let mut nodes = self.0.borrow_mut();
+        let fresh = || Node {
+            ino,
+            lock: Semaphore::new(READERS),
+            dirty: RefCell::default(),
+            flushed: Cell::new(false),
+            live: Cell::new(None),
+            lost_block: Cell::new(None),
+            uses: Cell::new(0),
+        };
+        nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()
+    }
+
+    /// The node of a file, if it has one.
+    pub(crate) fn get(&self, ino: Ino) -> Option<Rc<Node>> {
+        self.0.borrow().get(&ino).cloned()
+    }
+
+    /// The files that have blocks or sizes to write.
+    pub(crate) fn unclean(&self) -> Vec<Rc<Node>> {
+        self.0.borrow().values().filter(|node| !node.is_clean()).cloned().collect()
+    }
+
+    /// The blocks of all files that have waited to be written since the write `until`.
+    pub(crate) fn count_dirty(&self, until: u64) -> usize {
+        self.0.borrow().values().map(|node| node.count_dirty(until)).sum()
+    }
+
+    /// Files that have a node.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
+
+    /// The node of a file that has blocks or a size to write.
+    pub(crate) fn unclean_node(&self, ino: Ino) -> Option<Rc<Node>> {
+        self.get(ino).filter(|node| !node.is_clean())
+    }
+
+    pub(crate) fn begin_use(&self, ino: Ino) {
+        let node = self.node(ino);
+        node.uses.set(node.uses.get() + 1);
+    }
+
+    /// Removes the node of a file that is neither in use nor has anything to write.
+    pub(crate) fn forget_clean(&self, node: &Rc<Node>) {
+        // The table's and the caller's.
+        if !node.is_used() && node.is_clean() && Rc::strong_count(node) <= 2 {
+            self.0.borrow_mut().remove(&node.ino);
+        }
+    }
+
+    pub(crate) fn is_used(&self, ino: Ino) -> bool {
+        self.get(ino).is_some_and(|node| node.is_used())
+    }
+}

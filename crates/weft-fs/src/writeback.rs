@@ -1,0 +1,175 @@
+//! Dirty memory: blocks that are written in the cache and not on the disks yet, and when they go there.
+//!
+//! New lines are written soon, as they need nothing from the disks; blocks that have a place wait for
+//! long, as many of them together cost fewer seeks, and some are overwritten while they wait. A program
+//! that writes waits only when the memory for such blocks is full.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use weft_rt::Frozen;
+
+use crate::error::Result;
+use crate::in_use::Node;
+use crate::mounted::Inner;
+
+/// Which dirty blocks are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of them.
+    All,
+    /// Those at the end of a long file may wait for others that complete their lines.
+    Whole,
+    /// The same, and of each file only new lines, up to a block that has a place.
+    New,
+}
+
+/// The most blocks that are written at a time.
+pub(crate) const BLOCKS_MAX: usize = 4096;
+/// New lines are written from this part of the blocks that may wait. Blocks that have a place wait until
+/// only this part is left: the more of them are sorted and written together, the less disks have to seek,
+/// and the more of them are overwritten while they wait.
+const DRAINED_PART: u64 = 4;
+/// Files that are flushed together.
+const FILES_MAX: usize = 256;
+
+impl Inner {
+    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
+    /// write it writes what is newer.
+    pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
+        let write = self.writes.get() + 1;
+        self.writes.set(write);
+        let mut dirty = node.dirty.borrow_mut();
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) => *waiting = data,
+            None => {
+                dirty.insert(block, (write, data));
+                self.note_dirty(self.dirty_blocks.get() + 1);
+            }
+        }
+    }
+
+    /// So many blocks wait to be written now.
+    pub(crate) fn note_dirty(&self, blocks: u64) {
+        self.dirty_blocks.set(blocks);
+        self.pool.at_hand.wait(blocks);
+    }
+
+    /// A block is on the disks like this. If it was written again meanwhile, the next flush has it.
+    pub(crate) fn drop_written(&self, node: &Node, block: u64, data: &Frozen) {
+        let mut dirty = node.dirty.borrow_mut();
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) if waiting.as_ptr() == data.as_ptr() => {
+                dirty.remove(&block);
+                self.note_dirty(self.dirty_blocks.get() - 1);
+            }
+            Some((write, _)) => *write = self.writes.get(),
+            None => {}
+        }
+    }
+
+    /// Forgets blocks of a file, from `first` on, that are not written yet.
+    pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
+        let dropped = node.dirty.borrow_mut().split_off(&first);
+        self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
+    }
+
+    /// Writes a file's dirty blocks and size.
+    pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
+        let flushed = self.flush_files(std::slice::from_ref(node), Extent::All).await;
+        self.in_use.forget_clean(node);
+        flushed
+    }
+
+    /// The same for several files, in the order of their numbers. Each of them is flushed, even if
+    /// others cannot be.
+    async fn flush_files(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
+        let mut locks = Vec::with_capacity(nodes.len());
+        for node in nodes {
+            locks.push(node.alone().await);
+            node.set_only_flushed(true);
+        }
+        let mut result = self.flush_nodes(nodes, extent).await;
+        if result.is_err() && nodes.len() > 1 {
+            result = Ok(());
+            for node in nodes {
+                result = result.and(self.flush_nodes(std::slice::from_ref(node), extent).await);
+            }
+        }
+        nodes.iter().for_each(|node| node.set_only_flushed(false));
+        result
+    }
+
+    /// Writes dirty blocks and sizes of all files.
+    pub(crate) async fn flush_all(&self, extent: Extent) -> Result<()> {
+        self.flush_many(self.in_use.unclean(), extent).await
+    }
+
+    /// The same of these files, in the order of their numbers.
+    pub(crate) async fn flush_many(&self, nodes: Vec<Rc<Node>>, extent: Extent) -> Result<()> {
+        let mut result = Ok(());
+        let mut rest = &nodes[..];
+        while !rest.is_empty() {
+            let mut blocks = 0;
+            let fits = |node: &&Rc<Node>| {
+                blocks += node.dirty.borrow().len();
+                blocks <= BLOCKS_MAX
+            };
+            let count = rest.iter().take(FILES_MAX).take_while(fits).count().max(1);
+            let (nodes, behind) = rest.split_at(count);
+            result = result.and(self.flush_files(nodes, extent).await);
+            result = result.and(self.commit_if_crowded().await);
+            rest = behind;
+        }
+        // Others may have had them as well meanwhile: whoever lets go last removes them.
+        for node in nodes {
+            self.in_use.forget_clean(&node);
+        }
+        result
+    }
+
+    /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
+    /// lock.
+    pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
+        let (dirty, part) = (self.dirty_blocks.get(), self.dirty_blocks_max / DRAINED_PART);
+        let extent = match dirty + part >= self.dirty_blocks_max {
+            true => Extent::Whole,
+            false if dirty >= self.left_blocks.get() + part => Extent::New,
+            false => return Ok(()),
+        };
+        if let Some(draining) = self.draining.try_acquire(1) {
+            let fs = self.clone();
+            self.rt.launch(Box::pin(async move {
+                let until = fs.writes.get();
+                // The blocks stay dirty if this fails, and fsync reports it.
+                let _ = fs.flush_all(extent).await;
+                fs.left_blocks.set(fs.in_use.count_dirty(until) as u64);
+                drop(draining);
+            }));
+        }
+        if self.dirty_blocks.get() < self.dirty_blocks_max {
+            return Ok(());
+        }
+        let _turn = self.waiting.acquire(1).await;
+        while self.dirty_blocks.get() >= self.dirty_blocks_max {
+            let (drained, written) = (pin!(self.draining.acquire(1)), pin!(self.written.wait()));
+            match select(drained, written).await {
+                Either::Left((none, _)) => {
+                    drop(none);
+                    if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                        return self.flush_all(Extent::All).await;
+                    }
+                }
+                Either::Right(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all dirty blocks, and makes everything durable.
+    pub(crate) async fn write_all(&self) -> Result<()> {
+        let flushed = self.flush_all(Extent::All).await;
+        flushed.and(self.commit().await)
+    }
+}
