@@ -244,12 +244,8 @@ impl Fs {
     /// If the other disks are too few or have too little room (nothing is changed then), the disk is
     /// lost, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
-        let fs = self.0.clone();
-        let remove = || async move {
-            let _running = fs.begin_job(Job::Remove(number))?;
-            fs.remove_disk(number).await
-        };
-        self.0.rt.attach(remove).await
+        let remove = async move |fs: &Inner| fs.remove_disk(number).await;
+        self.0.run_job(Job::Remove(number), remove).await
     }
 
     /// Takes a disk out of service, as if it had failed.

@@ -171,6 +171,19 @@ impl Inner {
         Ok(std::mem::replace(found, behind))
     }
 
+    /// Does not report files that are not there any more.
+    pub(crate) async fn without_deleted(&self, mut moved: Moved) -> Result<Moved> {
+        for files in [&mut moved.damaged, &mut moved.waiting] {
+            let noted = std::mem::take(files);
+            let is_left = |tx: &Tx<'_>, ino| Ok::<_, FsError>(tx.has_inode(ino)?.then_some(ino));
+            let left = |tx: &Tx<'_>| {
+                noted.iter().filter_map(|ino| is_left(tx, *ino).transpose()).collect()
+            };
+            *files = self.meta.run(left).await?;
+        }
+        Ok(moved)
+    }
+
     /// Moves columns of some records, as far as these are still there.
     pub(crate) async fn move_some(
         &self,

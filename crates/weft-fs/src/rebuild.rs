@@ -95,7 +95,7 @@ impl Inner {
             self.job_done(some.iter().map(|found| found.blocks).sum());
             self.job_may_go_on()?;
         }
-        let Moved { blocks, damaged, waiting } = moved;
+        let Moved { blocks, damaged, waiting } = self.without_deleted(moved).await?;
         let mut report = RebuildReport { blocks, removed_disks: Vec::new(), damaged, waiting };
         self.commit().await?;
         self.job_nears_end()?;
@@ -118,11 +118,6 @@ impl Fs {
     /// If the metadata has failed, or another job runs. Files that cannot be rebuilt are in the
     /// report.
     pub async fn rebuild(&self) -> Result<RebuildReport> {
-        let fs = self.0.clone();
-        let rebuild = || async move {
-            let _running = fs.begin_job(Job::Rebuild)?;
-            fs.rebuild().await
-        };
-        self.0.rt.attach(rebuild).await
+        self.0.run_job(Job::Rebuild, Inner::rebuild).await
     }
 }

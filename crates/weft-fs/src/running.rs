@@ -28,6 +28,17 @@ impl Inner {
         Ok(Running(self.clone()))
     }
 
+    /// Carries out a job. If the caller is dropped, it goes on.
+    pub(crate) async fn run_job<T: 'static>(
+        self: &Rc<Self>,
+        job: Job,
+        work: impl AsyncFnOnce(&Self) -> Result<T> + 'static,
+    ) -> Result<T> {
+        let fs = self.clone();
+        let run = || async move { work(&fs.begin_job(job)?.0).await };
+        self.rt.attach(run).await
+    }
+
     fn note_job(&self, change: impl FnOnce(&mut JobStatus)) {
         if let Some(mut status) = self.job.get() {
             change(&mut status);

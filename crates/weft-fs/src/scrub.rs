@@ -164,11 +164,6 @@ impl Fs {
     /// # Errors
     /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn scrub(&self) -> Result<ScrubReport> {
-        let fs = self.0.clone();
-        let scrub = || async move {
-            let _running = fs.begin_job(Job::Scrub)?;
-            fs.scrub().await
-        };
-        self.0.rt.attach(scrub).await
+        self.0.run_job(Job::Scrub, Inner::scrub).await
     }
 }

@@ -11,9 +11,6 @@ use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport};
 use weft_rt::{MICROSECOND, MILLISECOND, Rt};
 
-/// Bytes of a file whose blocks are moved in several steps.
-const SEVERAL_STEPS: usize = 80 << 20;
-
 /// Begins a job, which goes on by itself.
 fn begin(rt: &Rt, fs: &Fs, job: Job) -> impl Future<Output = weft_fs::Result<JobReport>> + use<> {
     rt.spawn(fs.begin_job(job).expect("nothing else runs"))

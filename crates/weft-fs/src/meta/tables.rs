@@ -249,6 +249,10 @@ impl<'a> Tx<'a> {
         Inode::decode(row.value())
     }
 
+    pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
+        Ok(self.read(&self.inodes)?.get(ino).db()?.is_some())
+    }
+
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
         self.put(&self.inodes, ino, &ino, &&inode.encode()[..])
     }

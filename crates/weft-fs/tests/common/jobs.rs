@@ -11,6 +11,8 @@ use super::{all, made, mounting};
 
 /// Bytes of a file that takes a job several steps.
 pub const BYTES: usize = 8 << 20;
+/// Bytes of a file whose blocks are moved in several steps.
+pub const SEVERAL_STEPS: usize = 80 << 20;
 
 pub type Ended = Rc<RefCell<Vec<(Job, weft_fs::Result<JobReport>)>>>;
 
