@@ -371,9 +371,8 @@ impl Inner {
         };
         let before = before.filter(|(at, record)| at + record.blocks() == first);
         let units = old.active().map(|(unit, _)| unit).collect();
-        let turn = ino.wrapping_add(first / old.k());
         let before = before.map(|(_, record)| record);
-        match self.pool.allocate(old.coded, units, old.lines, before, turn) {
+        match self.pool.allocate(old.coded, units, old.lines, before, (ino, first / old.k())) {
             Ok(record) if record.lines == old.lines => {
                 let replaced = Some(Replaced { record: old, dirty });
                 let moved = Vec::new();

@@ -3,19 +3,35 @@
 //! Two aims contradict each other: long runs on the same disks, and disks that fill evenly. A run
 //! goes on behind the record before it, as long as its disks have almost as much room as any other.
 //! Then the disks with the most free space are picked anew, and no more than 1/RAIDRATIO of a
-//! disk's free space is taken at a time. Which of the picked disks gets the parity turns from
-//! record to record.
+//! disk's free space is taken at a time.
+//!
+//! Which of the disks gets the parity turns, also within a run:
+//!
+//! ```text
+//!     disk 0   D D D D  P P P P  D D D D  D D D D      a letter: a record's column
+//!     disk 1   D D D D  D D D D  P P P P  D D D D      from left to right: one behind the other
+//!     disk 2   P P P P  D D D D  D D D D  P P P P
+//! ```
+//!
+//! So each disk holds its part of a file in one piece, and has the same share of what is read, of parity
+//! that is read and written to overwrite blocks, and of degraded reads. If the parity turned with each
+//! record, disks with platters would pass over it as slowly as they read it; so it turns after several, and
+//! they seek.
 
 use std::rc::Rc;
 
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
+use crate::inode::Ino;
 use crate::member::Member;
 use crate::pool::{Pool, runs_of};
 use crate::record::{Column, LINES_MAX, Record};
 use crate::redundancy::{Coded, Redundancy};
 
+/// Lines of a file after which the next disk gets the parity: 1 MiB of each disk. Runs as long as that
+/// can be skipped by a seek.
+const TURN_LINES: u64 = 4 * LINES_MAX;
 /// At most this part of a disk's free space is allocated at a time.
 pub(crate) const RAIDRATIO: u64 = 16;
 
@@ -39,24 +55,25 @@ impl Pool {
     }
 
     /// Allocates up to `lines` lines with these units (data and parity) active, behind `before` if
-    /// possible. `turn` decides which disk gets which unit.
+    /// possible. They are those of a file from one of its lines on.
     pub(crate) fn allocate(
         &self,
         coded: Coded,
         units: UnitSet,
         lines: u64,
         before: Option<&Record>,
-        turn: u64,
+        (ino, line): (Ino, u64),
     ) -> Result<Record> {
         let lines = lines.min(LINES_MAX);
         let roomy = self.roomy();
         if let Some(record) =
-            before.and_then(|before| self.go_on(&roomy, coded, units, lines, before))
+            before.and_then(|before| self.go_on(&roomy, coded, units, lines, (before, line)))
         {
             return Ok(record);
         }
         let picked = roomy.get(..coded.columns).ok_or(FsError::NoSpace)?;
-        let turn = usize::try_from(turn % picked.len() as u64).expect("few disks");
+        let turn = ino.wrapping_add(line) % picked.len() as u64;
+        let turn = usize::try_from(turn).expect("few disks");
         let least = picked.iter().map(|member| member.free_blocks()).min().unwrap_or(0);
         let mut lines = lines.min((least / RAIDRATIO).max(1));
         while lines > 0 {
@@ -76,22 +93,24 @@ impl Pool {
         Err(FsError::NoSpace)
     }
 
-    /// Allocates lines behind those of a record.
+    /// Allocates lines of a file, from one on, behind those of a record.
     fn go_on(
         &self,
         roomy: &[Rc<Member>],
         coded: Coded,
         units: UnitSet,
         lines: u64,
-        before: &Record,
+        (before, line): (&Record, u64),
     ) -> Option<Record> {
         let most = roomy.first()?.free_blocks();
         if before.coded != coded {
             return None;
         }
+        let has_roles = coded.k() > 1 && coded.p() > 0;
+        let turns = has_roles && line / TURN_LINES != (line - before.lines) / TURN_LINES;
         let mut record = Record::new(coded, 0, lines);
         for unit in units.iter() {
-            let last = before.columns[unit].as_ref();
+            let last = before.columns[(unit + usize::from(turns)) % coded.columns].as_ref();
             let member = last.and_then(|last| self.member(last.disk));
             let start = last.map(|last| last.start + before.lines);
             let taken = member.zip(start).filter(|(member, start)| {

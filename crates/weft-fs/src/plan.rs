@@ -322,8 +322,7 @@ impl Inner {
         let before = before.filter(|(at, record)| at + record.blocks() == first);
         let before = before.map(|(_, record)| record);
         let units = units.union(&(coded.k()..coded.columns).collect());
-        let turn = ino.wrapping_add(first / k);
-        let record = self.pool.allocate(coded, units, lines, before, turn)?;
+        let record = self.pool.allocate(coded, units, lines, before, (ino, first / k))?;
         blocks.retain(|(line, _, _)| *line < record.lines);
         let moved = Vec::new();
         Ok(Target { ino, first, old: None, replaced: None, record, blocks, moved })

@@ -180,7 +180,7 @@ fn files_are_used_meanwhile() {
                     fs.fsync(*ino).await.expect("synced");
                 }
                 meanwhile += 1;
-                rt.sleep(20 * MICROSECOND).await;
+                rt.sleep(2 * MICROSECOND).await;
             }
         };
         let (report, ()) = join(job, uses).await;

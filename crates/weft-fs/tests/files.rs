@@ -1,5 +1,6 @@
 //! Files of all redundancies: written, read, read without disks, mounted again.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::common::*;
@@ -86,6 +87,44 @@ fn files_survive_as_many_lost_disks_as_their_redundancy_says() {
                     assert!(read_all(&fs, ino).await == wanted, "{name} rebuilt");
                 }
             }
+        });
+    }
+}
+
+/// So all disks share what is read of it, and what its parity costs; and each disk holds its part of the
+/// file in one piece.
+#[test]
+fn the_parity_of_a_long_file_goes_round_all_disks() {
+    for (redundancy, units) in [("raid5", [3, 3]), ("raid6", [2, 3])] {
+        run(move |rt| async move {
+            let disks = ram(&[24, 24, 24, 24]);
+            let fs = made(&rt, &disks).await;
+            let ino = make_as(&fs, "file", redundancy).await;
+            let bytes = pattern(24 << 20, 1);
+            for (n, part) in bytes.chunks(1 << 20).enumerate() {
+                write(&fs, ino, (n as u64) << 20, part).await;
+            }
+            fs.sync().await.expect("synced");
+            let (mut parity, mut runs) = (BTreeMap::new(), BTreeMap::new());
+            for (_, record) in fs.places(ino).await.expect("known") {
+                for (unit, column) in record.columns.iter().enumerate() {
+                    let column = column.as_ref().expect("whole lines");
+                    let of_parity = (units[0]..=units[1]).contains(&unit);
+                    *parity.entry(column.disk).or_insert(0) += record.lines * u64::from(of_parity);
+                    let run: &mut Vec<_> = runs.entry(column.disk).or_default();
+                    run.push(column.start..column.start + record.lines);
+                }
+            }
+            let (least, most) = (parity.values().min(), parity.values().max());
+            let (least, most) = (*least.expect("some"), *most.expect("some"));
+            assert!(most - least <= 256, "{redundancy}: {parity:?}");
+            for (disk, mut runs) in runs {
+                runs.sort_by_key(|run| run.start);
+                let breaks = runs.windows(2).filter(|pair| pair[0].end != pair[1].start).count();
+                assert_eq!(breaks, 0, "{redundancy}: disk {disk}");
+            }
+            assert!(read_all(&fs, ino).await == bytes);
+            assert_sound(&fs).await;
         });
     }
 }
