@@ -82,11 +82,11 @@ fn count_before(dirty: &[(u64, Frozen)], end: u64) -> usize {
 }
 
 /// Adds the dirty blocks of a file that follow up to a block.
-fn add_before(end: u64, dirty: &mut Dirty, node: &Node, until: u64) {
+fn add_before(end: u64, dirty: &mut Dirty, node: &Node) {
     let behind = dirty.last().map_or(end, |(block, _)| block + 1);
     if behind < end {
         let more = node.dirty.borrow();
-        let more = more.range(behind..end).filter(|(_, (write, _))| *write <= until);
+        let more = more.range(behind..end);
         dirty.extend(more.map(|(block, (_, data))| (*block, data.clone())));
     }
 }
@@ -219,27 +219,18 @@ impl Inner {
     /// missing of them. All dirty blocks of a record are written together: those of the last one are
     /// added to `files`. Blocks for which the log has no room, or because of which more than
     /// [`BLOCKS_MAX`] would have to be read, are left to the next flush.
-    pub(crate) async fn choose_afresh(
-        &self,
-        files: &mut Vec<(Rc<Node>, Dirty)>,
-        until: u64,
-    ) -> Result<Afresh> {
+    pub(crate) async fn choose_afresh(&self, files: &mut Vec<(Rc<Node>, Dirty)>) -> Result<Afresh> {
         let dirty: usize = files.iter().map(|(_, dirty)| dirty.len()).sum();
         if dirty <= CONTENTS_BLOCKS_MAX {
             return Ok(Afresh::default());
         }
-        let chosen = self.meta.run(|tx| self.choose(tx, files, until)).await?;
+        let chosen = self.meta.run(|tx| self.choose(tx, files)).await?;
         let fresh = chosen.into_iter().map(|chosen| self.complete(chosen));
         let fresh = join_all(fresh).await;
         fresh.into_iter().filter_map(Result::transpose).collect()
     }
 
-    fn choose(
-        &self,
-        tx: &Tx<'_>,
-        files: &mut Vec<(Rc<Node>, Dirty)>,
-        until: u64,
-    ) -> Result<Vec<Chosen>> {
+    fn choose(&self, tx: &Tx<'_>, files: &mut Vec<(Rc<Node>, Dirty)>) -> Result<Vec<Chosen>> {
         let mut chosen = Vec::new();
         let mut room = self.log.record_bytes_max();
         room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
@@ -256,7 +247,7 @@ impl Inner {
                     at += count_before(&dirty[at..], end);
                     continue;
                 };
-                add_before(end, dirty, node, until);
+                add_before(end, dirty, node);
                 let count = count_before(&dirty[at..], end);
                 let of_record = &dirty[at..at + count];
                 let afresh = self.reads_afresh(first, &record, of_record);

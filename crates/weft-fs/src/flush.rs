@@ -103,7 +103,7 @@ impl Inner {
         until: u64,
         live: &mut Vec<LoggedFile>,
     ) -> Result<()> {
-        let mut afresh = self.choose_afresh(&mut files, until).await?;
+        let mut afresh = self.choose_afresh(&mut files).await?;
         let files = &files[..];
         let mut targets = loop {
             let losses = self.pool.losses();
@@ -159,7 +159,8 @@ impl Inner {
             return Ok(false);
         };
         let of_file = || targets.iter().filter(|target| target.ino == file.ino);
-        let planned: usize = of_file().map(|target| target.blocks.len()).sum();
+        let planned = of_file().flat_map(Target::written).map(|(block, _)| block);
+        let planned = planned.filter(|block| node.waits_since(*block, until)).count();
         let is_logged = planned == node.count_dirty(until) && of_file().all(Target::overwrites);
         if !is_logged || self.meta.has_changed(file.ino)? {
             return Ok(false);
@@ -565,12 +566,18 @@ fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
     }
 }
 
-/// Dirty blocks of files, as many as are written at a time.
+/// Dirty blocks of files, as many as are written at a time. Of many, those that were written meanwhile
+/// go with them if they lie between: for the disks it is the same sweep, and to new places all of a
+/// record goes in any case.
 fn dirty_of(nodes: &[Rc<Node>], until: u64) -> Vec<(Rc<Node>, Dirty)> {
     let mut left = BLOCKS_MAX;
     let mut files = Vec::new();
+    let waited: usize = nodes.iter().map(|node| node.count_dirty(until)).sum();
     for node in nodes {
-        let dirty = node.dirty_from(0, until, left);
+        let dirty = match waited > CONTENTS_BLOCKS_MAX {
+            true => node.dirty_among(until, left),
+            false => node.dirty_from(0, until, left),
+        };
         left -= dirty.len();
         if !dirty.is_empty() {
             files.push((node.clone(), dirty));

@@ -73,6 +73,21 @@ impl Node {
         self.dirty.borrow().values().filter(|(write, _)| *write <= until).count()
     }
 
+    /// Whether a block has waited since the write `until`.
+    pub(crate) fn waits_since(&self, block: u64, until: u64) -> bool {
+        self.dirty.borrow().get(&block).is_some_and(|(write, _)| *write <= until)
+    }
+
+    /// All blocks that wait from the first to the last of these, at most so many.
+    pub(crate) fn dirty_among(&self, until: u64, most: usize) -> Dirty {
+        let dirty = self.dirty.borrow();
+        let mut waited = dirty.iter().filter(|(_, (write, _))| *write <= until);
+        let Some((first, _)) = waited.next() else { return Dirty::new() };
+        let last = waited.next_back().map_or(first, |(last, _)| last);
+        let among = dirty.range(first..=last).take(most);
+        among.map(|(block, (_, data))| (*block, data.clone())).collect()
+    }
+
     /// These blocks from `first` on, at most so many.
     pub(crate) fn dirty_from(&self, first: u64, until: u64, most: usize) -> Dirty {
         let dirty = self.dirty.borrow();

@@ -181,3 +181,41 @@ fn blocks_written_meanwhile_are_not_lost() {
         });
     }
 }
+
+/// They lie between blocks that wait, so the disks pass them in any case.
+#[test]
+fn blocks_that_are_written_while_others_around_them_are_flushed_go_along() {
+    run(|rt| async move {
+        let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 4]));
+        weft_fs::create(&rt, &disks, &options()).await.expect("created");
+        let options = MountOptions { cache_bytes: 128 << 20, ..mounting() };
+        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+        let ino = make_as(&fs, "file", "raid0").await;
+        let blocks = 10_000;
+        let mut bytes = pattern((blocks * BLOCK) as usize, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let mut renew = async |version, of: std::ops::Range<u64>| {
+            for block in of.step_by(2) {
+                let (at, new) = ((block * BLOCK) as usize, pattern(BLOCK as usize, version));
+                bytes[at..at + new.len()].copy_from_slice(&new);
+                write(&fs, ino, block * BLOCK, &new).await;
+            }
+        };
+        // They take two steps.
+        renew(2, 0..blocks).await;
+        let (flushing, flushed) = (fs.clone(), std::rc::Rc::new(std::cell::Cell::new(false)));
+        let ended = flushed.clone();
+        let flush = rt.spawn(async move {
+            flushing.fsync(ino).await.expect("synced");
+            ended.set(true);
+        });
+        rt.sleep(1).await;
+        renew(3, 9001..9100).await;
+        assert!(!flushed.get(), "the first step is not over");
+        flush.await;
+        assert_eq!(fs.status().await.expect("known").dirty_bytes, 0);
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
