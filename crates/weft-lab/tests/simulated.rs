@@ -200,7 +200,7 @@ disk_mib = 2048
 file_mib = 16
 long_file_mib = 32
 cache_mib = 8
-overwrite_cache_mib = [8]
+overwrites = [{ cache_mib = 8 }]
 request_kib = [4, 256]
 read_ahead_kib = 1024
 read_ahead_depth = 4
@@ -476,9 +476,11 @@ fn files_are_as_fast_as_the_disks_that_hold_their_data() {
     let ahead = "Fig. 4: sequential read with the kernel's read-ahead";
     let read = |file| ours(&figure, ahead, "rate", file);
     let write = |file| ours(&figure, "Fig. 3: sequential write", file, "256");
-    for (file, disks) in [("RAID0-2", 2.0), ("RAID1", 1.0), ("RAID5-2", 2.0)] {
+    // The disks of RAID-5 take turns with the parity, so all three are read.
+    let files = [("RAID0-2", 2.0, 0.9..1.1), ("RAID1", 1.0, 0.9..1.1), ("RAID5-2", 2.0, 1.1..1.5)];
+    for (file, disks, reads) in files {
         let (read, write) = (read(file) / raw / disks, write(file) / raw / disks);
-        assert!((0.9..1.1).contains(&read), "{file} is read at {read} of the bandwidth");
+        assert!(reads.contains(&read), "{file} is read at {read} of the bandwidth");
         assert!((0.6..1.05).contains(&write), "{file} is written at {write} of the bandwidth");
     }
     let ratio = ours(&figure, "random overwrites by those of RAID-0", "8 MiB", "RAID5-2");

@@ -34,7 +34,7 @@ pub(crate) enum FileLoad {
     Write,
     /// It is read in order.
     Read,
-    /// Blocks of it are written at random places, as many as it has, and made durable.
+    /// Blocks of it are written at random places, and made durable.
     Overwrite,
     /// While it is written, small files are made and made durable, one after the other.
     Beside,
@@ -51,6 +51,8 @@ pub(crate) struct FileSetup {
     pub(crate) file_bytes: u64,
     /// Memory for contents: half of it may wait to be written.
     pub(crate) cache_bytes: u64,
+    /// Blocks that are overwritten for each that the file has.
+    pub(crate) overwrite_times: u64,
     pub(crate) seed: u64,
 }
 
@@ -143,14 +145,18 @@ async fn file(
     let mut ns = rt.now() - begun;
     rt.sleep(REST).await;
     if load == FileLoad::Overwrite {
-        ns = file.overwrite(rt, setup.seed).await?;
+        ns = file.overwrite(rt, setup.seed, setup.overwrite_times).await?;
         rt.sleep(REST).await;
     }
     let measured =
         if load == FileLoad::Read { requests } else { Requests { bytes: STEP, depth: 4 } };
     let read = file.read(rt, measured).await?;
     file.fs.unmount().await.map_err(text)?;
-    let rate = mb_s(setup.file_bytes, if load == FileLoad::Read { read } else { ns });
+    let rate = match load {
+        FileLoad::Read => mb_s(setup.file_bytes, read),
+        FileLoad::Overwrite => mb_s(setup.file_bytes * setup.overwrite_times, ns),
+        FileLoad::Write | FileLoad::Beside => mb_s(setup.file_bytes, ns),
+    };
     Ok(small_s.unwrap_or(rate))
 }
 
@@ -201,11 +207,11 @@ impl File {
         }
     }
 
-    async fn overwrite(&self, rt: &Rt, seed: u64) -> Result<Nanos, String> {
+    async fn overwrite(&self, rt: &Rt, seed: u64, times: u64) -> Result<Nanos, String> {
         let begun = rt.now();
         let blocks = self.size() / BLOCK_BYTES;
         let mut rng = Rng::new(seed);
-        for _ in 0..blocks {
+        for _ in 0..times * blocks {
             let at = rng.below(blocks) * BLOCK_BYTES;
             let data = self.contents.renew(at, len(BLOCK_BYTES));
             self.fs.write(self.ino, at, data).await.map_err(text)?;

@@ -23,8 +23,8 @@ pub struct Parameters {
     long_file_mib: u64,
     /// MiB of memory for contents: half of it may wait to be written.
     cache_mib: u64,
-    /// The same where blocks are overwritten at random, from each of which a panel's series is made.
-    overwrite_cache_mib: Vec<u64>,
+    /// How blocks are overwritten at random: each is a series of a panel.
+    overwrites: Vec<Overwrites>,
     /// KiB of requests of an application.
     request_kib: Vec<u64>,
     /// KiB of a request of the kernel's read-ahead, and requests in flight.
@@ -32,6 +32,31 @@ pub struct Parameters {
     read_ahead_depth: u64,
     repeats: u64,
     files: Vec<Case>,
+}
+
+/// Random overwrites of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Overwrites {
+    /// MiB of memory for contents.
+    cache_mib: u64,
+    /// So many blocks are overwritten for each that the file has.
+    #[serde(default = "once")]
+    times: u64,
+}
+
+const fn once() -> u64 {
+    1
+}
+
+impl Overwrites {
+    /// What the series is called.
+    fn name(&self) -> String {
+        match self.times {
+            1 => format!("{} MiB", self.cache_mib),
+            times => format!("{} MiB, {times} times the blocks", self.cache_mib),
+        }
+    }
 }
 
 /// A file, or as many streams without a file system as there are disks.
@@ -57,6 +82,7 @@ struct Cell<'a> {
     requests: Requests,
     file_mib: u64,
     cache_mib: u64,
+    overwrite_times: u64,
     title: &'static str,
     seed: u64,
 }
@@ -84,6 +110,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             redundancy: redundancy.map_err(|e| lab.wrong(e))?,
             file_bytes: 0,
             cache_bytes: 0,
+            overwrite_times: 0,
             seed: 0,
         };
         setups.push(setup);
@@ -98,7 +125,9 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             let setup = &setups[at.expect("a case of these")];
             let (seed, cache_bytes) = (cell.seed, cell.cache_mib << 20);
             let file_bytes = file_bytes(cell.file_mib);
-            let setup = FileSetup { seed, cache_bytes, file_bytes, ..setup.clone() };
+            let overwrite_times = cell.overwrite_times;
+            let setup =
+                FileSetup { seed, cache_bytes, file_bytes, overwrite_times, ..setup.clone() };
             rate(&setup, cell.load, cell.requests)
         },
     )?;
@@ -123,28 +152,38 @@ impl Parameters {
         for case in &self.files {
             for repeat in 0..self.repeats {
                 let seed = seed + 1000 * repeat;
-                let mut add = |title, load, requests, cache_mib| {
+                let mut add = |title, load, requests, (cache_mib, times)| {
                     let file_mib = match title {
                         WRITE_LONG | BESIDE => self.long_file_mib,
                         _ => self.file_mib,
                     };
-                    cells.push(Cell { case, load, requests, file_mib, cache_mib, title, seed });
+                    cells.push(Cell {
+                        case,
+                        load,
+                        requests,
+                        file_mib,
+                        cache_mib,
+                        overwrite_times: times,
+                        title,
+                        seed,
+                    });
                 };
+                let usual = (self.cache_mib, 0);
                 for kib in &self.request_kib {
                     let requests = Requests { bytes: kib << 10, depth: 1 };
-                    add(WRITE, FileLoad::Write, requests, self.cache_mib);
-                    add(READ, FileLoad::Read, requests, self.cache_mib);
+                    add(WRITE, FileLoad::Write, requests, usual);
+                    add(READ, FileLoad::Read, requests, usual);
                 }
                 if case.redundancy.is_some() {
                     let ahead =
                         Requests { bytes: self.read_ahead_kib << 10, depth: self.read_ahead_depth };
-                    add(AHEAD, FileLoad::Read, ahead, self.cache_mib);
+                    add(AHEAD, FileLoad::Read, ahead, usual);
                     let longest = self.request_kib.iter().max().map_or(0, |kib| kib << 10);
                     let requests = Requests { bytes: longest, depth: 1 };
-                    add(WRITE_LONG, FileLoad::Write, requests, self.cache_mib);
-                    add(BESIDE, FileLoad::Beside, requests, self.cache_mib);
-                    for mib in &self.overwrite_cache_mib {
-                        add(OVERWRITE, FileLoad::Overwrite, BLOCK, *mib);
+                    add(WRITE_LONG, FileLoad::Write, requests, usual);
+                    add(BESIDE, FileLoad::Beside, requests, usual);
+                    for Overwrites { cache_mib, times } in &self.overwrites {
+                        add(OVERWRITE, FileLoad::Overwrite, BLOCK, (*cache_mib, *times));
                     }
                 }
             }
@@ -186,9 +225,9 @@ impl Parameters {
         let panel = Panel::bars(format!("Fig. 4: {AHEAD}"), "file", "MB/s");
         panels.push(panel.with("rate", files().map(of).collect()));
         let mut panel = Panel::bars(format!("Fig. 5: {OVERWRITE}"), "file", "MB/s");
-        for mib in &self.overwrite_cache_mib {
-            let of = |case: &Case| Point::mean(&case.name, &overwrites(runs, case, *mib));
-            panel = panel.with(memory(*mib), files().map(of).collect());
+        for how in &self.overwrites {
+            let of = |case: &Case| Point::mean(&case.name, &overwrites(runs, case, how));
+            panel = panel.with(how.name(), files().map(of).collect());
         }
         panels.push(panel);
         panels.push(self.shares(runs));
@@ -227,31 +266,27 @@ impl Parameters {
 
     /// Random overwrites by those of a file as wide without redundancy.
     fn overwrites(&self, runs: &[(&Cell<'_>, f64)]) -> Panel {
-        let ratio = |case: &Case, mib: u64| {
+        let ratio = |case: &Case, how: &Overwrites| {
             let plain = self.files.iter().find(|of| Some(&of.name) == case.plain.as_ref())?;
-            let (rates, plain) = (overwrites(runs, case, mib), overwrites(runs, plain, mib));
+            let (rates, plain) = (overwrites(runs, case, how), overwrites(runs, plain, how));
             let ratios = rates.iter().zip(&plain).map(|(rate, plain)| rate / plain);
             Some(Point::mean(&case.name, &ratios.collect::<Vec<f64>>()))
         };
         let name = "random overwrites by those of RAID-0";
         let panel = Panel::bars(name, "file", "RAID-0 as wide = 1");
-        let with = |panel: Panel, mib: &u64| {
-            let of = |case| ratio(case, *mib);
-            panel.with(memory(*mib), self.files.iter().filter_map(of).collect())
+        let with = |panel: Panel, how: &Overwrites| {
+            let of = |case| ratio(case, how);
+            panel.with(how.name(), self.files.iter().filter_map(of).collect())
         };
-        self.overwrite_cache_mib.iter().fold(panel, with)
+        self.overwrites.iter().fold(panel, with)
     }
 }
 
-/// What a series with this memory is called.
-fn memory(mib: u64) -> String {
-    format!("{mib} MiB")
-}
-
 /// Rates of random overwrites of a case, one for each seed.
-fn overwrites(runs: &[(&Cell<'_>, f64)], case: &Case, cache_mib: u64) -> Vec<f64> {
+fn overwrites(runs: &[(&Cell<'_>, f64)], case: &Case, how: &Overwrites) -> Vec<f64> {
     let is_it = |cell: &Cell<'_>| {
-        cell.case.name == case.name && cell.title == OVERWRITE && cell.cache_mib == cache_mib
+        let of_cell = Overwrites { cache_mib: cell.cache_mib, times: cell.overwrite_times };
+        cell.case.name == case.name && cell.title == OVERWRITE && of_cell == *how
     };
     runs.iter().filter(|(cell, _)| is_it(cell)).map(|(_, rate)| *rate).collect()
 }
