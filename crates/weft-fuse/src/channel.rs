@@ -69,7 +69,8 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
             },
             // Interrupted between our wake-up and our read.
             Err(Errno::INTR | Errno::NOENT) => {}
-            Err(Errno::NODEV) => break Ok(()),
+            // Unmounted, or the connection was ended otherwise.
+            Err(Errno::NODEV | Errno::CONNABORTED) => break Ok(()),
             Err(e) => break Err(e),
         }
     };
