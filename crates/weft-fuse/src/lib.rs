@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+pub mod awake;
 mod channel;
 pub mod control;
 mod lookout;

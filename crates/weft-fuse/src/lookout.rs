@@ -20,10 +20,15 @@
 //! also needs a short wait before it. So a file system that nobody uses, or that is asked now and
 //! then, spends nothing. (The kernel polls for guests that halt in this way, `halt_poll_ns`.)
 //!
+//! Whoever waits for an answer sleeps meanwhile. If somebody wants that, requests that follow each other
+//! closely keep its processor awake ([`crate::awake`]).
+//!
 //! *One processor.* Whoever is to send the next request cannot run while the thread looks, so a look
 //! finds nothing that a sleep would not. A thread that may use only one processor never looks.
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, usable_cpus};
+
+use crate::awake::Awake;
 
 /// For how long to look, at most: several times what a program thinks between two requests, and
 /// less than what a program notices.
@@ -54,12 +59,13 @@ pub(crate) struct Lookout {
     looks: bool,
     /// What looking has earned, less what it has cost.
     credit_ns: i64,
+    awake: Option<Awake>,
 }
 
 impl Lookout {
-    /// Of this thread.
-    pub(crate) fn new() -> Self {
-        Self::with_cpus(usable_cpus().map_or(1, |cpus| cpus.len()))
+    /// Of this thread, which keeps processors awake or does not.
+    pub(crate) fn new(awake: Option<Awake>) -> Self {
+        Self { awake, ..Self::with_cpus(usable_cpus().map_or(1, |cpus| cpus.len())) }
     }
 
     /// Always sleeps.
@@ -68,7 +74,8 @@ impl Lookout {
     }
 
     fn with_cpus(cpus: usize) -> Self {
-        Self { can_help: cpus > 1, was_short: false, since: None, looks: false, credit_ns: 0 }
+        let can_help = cpus > 1;
+        Self { can_help, was_short: false, since: None, looks: false, credit_ns: 0, awake: None }
     }
 
     /// A request came.
@@ -80,6 +87,9 @@ impl Lookout {
         };
         let waited = now() - since;
         self.was_short = waited < LOOK_NS;
+        if let Some(awake) = &self.awake {
+            awake.came(self.was_short);
+        }
         match std::mem::take(&mut self.looks) {
             true if self.was_short => self.earn(EARNED_NS),
             true => self.pay(waited),

@@ -12,6 +12,7 @@
 //! reach the mounted file system by its mount point, and need no other connection.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -24,6 +25,7 @@ use zerocopy::IntoBytes as _;
 use crate::answer::{
     Answer, VALID_S, attr_of, bytes, empty, entry_out, errno_of, name, number, opened, parse, sized,
 };
+use crate::awake::Awake;
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{Control, OpenDisk};
 use crate::lookout::Lookout;
@@ -42,7 +44,7 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 /// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that are
-/// to be added.
+/// to be added. With `latency` ([`crate::awake::open`]) processors are kept awake.
 ///
 /// # Errors
 /// If the channel cannot be read.
@@ -52,13 +54,15 @@ pub async fn serve(
     channel: OwnedFd,
     fs: Fs,
     open: OpenDisk,
+    latency: Option<File>,
 ) -> Result<(), Errno> {
     let control = Control::new(rt.clone(), fs.clone(), open);
     let fd = Fd::from(channel);
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
     let tree = Tree { rt: rt.clone(), fd: fd.clone(), fs, control, setxattr_ext, writers };
     let tree = Rc::new(tree);
-    channel::receive(&rt, &ring, &fd, Lookout::new(), move |request| {
+    let awake = latency.map(|latency| Awake::new(rt.clone(), latency));
+    channel::receive(&rt, &ring, &fd, Lookout::new(awake), move |request| {
         let tree = tree.clone();
         async move { tree.carry_out(request).await }
     })

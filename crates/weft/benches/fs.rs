@@ -36,10 +36,10 @@ const FILES_DEFAULT: u64 = 20_000;
 const FILES_IN_FOLDER: u64 = 40;
 
 /// What one turn measured, in the order of [`ROWS`]; more is better in all of them.
-type Turn = [f64; 9];
+type Turn = [f64; 11];
 
 /// What is measured, its unit, and what a unit is.
-const ROWS: [(&str, &str, f64); 9] = [
+const ROWS: [(&str, &str, f64); 11] = [
     ("sequential write, 1 MiB", "MB/s", 1e6),
     ("sequential read, 1 MiB", "MB/s", 1e6),
     ("random 4 KiB writes, fsync after each", "/s", 1.0),
@@ -47,6 +47,8 @@ const ROWS: [(&str, &str, f64); 9] = [
     ("untar, files", "k/s", 1e3),
     ("find + stat, files", "k/s", 1e3),
     ("rm -r, files", "k/s", 1e3),
+    ("untar, files, with --awake", "k/s", 1e3),
+    ("rm -r, files, with --awake", "k/s", 1e3),
     ("rebuild of live data on another disk", "MB/s", 1e6),
     ("rebuild of live data on the disks left", "MB/s", 1e6),
 ];
@@ -55,6 +57,11 @@ const ROWS: [(&str, &str, f64); 9] = [
 trait Contestant {
     fn name(&self) -> &'static str;
     fn mount(&mut self);
+    /// The same, so that processors stay awake while requests come one by one. In the kernel there is
+    /// nobody to wake.
+    fn mount_awake(&mut self) {
+        self.mount();
+    }
     /// Unmounts it; then everything is on the disks.
     fn unmount(&mut self);
     fn at(&self) -> &Path;
@@ -95,6 +102,10 @@ impl Contestant for Weft<'_> {
 
     fn mount(&mut self) {
         self.mounted.mount(self.disks);
+    }
+
+    fn mount_awake(&mut self) {
+        self.mounted.mount(&[&["--awake"], self.disks].concat());
     }
 
     fn unmount(&mut self) {
@@ -192,6 +203,23 @@ fn fio(file: &Path, shape: &[&str]) -> (f64, f64) {
     ((number(6) + number(47)) * 1024.0, number(7) + number(48))
 }
 
+/// Seconds until an archive is unpacked and on the disks.
+fn untar(fs: &mut dyn Contestant, archive: &Path, at: &Path) -> f64 {
+    fs::create_dir(at).expect("a folder");
+    seconds(|| {
+        run(command("tar").arg("xf").arg(archive).arg("-C").arg(at));
+        fs.unmount();
+    })
+}
+
+/// Seconds until a folder is deleted, and that is on the disks.
+fn remove(fs: &mut dyn Contestant, folder: &Path) -> f64 {
+    seconds(|| {
+        run(command("rm").arg("-r").arg(folder));
+        fs.unmount();
+    })
+}
+
 fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn {
     fs.mount();
     let (file, unpacked) = (fs.at().join("file"), fs.at().join("tree"));
@@ -209,21 +237,18 @@ fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn
     let small = ["--rw=randwrite", "--bs=4k", "--time_based", "--runtime=3", &size];
     let fsync = fio(&file, &[&small[..], &["--fsync=1"]].concat()).1;
     let fdatasync = fio(&file, &[&small[..], &["--fdatasync=1"]].concat()).1;
-    fs::create_dir(&unpacked).expect("a folder");
-    let untar = seconds(|| {
-        run(command("tar").arg("xf").arg(tree).arg("-C").arg(&unpacked));
-        fs.unmount();
-    });
+    let unpacking = untar(fs, tree, &unpacked);
     fs.mount();
     let find = seconds(|| {
         let found = run(command("find").arg(&unpacked).args(["-type", "f", "-size", "+0"]));
         let found = found.stdout.iter().filter(|byte| **byte == b'\n').count();
         assert_eq!(found as u64, files, "files found");
     });
-    let remove = seconds(|| {
-        run(command("rm").arg("-r").arg(&unpacked));
-        fs.unmount();
-    });
+    let removing = remove(fs, &unpacked);
+    fs.mount_awake();
+    let unpacking_awake = untar(fs, tree, &unpacked);
+    fs.mount_awake();
+    let removing_awake = remove(fs, &unpacked);
     fs.mount();
     let live = disk_mib * DISKS as u64 * FULL_PERCENT / 100 / 2;
     let size = format!("--size={live}m");
@@ -238,9 +263,11 @@ fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn
         read,
         fsync,
         fdatasync,
-        files / untar,
+        files / unpacking,
         files / find,
-        files / remove,
+        files / removing,
+        files / unpacking_awake,
+        files / removing_awake,
         live / rebuild,
         live / rebuild_again,
     ];

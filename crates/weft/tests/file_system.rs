@@ -14,7 +14,7 @@ use std::process::Stdio;
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
 use serde_json::Value;
-use weft_testkit::{have, wait_until};
+use weft_testkit::{Need, have, wait_until};
 
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
@@ -122,7 +122,9 @@ fn files_of_many_redundancies_survive_a_kill_and_a_lost_disk() {
     for (name, _) in FILES {
         assert!(fs::read(at.join(name)).expect("read") == wanted, "{name} rebuilt");
     }
-    assert!(mounted.bench.weft(&["fs", "status", "mnt"]).contains("left for"));
+    for command in ["status", "df"] {
+        assert!(mounted.bench.weft(&["fs", command, "mnt"]).contains("left for raid6"));
+    }
     mounted.unmount();
 }
 
@@ -179,6 +181,31 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
         assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
     }
     mounted.unmount();
+}
+
+/// That they are is a test of `weft-fuse/src/awake.rs`: whether requests follow closely enough depends on
+/// what else runs here.
+#[test]
+fn processors_that_were_kept_awake_may_sleep_afterwards() {
+    const DEVICE: &str = "/dev/cpu_dma_latency";
+    if !have(&[&NEEDS[..], &[Need::File(DEVICE)]].concat()) {
+        return;
+    }
+    let tolerated_us = || fs::read(DEVICE).expect("readable");
+    let before = tolerated_us();
+    let mut mounted = Mounted::on_disks("weftfs-awake", 2, 24 << 20);
+    mounted.unmount();
+    mounted.mount(&["--awake", "."]);
+    for n in 0..500 {
+        fs::write(mounted.at.join(format!("file{n}")), contents(100, n)).expect("written");
+    }
+    wait_until("they may sleep", || tolerated_us() == before);
+    for n in 0..500 {
+        let path = mounted.at.join(format!("file{n}"));
+        assert!(fs::read(path).expect("read") == contents(100, n));
+    }
+    mounted.unmount();
+    assert_eq!(tolerated_us(), before);
 }
 
 /// A rebuild begins by itself, and what a kill has interrupted goes on.
@@ -355,6 +382,8 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     schema.check("weft fs mount", &serde_json::from_str(&said).expect("JSON"));
     let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
     assert!(status["last_job"].is_null(), "{status}");
+    let left = told(&mounted, &["fs", "df", "mnt"], 0, "weft fs df");
+    assert_eq!(left["space"], status["space"]);
     told(&mounted, &["fs", "set", "raid1", "mnt"], 0, "weft fs set");
     write_synced(&mounted.at.join("file"), &contents(1_000_000, 1));
     let set = told(&mounted, &["fs", "set", "raid5", "mnt/file"], 0, "weft fs set");

@@ -34,6 +34,8 @@ pub enum FsAction {
     Mount(FsMountArgs),
     /// Show a mounted file system: its disks with their bad blocks, and what is left for which redundancy
     Status(FsStatusArgs),
+    /// Show what is left for which redundancy; of what is used, df and du tell
+    Df(FsPlaceArgs),
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
     /// Take a disk out of service
@@ -109,6 +111,10 @@ pub struct FsMountArgs {
     /// Memory for metadata: names, attributes, places and checksums. What is not in it is read again
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
     pub metadata_cache: u64,
+    /// Keep processors awake while programs send one small request after the other, as untar and rm do:
+    /// faster, above all in virtual machines, but costs power
+    #[arg(long)]
+    pub awake: bool,
 }
 
 /// `weft fs status`.

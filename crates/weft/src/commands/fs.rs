@@ -20,7 +20,7 @@ use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
 use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
-use weft_fuse::{control, mount, tree};
+use weft_fuse::{awake, control, mount, tree};
 
 use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
@@ -39,6 +39,7 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Create(args) => create(args, json),
         FsAction::Mount(args) => mount(args, json),
         FsAction::Status(args) => status::status(args, json),
+        FsAction::Df(args) => status::df(args, json),
         FsAction::Set(args) => set::set(args, json),
         FsAction::Fail(args) => fail(args, json),
         FsAction::Add(args) => add(args, json),
@@ -139,7 +140,9 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         nonce: u64::from_le_bytes(thread::random()?),
         now: now(),
     };
+    let keeps_awake = args.awake;
     thread::run(move |opener: Opener| async move {
+        let latency = keeps_awake.then(awake::open).transpose()?;
         let places = find(&opener, &name, &places).await?;
         let disks = open_all(&opener, &places).await?;
         for disk in &disks {
@@ -168,7 +171,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             true => announce_answer(&json!({ "mounted": name, "folder": folder })),
             false => announce(&format!("file system '{name}' is mounted on {}", folder.display())),
         }
-        let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open).await;
+        let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, latency).await;
         let unmounted = fs.unmount().await.map_err(failed);
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;
         unmounted

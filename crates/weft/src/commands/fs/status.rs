@@ -1,13 +1,13 @@
 //! `weft fs status`: the state of a mounted file system, and what needs attention.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::size;
 use weft_fuse::control;
 
 use super::ask;
-use crate::cli::FsStatusArgs;
+use crate::cli::{FsPlaceArgs, FsStatusArgs};
 
 pub(super) fn status(args: &FsStatusArgs, json: bool) -> Outcome {
     let mut status = ask(&args.folder, control::STATUS)?;
@@ -23,6 +23,16 @@ pub(super) fn status(args: &FsStatusArgs, json: bool) -> Outcome {
         true => Err(Failure::said(ATTENTION)),
         false => Ok(()),
     }
+}
+
+/// `weft fs df`.
+pub(super) fn df(args: &FsPlaceArgs, json: bool) -> Outcome {
+    let status = ask(&args.folder, control::STATUS)?;
+    if json {
+        return answer(&json!({ "space": status["space"] }));
+    }
+    print_space(&status, "");
+    Ok(())
 }
 
 /// What somebody should look at, and what to do.
@@ -90,9 +100,7 @@ fn print(status: &Value, attention: &[String]) {
         );
     }
     print_job(status);
-    for space in status["space"].as_array().into_iter().flatten() {
-        outln!("  left for {:<6} {}", text(&space["redundancy"]), bytes(&space["free_bytes"]));
-    }
+    print_space(status, "  ");
     let (meta, most) = (bytes(&status["metadata_bytes"]), bytes(&status["metadata_bytes_max"]));
     outln!("  metadata {meta} of {most}");
     let count = |name: &str| status[name].as_u64().unwrap_or(0);
@@ -102,6 +110,15 @@ fn print(status: &Value, attention: &[String]) {
         outln!(
             "  blocks: {wrong} wrong, {unreadable} unreadable, {repaired} repaired, {moved} moved"
         );
+    }
+}
+
+/// What is left for which redundancy.
+fn print_space(status: &Value, margin: &str) {
+    for space in status["space"].as_array().into_iter().flatten() {
+        let redundancy = space["redundancy"].as_str().unwrap_or_default();
+        let free = size::show(space["free_bytes"].as_u64().unwrap_or(0));
+        outln!("{margin}left for {redundancy:<6} {free}");
     }
 }
 
