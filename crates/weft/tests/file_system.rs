@@ -8,13 +8,16 @@ mod schema;
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
+use rustix::process::Signal;
 use serde_json::Value;
-use weft_testkit::{Need, have, wait_until};
+use weft_testkit::{Need, Process, have, wait_until};
 
 const FILES: [(&str, &str); 4] =
     [("auto", "auto"), ("mirror", "raid1"), ("five", "raid5"), ("six", "raid6")];
@@ -180,6 +183,31 @@ fn disks_come_and_go_while_files_are_used_and_a_scrub_repairs() {
     for (name, _) in FILES {
         assert!(fs::read(at.join(name)).expect("read") == contents(1_000_003, 1), "{name}");
     }
+    mounted.unmount();
+}
+
+/// As systemd starts and stops it.
+#[test]
+fn a_service_says_when_it_is_mounted_and_unmounts_when_it_is_told_to_end() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-service", 2, 24 << 20);
+    mounted.unmount();
+    let socket = UnixDatagram::bind(mounted.bench.path("notify")).expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+    let mut mount = mounted.bench.command(&["fs", "mount", "home", "mnt", "."]);
+    mount.env("NOTIFY_SOCKET", mounted.bench.path("notify")).stdout(Stdio::null());
+    let mut service = Process::spawn(&mut mount);
+    let mut said = [0; 100];
+    let len = socket.recv(&mut said).expect("it says something");
+    assert_eq!(&said[..len], b"READY=1");
+    write_synced(&mounted.at.join("file"), &contents(100_000, 1));
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    assert!(!mounted.at.join("file").exists(), "it is unmounted");
+    mounted.mount(&["."]);
+    assert!(fs::read(mounted.at.join("file")).expect("read") == contents(100_000, 1));
     mounted.unmount();
 }
 

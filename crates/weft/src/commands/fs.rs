@@ -26,6 +26,7 @@ use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
     FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
+use crate::daemon::notify;
 use crate::daemon::scan::members_of;
 
 /// Time between two looks at a job.
@@ -171,6 +172,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             true => announce_answer(&json!({ "mounted": name, "folder": folder })),
             false => announce(&format!("file system '{name}' is mounted on {}", folder.display())),
         }
+        notify::systemd("READY=1");
         let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, latency).await;
         let unmounted = fs.unmount().await.map_err(failed);
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;

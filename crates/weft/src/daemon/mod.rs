@@ -16,7 +16,7 @@ mod guarded;
 mod injected;
 mod isolation;
 pub mod log;
-mod notify;
+pub mod notify;
 mod requests;
 pub mod scan;
 mod served;
