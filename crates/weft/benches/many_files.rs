@@ -6,25 +6,22 @@
 //! of the documentation say which); each has one block of its own and takes about 5 KB of the
 //! temporary folder.
 
+mod in_process;
+
 use std::path::Path;
 use std::process::Command;
-use std::rc::Rc;
 use std::time::Instant;
 
+use in_process::{NOW, mount, new, open_disks};
 use weft_cli::disks::Opener;
 use weft_cli::thread;
-use weft_disk::Disk;
-use weft_fs::{
-    CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Redundancy, Time,
-};
+use weft_fs::{CreateOptions, Fs, Ino, Kind, ROOT, Redundancy};
 use weft_rt::Frozen;
 use weft_testkit::Scratch;
 
 const DISKS: usize = 4;
 const FILES_DEFAULT: u64 = 100_000;
 const FILES_IN_FOLDER: u64 = 500;
-const CACHE_BYTES: u64 = 64 << 20;
-const NOW: Time = Time { s: 1_700_000_000, ns: 0 };
 const PHASES: [(&str, &str); 6] = [
     ("fill", "make and write the files, unmount"),
     ("mount", "mount, after an unmount"),
@@ -33,33 +30,6 @@ const PHASES: [(&str, &str); 6] = [
     ("mount", "mount, after it was killed"),
     ("check", "check the metadata"),
 ];
-
-fn new(kind: Kind) -> NewFile<'static> {
-    NewFile { mode: kind.mode() | 0o755, umask: 0, uid: 1, gid: 1, device: 0, target: b"" }
-}
-
-async fn disks_in(opener: &Opener, folder: &Path) -> Vec<Rc<dyn Disk>> {
-    let mut disks = Vec::new();
-    for n in 0..DISKS {
-        let place = folder.join(format!("d{n}")).display().to_string();
-        disks.push(opener.open(&place, false).await.expect("opens"));
-    }
-    disks
-}
-
-async fn mount(opener: &Opener, folder: &Path) -> (Fs, f64) {
-    let disks = disks_in(opener, folder).await;
-    let options = MountOptions {
-        degraded: false,
-        cache_bytes: CACHE_BYTES,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: u64::from_le_bytes(thread::random().expect("random")),
-        now: NOW,
-    };
-    let start = Instant::now();
-    let fs = Fs::mount(&opener.rt, &disks, options).await.expect("mounted");
-    (fs, start.elapsed().as_secs_f64())
-}
 
 async fn make(fs: &Fs, files: std::ops::Range<u64>) {
     let mut folder = ROOT;
@@ -100,7 +70,10 @@ async fn list(fs: &Fs) -> u64 {
 fn phase(name: &str, folder: &Path, files: u64) {
     let (name, folder) = (name.to_owned(), folder.to_owned());
     let done = thread::run(move |opener: Opener| async move {
-        let (fs, mounted_s) = mount(&opener, &folder).await;
+        let disks = open_disks(&opener, &folder, DISKS).await;
+        let start = Instant::now();
+        let fs = mount(&opener, &disks).await;
+        let mounted_s = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let mut note = String::new();
         match &*name {
@@ -148,7 +121,7 @@ fn create(folder: &Path, files: u64) {
     }
     let folder = folder.to_owned();
     let made = thread::run(move |opener: Opener| async move {
-        let disks = disks_in(&opener, &folder).await;
+        let disks = open_disks(&opener, &folder, DISKS).await;
         let options = CreateOptions {
             name: "many".into(),
             redundancy: Redundancy::Single,

@@ -7,29 +7,27 @@
 //! then RAID5-n, which writes 1 + 1/n times as much, can be at n/(n + 1) of RAID0-n. `weft lab run
 //! file-raid` has the same on disks of their own, which are modelled.
 
+mod in_process;
+
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
 use futures_util::future::join_all;
+use in_process::{NOW, mount, new, open_disks};
 use weft_bench::{MIB, median};
 use weft_cli::disks::Opener;
 use weft_cli::thread;
 use weft_disk::{Class, Disk, WriteOpts};
-use weft_fs::{
-    BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Time,
-};
+use weft_fs::{BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, ROOT};
 use weft_rt::{Buf, Frozen, Rng};
 use weft_testkit::Scratch;
 
 const DISKS: usize = 4;
 const DISK_BYTES: u64 = 256 * MIB;
 const FILE_BYTES: u64 = 100 * MIB;
-/// Of contents; half of it may wait to be written.
-const CACHE_BYTES: u64 = 64 * MIB;
 const ROUNDS: usize = 3;
-const NOW: Time = Time { s: 1_700_000_000, ns: 0 };
 /// Requests of the kernel's read-ahead in flight, each of 1 MiB.
 const AHEAD: usize = 4;
 
@@ -127,17 +125,6 @@ async fn raw(disks: &[Rc<dyn Disk>], load: Load) -> f64 {
     if load == Load::Overwrite { f64::NAN } else { mb_s(share * disks.len() as u64, begun) }
 }
 
-async fn mount(opener: &Opener, disks: &[Rc<dyn Disk>]) -> Fs {
-    let options = MountOptions {
-        degraded: false,
-        cache_bytes: CACHE_BYTES,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: u64::from_le_bytes(thread::random().expect("random")),
-        now: NOW,
-    };
-    Fs::mount(&opener.rt, disks, options).await.expect("mounted")
-}
-
 async fn write(fs: &Fs, ino: Ino, step: u64) -> f64 {
     let data = data(step);
     let begun = Instant::now();
@@ -161,9 +148,7 @@ async fn file(opener: &Opener, disks: &[Rc<dyn Disk>], redundancy: &str, load: L
     };
     weft_fs::create(&opener.rt, disks, &create).await.expect("created");
     let mut fs = mount(opener, disks).await;
-    let mode = Kind::File.mode() | 0o644;
-    let new = NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" };
-    let (ino, _) = fs.make(ROOT, b"file", new).await.expect("made");
+    let (ino, _) = fs.make(ROOT, b"file", new(Kind::File)).await.expect("made");
     fs.begin_use(ino);
     fs.sync().await.expect("durable");
     let written = write(&fs, ino, if let Load::Write(step) = load { step } else { MIB }).await;
@@ -200,11 +185,7 @@ async fn file(opener: &Opener, disks: &[Rc<dyn Disk>], redundancy: &str, load: L
 fn rate(folder: &Path, count: usize, redundancy: Option<&'static str>, load: Load) -> f64 {
     let folder = folder.to_owned();
     let measured = thread::run(move |opener: Opener| async move {
-        let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
-        for n in 0..count {
-            let place = folder.join(format!("d{n}")).display().to_string();
-            disks.push(opener.open(&place, false).await?);
-        }
+        let disks = open_disks(&opener, &folder, count).await;
         Ok(match redundancy {
             Some(redundancy) => file(&opener, &disks, redundancy, load).await,
             None => raw(&disks, load).await,
