@@ -174,12 +174,16 @@ impl Inner {
     /// Does not report files that are not there any more.
     pub(crate) async fn without_deleted(&self, mut moved: Moved) -> Result<Moved> {
         for files in [&mut moved.damaged, &mut moved.waiting] {
-            let noted = std::mem::take(files);
-            let is_left = |tx: &Tx<'_>, ino| Ok::<_, FsError>(tx.has_inode(ino)?.then_some(ino));
-            let left = |tx: &Tx<'_>| {
-                noted.iter().filter_map(|ino| is_left(tx, *ino).transpose()).collect()
-            };
-            *files = self.meta.run(left).await?;
+            let left = self.meta.run(|tx| {
+                let mut left = BTreeSet::new();
+                for ino in &*files {
+                    if tx.has_inode(*ino)? {
+                        left.insert(*ino);
+                    }
+                }
+                Ok(left)
+            });
+            *files = left.await?;
         }
         Ok(moved)
     }

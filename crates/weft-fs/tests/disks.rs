@@ -1,15 +1,17 @@
 //! Disks join and leave a mounted file system: with every crash on the way, and refused where the
-//! files would not fit. Scrubs repair what has rotted meanwhile.
+//! files would not fit. Scrubs repair what has rotted meanwhile, and rebuilds report what is lost.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::jobs::SEVERAL_STEPS;
 use crate::common::moments::*;
 use crate::common::*;
 use weft_disk::WriteOpts;
-use weft_fs::{CreateOptions, Fs, FsError, Job, Label, ROOT, SetAttr, create};
-use weft_rt::Frozen;
+use weft_fs::{CreateOptions, Fs, FsError, Job, JobReport, Label, ROOT, SetAttr, create};
+use weft_rt::{Frozen, MICROSECOND, SECOND};
 
 #[test]
 fn a_disk_joins_and_another_leaves() {
@@ -250,5 +252,36 @@ fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
         let again = fs.scrub().await.expect("scrubbed");
         assert_eq!((again.bad_blocks, again.damaged_files), (1, 1), "{again:?}");
         assert_eq!(fs.status().await.expect("known").job, None);
+    });
+}
+
+/// Without redundancy they are lost with the disk. What changed last is rebuilt first, so both are known
+/// to be lost when one of them is deleted.
+#[test]
+fn a_rebuild_does_not_report_a_file_that_is_deleted_meanwhile() {
+    run(|rt| async move {
+        let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 5]));
+        let fs = made(&rt, &disks).await;
+        let bytes = pattern(SEVERAL_STEPS, 1);
+        let whole = make_as(&fs, "whole", "raid5").await;
+        write(&fs, whole, 0, &bytes).await;
+        rt.sleep(SECOND).await;
+        let mut lost = Vec::new();
+        for name in ["kept", "deleted"] {
+            let ino = make_as(&fs, name, "raid0").await;
+            write(&fs, ino, 0, &pattern(500_000, 2)).await;
+            lost.push(ino);
+        }
+        fs.sync().await.expect("synced");
+        fs.fail_disk(1).await.expect("out of service");
+        let rebuilding = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
+        while fs.status().await.expect("known").job.expect("it runs").done_blocks == 0 {
+            rt.sleep(MICROSECOND).await;
+        }
+        fs.unlink(ROOT, b"deleted").await.expect("deleted");
+        let Ok(JobReport::Moved(report)) = rebuilding.await else { panic!("rebuilt") };
+        assert_eq!(report.damaged, BTreeSet::from([lost[0]]));
+        assert!(read_all(&fs, whole).await == bytes);
+        assert_sound(&fs).await;
     });
 }

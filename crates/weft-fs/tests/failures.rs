@@ -6,12 +6,11 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
-use crate::common::jobs::SEVERAL_STEPS;
 use crate::common::model::Pair;
 use crate::common::*;
 use weft_disk::{Disk, Fault, FaultDisk, Faults};
-use weft_fs::{Fs, FsError, FsStatus, Ino, Job, JobReport, ROOT, Reopen, SetAttr};
-use weft_rt::{Frozen, MICROSECOND, Rt, SECOND};
+use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen, SetAttr};
+use weft_rt::{Frozen, Rt, SECOND};
 
 const SIZE: u64 = 24 << 20;
 /// Where the data blocks of a disk begin.
@@ -393,37 +392,6 @@ fn a_scrub_finds_bad_blocks_and_mends_diagnostic_blocks() {
         let again = fs.scrub().await.expect("scrubbed");
         assert_eq!((again.bad_blocks, again.diagnostic_blocks), (0, 0), "{again:?}");
         assert!(read_all(&fs, ino).await == bytes);
-        assert_sound(&fs).await;
-    });
-}
-
-/// Without redundancy they are lost with the disk. What changed last is rebuilt first, so both are known
-/// to be lost when one of them is deleted.
-#[test]
-fn a_rebuild_does_not_report_a_file_that_is_deleted_meanwhile() {
-    run(|rt| async move {
-        let disks = all(&holding(&rt, &Power::new(), 2 * SIZE, &vec![Medium::new(512); 5]));
-        let fs = made(&rt, &disks).await;
-        let bytes = pattern(SEVERAL_STEPS, 1);
-        let whole = make_as(&fs, "whole", "raid5").await;
-        write(&fs, whole, 0, &bytes).await;
-        rt.sleep(SECOND).await;
-        let mut lost = Vec::new();
-        for name in ["kept", "deleted"] {
-            let ino = make_as(&fs, name, "raid0").await;
-            write(&fs, ino, 0, &pattern(500_000, 2)).await;
-            lost.push(ino);
-        }
-        fs.sync().await.expect("synced");
-        fs.fail_disk(1).await.expect("out of service");
-        let rebuilding = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
-        while fs.status().await.expect("known").job.expect("it runs").done_blocks == 0 {
-            rt.sleep(MICROSECOND).await;
-        }
-        fs.unlink(ROOT, b"deleted").await.expect("deleted");
-        let Ok(JobReport::Moved(report)) = rebuilding.await else { panic!("rebuilt") };
-        assert_eq!(report.damaged, BTreeSet::from([lost[0]]));
-        assert!(read_all(&fs, whole).await == bytes);
         assert_sound(&fs).await;
     });
 }
