@@ -383,6 +383,11 @@ fn outside(why: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use futures_util::future::{Either, join, select};
     use weft_rt::Frozen;
 
     use super::*;
@@ -426,6 +431,17 @@ mod tests {
         });
         written.await.expect("written");
         image.write_epochs().await.expect("durable");
+    }
+
+    /// Writes the first pages over and over until a checkpoint is due; gives what was written last.
+    async fn until_due(image: &Image, first: u8) -> u8 {
+        for of in first.. {
+            write(image, 40, 0..3, of).await;
+            if image.0.get().journal.as_ref().is_some_and(Journal::is_half_full) {
+                return of;
+            }
+        }
+        unreachable!("the journal is small")
     }
 
     async fn contents(image: &Image) -> Vec<u8> {
@@ -490,11 +506,8 @@ mod tests {
             }
             let (journaled, _) = image.0.get().pages.borrow().journaled();
             assert!(journaled.len() > STEP_PAGES, "{} pages", journaled.len());
-            let (stepped, ()) = futures_util::future::join(
-                image.checkpoint_in_steps(),
-                write(&image, 600, 60..600, 3),
-            )
-            .await;
+            let (stepped, ()) =
+                join(image.checkpoint_in_steps(), write(&image, 600, 60..600, 3)).await;
             stepped.expect("written");
             let expected = [vec![2; 60], vec![3; 540]].concat();
             drop(image);
@@ -512,13 +525,9 @@ mod tests {
             }
             image.checkpoint_in_steps().await.expect("not due");
             let before = header::read(&array, ID).await.expect("read");
-            let mut of = 6;
-            while !image.0.get().journal.as_ref().is_some_and(Journal::is_half_full) {
-                write(&image, 40, 0..3, of).await;
-                of += 1;
-            }
+            let of = until_due(&image, 6).await;
             let stepping = image.clone();
-            let (stepped, ()) = futures_util::future::join(stepping.checkpoint_in_steps(), async {
+            let (stepped, ()) = join(stepping.checkpoint_in_steps(), async {
                 write(&image, 40, 1..2, 200).await;
                 write(&image, 40, 2..28, 201).await;
             })
@@ -526,9 +535,29 @@ mod tests {
             stepped.expect("written");
             let stored = header::read(&array, ID).await.expect("read");
             assert!(stored.journal != before.journal, "it was due");
-            let expected = [vec![of - 1, 200], vec![201; 26], vec![0; 12]].concat();
+            let expected = [vec![of, 200], vec![201; 26], vec![0; 12]].concat();
             assert_eq!(contents(&image).await, expected);
             drop(image);
+            assert_eq!(contents(&reopened(&array).await).await, expected);
+        });
+    }
+
+    /// Its checkpoint must not take a record for dead of which it has not seen the pages.
+    #[test]
+    fn a_commit_that_is_on_its_way_outlives_a_checkpoint_in_steps() {
+        with_array(|array| async move {
+            let image = new(&array).await;
+            let of = until_due(&image, 2).await;
+            let head = || image.0.get().journal.as_ref().expect("there is one").head();
+            let before = head();
+            let begun = poll_fn(|_| if head() == before { Poll::Pending } else { Poll::Ready(()) });
+            let writing = pin!(write(&image, 40, 1..2, 200));
+            let Either::Right(((), writing)) = select(writing, begun).await else {
+                panic!("it was durable at once");
+            };
+            let (stepped, ()) = join(image.checkpoint_in_steps(), writing).await;
+            stepped.expect("written");
+            let expected = [vec![of, 200, of], vec![1; 5], vec![0; 32]].concat();
             assert_eq!(contents(&reopened(&array).await).await, expected);
         });
     }
