@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::disk::{Medium, Power, holding};
+use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, MountOptions, Record};
 use weft_random::Rng;
@@ -137,6 +137,40 @@ fn with_a_lost_disk_lines_become_whole_at_new_places() {
         assert!(read_all(&fs, ino).await == bytes);
         let report = fs.rebuild().await.expect("rebuilt");
         assert_eq!((report.blocks, report.removed_disks), (0, vec![2]));
+        assert_sound(&fs).await;
+    });
+}
+
+/// The metadata names the old places until a commit. Without one, so much is written that the disks would
+/// have to hold something else there, if they were free; then the power fails.
+#[test]
+fn old_places_stay_as_they_are_until_a_commit() {
+    run(|rt| async move {
+        let held = holding(&rt, &Power::new(), 40 << 20, &vec![Medium::new(512); 4]);
+        let disks = all(&held);
+        weft_fs::create(&rt, &disks, &options()).await.expect("created");
+        let options = MountOptions { cache_bytes: 2 << 20, ..mounting() };
+        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+        let ino = make_as(&fs, "file", "raid5").await;
+        let contents = |version| pattern(BLOCK as usize, version);
+        let versions = 1..=60;
+        for version in versions.clone() {
+            write(&fs, ino, 0, &contents(version).repeat(BLOCKS as usize)).await;
+            if version == 1 {
+                fs.sync().await.expect("synced");
+            }
+        }
+        let overwritten = afresh_blocks(&fs).await;
+        assert!(overwritten > 20 * BLOCKS, "{overwritten} blocks");
+        let media: Vec<Medium> =
+            held.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect();
+        drop(fs);
+        let fs = mount(&rt, &all(&holding(&rt, &Power::new(), 40 << 20, &media))).await;
+        let found = read_all(&fs, find(&fs, "file").await).await;
+        let versions: Vec<Vec<u8>> = versions.map(contents).collect();
+        for (n, block) in found.chunks(BLOCK as usize).enumerate() {
+            assert!(versions.iter().any(|version| version == block), "block {n}");
+        }
         assert_sound(&fs).await;
     });
 }
