@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileExt as _;
 
 use common::Bench;
+use rustix::fs::XattrFlags;
 
 /// The bytes of all members, to see that nothing was changed.
 fn contents(bench: &Bench) -> BTreeMap<String, Vec<u8>> {
@@ -326,4 +327,48 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
         ],
     );
     bench.terminate();
+}
+
+/// Other file systems would keep what they are told as an attribute, and the command would seem to work.
+#[test]
+fn commands_are_refused_where_no_weft_file_system_is_mounted() {
+    let bench = Bench::new("weftfs-elsewhere");
+    fs::create_dir(bench.path("folder")).expect("made");
+    fs::write(bench.path("folder/file"), "kept").expect("written");
+    // As a copy of a file has it.
+    let flags = XattrFlags::empty();
+    let _ =
+        rustix::fs::setxattr(bench.path("folder/file"), "user.weft.redundancy", b"raid5", flags);
+    let attributes = |name: &str| {
+        let mut names = vec![0; 1000];
+        let len = rustix::fs::listxattr(bench.path(name), &mut names[..]).unwrap_or(0);
+        names.truncate(len);
+        let mut value = [0; 100];
+        let redundancy =
+            rustix::fs::getxattr(bench.path(name), "user.weft.redundancy", &mut value[..]);
+        (names, redundancy.map(|len| value[..len].to_vec()).ok())
+    };
+    let before = ["folder", "folder/file"].map(attributes);
+    let disk = bench.scratch.file("d0", 24 << 20).display().to_string();
+    for args in [
+        &["status", "folder"][..],
+        &["df", "folder"],
+        &["set", "raid1", "folder/file"],
+        &["set", "raid1", "folder"],
+        &["set", "--background", "raid1", "folder/file"],
+        &["fail", "folder", "1"],
+        &["add", "folder", &disk],
+        &["remove", "folder", "1"],
+        &["rebuild", "folder"],
+        &["balance", "folder"],
+        &["scrub", "folder"],
+        &["cancel", "folder"],
+        &["fsck", "folder"],
+    ] {
+        refused(&bench, &[&["fs"], args].concat(), 1, "no weft file system is mounted");
+    }
+    assert_eq!(["folder", "folder/file"].map(attributes), before);
+    // Without names of disks it is looked for where devices are.
+    let args = ["fs", "mount", "weft-nowhere", "folder"];
+    refused(&bench, &args, 1, "no disk of a file system 'weft-nowhere' was found");
 }

@@ -99,8 +99,8 @@ pub struct FsMountArgs {
     pub name: String,
     /// The folder
     pub folder: PathBuf,
-    /// Its disks, in any order, and folders in which to look for them
-    #[arg(value_name = "DISK", default_values = ["/dev", "/dev/mapper"])]
+    /// Its disks, in any order, and folders in which to look for them [default: /dev and /dev/mapper]
+    #[arg(value_name = "DISK")]
     pub disks: Vec<String>,
     /// Mount although disks are missing
     #[arg(long)]

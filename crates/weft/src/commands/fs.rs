@@ -10,7 +10,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{FsWord, XattrFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use weft_cli::disks::{Opener, Place, absolute};
@@ -31,6 +31,10 @@ use crate::daemon::scan::members_of;
 
 /// Time between two looks at a job.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Where a file system without named disks is looked for. Not all machines have both.
+const FOLDERS: [&str; 2] = ["/dev", "/dev/mapper"];
+/// The type of file systems that are served through FUSE.
+const FUSE: FsWord = 0x6573_5546;
 /// Longest value of an attribute, in bytes.
 const VALUE_MAX: usize = 64 << 10;
 
@@ -127,7 +131,12 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
 }
 
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
-    let places = args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?;
+    let places = match args.disks.is_empty() {
+        true => {
+            FOLDERS.into_iter().filter(|at| Path::new(at).is_dir()).map(str::to_owned).collect()
+        }
+        false => args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?,
+    };
     let name = args.name.clone();
     let folder = std::path::absolute(&args.folder)
         .map_err(|e| Failure::new(format!("{}: {e}", args.folder.display())))?;
@@ -190,17 +199,33 @@ fn ask(folder: &Path, name: &str) -> Result<Value, Failure> {
 }
 
 fn not_reached(folder: &Path, error: Errno) -> Failure {
-    let failure = Failure::new(format!("{}: {error}", folder.display()));
+    let folder = folder.display();
     match error {
-        Errno::NODATA | Errno::OPNOTSUPP => {
-            failure.hint("give the folder on which a weft file system is mounted, as root")
-        }
-        _ => failure,
+        Errno::NODATA | Errno::OPNOTSUPP => Failure::new(format!(
+            "{folder}: no weft file system is mounted there"
+        ))
+        .hint(
+            "give the folder on which one is mounted, as root; `findmnt -t fuse.weftfs` lists them",
+        ),
+        _ => Failure::new(format!("{folder}: {error}")),
     }
+}
+
+/// Fails unless a path belongs to a mounted weft file system, which gives this attribute. Others would keep
+/// what they are told as an attribute that means nothing to them, or have copies of it.
+fn require_weftfs(path: &Path, name: &str) -> Outcome {
+    let is_fuse = rustix::fs::statfs(path).map(|of| of.f_type == FUSE);
+    let is_here = match is_fuse {
+        Ok(true) => rustix::fs::getxattr(path, name, &mut [0; 0]).map(drop),
+        Ok(false) => Err(Errno::NODATA),
+        Err(error) => Err(error),
+    };
+    is_here.map_err(|errno| not_reached(path, errno))
 }
 
 /// Sets an attribute of a mounted file system's root folder: it carries out a command.
 fn tell(folder: &Path, name: &str, value: &str) -> Outcome {
+    require_weftfs(folder, control::REFUSED)?;
     rustix::fs::setxattr(folder, name, value.as_bytes(), XattrFlags::empty()).map_err(
         |errno| match (errno, refusal(folder)) {
             (Errno::INVAL | Errno::BUSY | Errno::IO, Some(why)) => Failure::new(why),

@@ -14,9 +14,11 @@ use weft_cli::output::answer;
 use weft_fs::Job;
 use weft_fuse::control;
 
-use super::{ask, follow, tell};
+use super::{ask, follow, require_weftfs, tell};
 use crate::cli::FsSetArgs;
 
+/// What shows and sets the redundancy of a file.
+const REDUNDANCY: &str = "user.weft.redundancy";
 /// Files that one job is told of: an attribute has 64 KiB at most.
 const FILES_MAX: usize = 2000;
 
@@ -63,8 +65,9 @@ pub(super) fn set(args: &FsSetArgs, json: bool) -> Outcome {
 }
 
 fn set_one(file: &Path, redundancy: &str) -> Outcome {
+    require_weftfs(file, REDUNDANCY)?;
     let flags = XattrFlags::empty();
-    rustix::fs::setxattr(file, "user.weft.redundancy", redundancy.as_bytes(), flags)
+    rustix::fs::setxattr(file, REDUNDANCY, redundancy.as_bytes(), flags)
         .map_err(|e| Failure::new(format!("{}: {e}", file.display())))
 }
 
