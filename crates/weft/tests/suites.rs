@@ -232,7 +232,9 @@ fn what_was_synced_survives_every_kill_and_fio_finds_its_blocks() {
             let writers = folders.each_ref().map(write);
             let mut more = quiet("fio");
             more.args(["--name=more", "--rw=randwrite", "--bsrange=1k-256k", "--size=8M"]);
-            more.args(["--time_based", "--runtime=60", "--fallocate=none", "--directory"]);
+            // In a thread: a process of its own would leave the group, and outlive what is dropped.
+            more.args(["--thread", "--time_based", "--runtime=60", "--fallocate=none"]);
+            more.arg("--directory");
             let more = Process::spawn(more.arg(&folders[1]).current_dir(&scratch));
             std::thread::sleep(Duration::from_millis(700 + 300 * (round % 4)));
             mounted.kill9();
