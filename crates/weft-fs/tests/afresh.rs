@@ -2,21 +2,27 @@
 //! only if there is room.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
+use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Ino, MountOptions, Record};
 use weft_random::Rng;
 use weft_rt::Rt;
 
 const BLOCKS: u64 = 600;
 
+/// A new file system with so many bytes of memory for contents.
+async fn made_with(rt: &Rt, disks: &[Rc<dyn Disk>], cache_bytes: u64) -> Fs {
+    weft_fs::create(rt, disks, &options()).await.expect("created");
+    let options = MountOptions { cache_bytes, ..mounting() };
+    Fs::mount(rt, disks, options).await.expect("mounted")
+}
+
 /// A file system with room for much that is dirty.
 async fn roomy(rt: &Rt, disks: usize) -> Fs {
-    let disks = ram(&vec![48; disks]);
-    weft_fs::create(rt, &disks, &options()).await.expect("created");
-    let options = MountOptions { cache_bytes: 16 << 20, ..mounting() };
-    Fs::mount(rt, &disks, options).await.expect("mounted")
+    made_with(rt, &ram(&vec![48; disks]), 16 << 20).await
 }
 
 /// Overwrites so many random blocks of a hundred, and makes them durable.
@@ -148,9 +154,7 @@ fn old_places_stay_as_they_are_until_a_commit() {
     run(|rt| async move {
         let held = holding(&rt, &Power::new(), 40 << 20, &vec![Medium::new(512); 4]);
         let disks = all(&held);
-        weft_fs::create(&rt, &disks, &options()).await.expect("created");
-        let options = MountOptions { cache_bytes: 2 << 20, ..mounting() };
-        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+        let fs = made_with(&rt, &disks, 2 << 20).await;
         let ino = make_as(&fs, "file", "raid5").await;
         let contents = |version| pattern(BLOCK as usize, version);
         let versions = 1..=60;
@@ -183,9 +187,7 @@ fn blocks_written_meanwhile_are_not_lost() {
             let media = vec![Medium::new(512); 4];
             let disks = holding(&rt, &Power::new(), 40 << 20, &media);
             let disks = all(&disks);
-            weft_fs::create(&rt, &disks, &options()).await.expect("created");
-            let options = MountOptions { cache_bytes: 2 << 20, ..mounting() };
-            let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+            let fs = made_with(&rt, &disks, 2 << 20).await;
             let ino = make(&fs, "file").await;
             let mut bytes = pattern((BLOCKS * BLOCK) as usize, 1);
             write(&fs, ino, 0, &bytes).await;
@@ -221,9 +223,7 @@ fn blocks_written_meanwhile_are_not_lost() {
 fn blocks_that_are_written_while_others_around_them_are_flushed_go_along() {
     run(|rt| async move {
         let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 4]));
-        weft_fs::create(&rt, &disks, &options()).await.expect("created");
-        let options = MountOptions { cache_bytes: 128 << 20, ..mounting() };
-        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
+        let fs = made_with(&rt, &disks, 128 << 20).await;
         let ino = make_as(&fs, "file", "raid0").await;
         let blocks = 10_000;
         let mut bytes = pattern((blocks * BLOCK) as usize, 1);
@@ -238,7 +238,7 @@ fn blocks_that_are_written_while_others_around_them_are_flushed_go_along() {
         };
         // They take two steps.
         renew(2, 0..blocks).await;
-        let (flushing, flushed) = (fs.clone(), std::rc::Rc::new(std::cell::Cell::new(false)));
+        let (flushing, flushed) = (fs.clone(), Rc::new(std::cell::Cell::new(false)));
         let ended = flushed.clone();
         let flush = rt.spawn(async move {
             flushing.fsync(ino).await.expect("synced");
