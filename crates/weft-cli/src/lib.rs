@@ -1,6 +1,7 @@
 //! What weft's commands have in common, whichever crate they live in: how they print, how they fail,
 //! how users write sizes and name disks.
 //!
+//! * [`command_line`]: parsing it, and saying what was not understood.
 //! * [`failure`]: exit codes, and errors that say what to do next.
 //! * [`output`]: the only place that prints; the JSON envelope; [`output::run`] runs a command.
 //! * [`progress`]: progress bars.
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+pub mod command_line;
 pub mod disks;
 pub mod failure;
 pub mod listen;

@@ -1,6 +1,5 @@
 //! The lab: what an array would do, before its disks are bought, and compared with papers.
 //!
-//! * [`plan`]: the codes that suit a set of disks and a goal, compared by exact counting.
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,
 //!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
 //! * [`modelled`]: an array on modelled disks, as large as the products.
@@ -21,7 +20,6 @@ pub mod kinds;
 mod lab;
 pub mod modelled;
 pub mod parallel;
-pub mod plan;
 pub mod rebuild;
 pub mod report;
 mod reshape;

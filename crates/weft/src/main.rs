@@ -2,8 +2,9 @@
 //!
 //! [`cli`] defines the commands and options. [`commands`] carries out those that need no daemon,
 //! and sends the others to one through [`control`]. [`daemon`] serves arrays to NBD clients and,
-//! through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, the laboratory with
-//! its commands, and the demo are in crates of their own; the texts for people are in [`report`].
+//! through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, planning and
+//! the demo are in crates of their own, and the [`laboratory`] is a program of its own; the texts for
+//! people are in [`report`].
 #![forbid(unsafe_code)]
 // `println!` and its kind panic when they cannot write: see weft_cli::output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -15,6 +16,7 @@ mod control;
 mod daemon;
 mod device;
 mod group;
+mod laboratory;
 mod limited_log;
 mod members;
 mod report;
@@ -22,9 +24,8 @@ mod runtime_dir;
 
 use std::process::ExitCode;
 
-use weft_cli::failure::{self, Failure, Outcome};
-use weft_cli::output;
-use weft_lab::commands as lab;
+use weft_cli::command_line;
+use weft_cli::failure::Outcome;
 
 use cli::{Cli, Command};
 use runtime_dir::RuntimeDir;
@@ -33,34 +34,7 @@ use runtime_dir::RuntimeDir;
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
-    match Cli::read() {
-        Ok(cli) => output::run(cli.json, || run(&cli)),
-        Err(error) => not_understood(&error),
-    }
-}
-
-/// The command line could not be parsed, or only asks for help or the version. A program that asked
-/// for JSON gets the error as JSON.
-fn not_understood(error: &clap::Error) -> ExitCode {
-    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    if !error.use_stderr() {
-        error.exit();
-    }
-    let text = plain_words(&error.render().to_string());
-    if !json {
-        output::write_err(format_args!("{text}"));
-        return failure::USAGE.into();
-    }
-    let (message, hint) = text.split_once("\n\n").unwrap_or((&text, ""));
-    let message = message.trim().trim_start_matches("error: ");
-    output::run(true, || Err(Failure::usage(message).hint(hint.trim())))
-}
-
-/// clap's messages about numbers are written for programmers: replaces them.
-fn plain_words(text: &str) -> String {
-    text.replace("invalid digit found in string", "give a whole number, 0 or more")
-        .replace("cannot parse integer from empty string", "give a whole number, 0 or more")
-        .replace(&format!(" is not in 1..{}", u64::MAX), ": give 1 or more")
+    command_line::run(|cli: &Cli| cli.json, run)
 }
 
 fn run(cli: &Cli) -> Outcome {
@@ -70,11 +44,11 @@ fn run(cli: &Cli) -> Outcome {
         Command::Create(args) => commands::create::create(args, json),
         Command::Fs(args) => commands::fs::fs(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
-        Command::Plan(args) => lab::plan(args, json),
-        Command::Lab(args) => lab::lab(args, json),
-        Command::Trace(args) => lab::trace(args, json),
-        Command::Replay(args) => lab::replay(args, json),
-        Command::Simulate(args) => lab::simulate(args, json),
+        Command::Plan(args) => weft_plan::command::run(args, json),
+        Command::Lab(args) => laboratory::run("lab", args, json),
+        Command::Trace(args) => laboratory::run("trace", args, json),
+        Command::Replay(args) => laboratory::run("replay", args, json),
+        Command::Simulate(args) => laboratory::run("simulate", args, json),
         Command::Demo(args) => weft_demo::demo(args, json),
         Command::Serve(args) => daemon::serve(args, &dir()?, json),
         Command::Status(args) => commands::status::status(args, &dir()?, json),

@@ -9,9 +9,11 @@ mod run;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use weft_demo::DemoArgs;
-use weft_lab::commands::{LabArgs, PlanArgs, ReplayArgs, SimulateArgs, TraceArgs};
+use weft_plan::command::PlanArgs;
+
+use crate::laboratory::LaboratoryArgs;
 
 pub use cache::{CacheArgs, CacheOptions};
 pub use fs::{
@@ -72,23 +74,6 @@ fn named<T: Copy + Send + Sync + 'static, N: Into<PossibleValue> + 'static>(
     })
 }
 
-impl Cli {
-    /// Reads the command line.
-    pub fn read() -> Result<Self, clap::Error> {
-        Self::from_arg_matches(&with_negative_numbers(Self::command()).try_get_matches()?)
-    }
-}
-
-/// A negative number is refused as a value, not taken for an unknown option.
-fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    let names: Vec<String> =
-        command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-    let command = command.allow_negative_numbers(true);
-    names
-        .into_iter()
-        .fold(command, |command, name| command.mut_subcommand(name, with_negative_numbers))
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -137,13 +122,17 @@ pub enum Command {
     /// loss
     Plan(PlanArgs),
     /// Reproduce figures from papers; serve modelled disks as fast as real products
-    Lab(LabArgs),
+    #[command(after_help = "Examples:\n  weft lab --help")]
+    Lab(LaboratoryArgs),
     /// Inspect and convert block traces; generate workloads
-    Trace(TraceArgs),
+    #[command(after_help = "Examples:\n  weft trace --help")]
+    Trace(LaboratoryArgs),
     /// Replay a trace against an array, a disk, a file or an NBD export, and measure it
-    Replay(ReplayArgs),
+    #[command(after_help = "Examples:\n  weft replay --help")]
+    Replay(LaboratoryArgs),
     /// Run the engine under simulated crashes and faults
-    Simulate(SimulateArgs),
+    #[command(after_help = "Examples:\n  weft simulate --help")]
+    Simulate(LaboratoryArgs),
     /// See weft at work: create an array, fail disks, rebuild, compare every byte
     Demo(DemoArgs),
 }
@@ -152,39 +141,8 @@ pub enum Command {
 mod tests {
     use clap::CommandFactory as _;
 
-    use super::Cli;
-
     #[test]
-    fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
-    }
-
-    /// A paragraph is one line, which clap wraps to the terminal. Lines that must not be wrapped,
-    /// such as examples, fit into 80 columns.
-    #[test]
-    fn footers_fit_a_terminal_of_80_columns() {
-        let mut commands = vec![Cli::command()];
-        while let Some(command) = commands.pop() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            let lines: Vec<&str> = help.lines().collect();
-            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
-                let is_text = |line: &str| line.starts_with(|c: char| !c.is_whitespace());
-                let name = command.get_name();
-                assert!(is_text(line) || line.chars().count() <= 80, "{name}: {line}");
-                let heads = line.ends_with(':') || line.contains(":  ");
-                assert!(heads || !is_text(line) || !is_text(next), "{name}: {line}");
-            }
-            commands.extend(command.get_subcommands().cloned());
-        }
-    }
-
-    #[test]
-    fn every_command_shows_examples() {
-        for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            let example = format!("weft {}", command.get_name());
-            assert!(help.contains("Examples:"), "{} has no examples", command.get_name());
-            assert!(help.contains(&example), "the examples of {example} do not use it");
-        }
+    fn the_help_is_sound() {
+        weft_cli::command_line::check_help(super::Cli::command());
     }
 }

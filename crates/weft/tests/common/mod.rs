@@ -6,6 +6,7 @@ pub mod weftfs;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::Once;
 
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, Scratch, command, have, run, wait_until};
@@ -28,6 +29,9 @@ impl Bench {
 
     /// `weft ARGS`, in the scratch folder.
     pub fn command(&self, args: &[&str]) -> Command {
+        if args.iter().any(|arg| ["lab", "trace", "replay", "simulate"].contains(arg)) {
+            build_laboratory();
+        }
         let mut command = command(env!("CARGO_BIN_EXE_weft"));
         command.args(args).current_dir(self.scratch.path());
         command.env("WEFT_RUNTIME_DIR", self.path("run"));
@@ -134,6 +138,20 @@ impl Bench {
         let all: serde_json::Value = serde_json::from_str(&text).expect("status prints JSON");
         all["arrays"][0]["status"].clone()
     }
+}
+
+/// Builds the program of the laboratory, beside the one under test: cargo builds programs of other
+/// crates only if it tests these, too.
+fn build_laboratory() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let mut cargo = command(option_env!("CARGO").unwrap_or("cargo"));
+        cargo.args(["build", "--quiet", "--locked", "--package", "weft-lab", "--bin", "weft-lab"]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        run(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+    });
 }
 
 pub fn text(path: &Path) -> String {

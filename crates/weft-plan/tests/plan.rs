@@ -1,6 +1,6 @@
 //! The figures of a plan are right: shares, speeds and times that can be computed by hand.
 
-use weft_lab::plan::{Emphasis, PlanError, PlanRequest, Row, candidates, picture, plan};
+use weft_plan::{Emphasis, PlanError, PlanRequest, Row, candidates, picture, plan};
 
 fn request(disks: usize) -> PlanRequest {
     PlanRequest {

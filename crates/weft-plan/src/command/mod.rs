@@ -12,14 +12,14 @@ use weft_cli::size;
 use weft_cli::thread;
 use weft_code::CodeSpec;
 
-use crate::plan::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, PlanRequest, Row, plan as compare};
+use crate::{Emphasis, HOURS_PER_YEAR, Plan, PlanError, PlanRequest, Row, plan as compare};
 pub use args::PlanArgs;
 
 /// `weft plan`.
 ///
 /// # Errors
 /// If no code is left that meets the goals, or the arguments do not fit together.
-pub fn plan(args: &PlanArgs, json: bool) -> Outcome {
+pub fn run(args: &PlanArgs, json: bool) -> Outcome {
     let codes = codes_of(&args.codes)?;
     let request = request_of(args)?;
     let mut progress = Progress::new("plan", 1, json);

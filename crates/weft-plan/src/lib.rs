@@ -12,10 +12,13 @@
 //! | write | disk operations of a small write, not counting the log |
 //! | MTTDL | the Markov chain of [`weft_code::Fleet`] with these shares |
 //!
-//! `candidates` lists codes, `rate` measures one, `choose` compares.
+//! `candidates` lists codes, `rate` measures one, `choose` compares; [`command`] is `weft plan`.
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod candidates;
 mod choose;
+pub mod command;
 mod picture;
 mod rate;
 mod shares;

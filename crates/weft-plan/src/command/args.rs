@@ -84,7 +84,7 @@ pub struct PlanArgs {
 /// Parses `1e6h`, `1000000`, `114y`; hours without a suffix.
 fn parse_hours(text: &str) -> Result<f64, String> {
     let (number, factor) = match text.strip_suffix('y') {
-        Some(years) => (years, crate::plan::HOURS_PER_YEAR),
+        Some(years) => (years, crate::HOURS_PER_YEAR),
         None => (text.strip_suffix('h').unwrap_or(text), 1.0),
     };
     let hours = number.trim().parse::<f64>().ok().filter(|n| n.is_finite() && *n > 0.0);
