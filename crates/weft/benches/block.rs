@@ -53,7 +53,7 @@ fn three(target: &[String]) -> (f64, f64, f64) {
     (
         fio(target, &long).0,
         fio(target, &with("--rw=randread")).1,
-        fio(target, &with("--rw=randwrite")).1,
+        fio(target, &[&with("--rw=randwrite")[..], &["--end_fsync=1"]].concat()).1,
     )
 }
 

@@ -30,7 +30,7 @@ impl Bench {
     /// `weft ARGS`, in the scratch folder.
     pub fn command(&self, args: &[&str]) -> Command {
         if args.iter().any(|arg| ["lab", "trace", "replay", "simulate"].contains(arg)) {
-            build_laboratory();
+            laboratory();
         }
         let mut command = command(env!("CARGO_BIN_EXE_weft"));
         command.args(args).current_dir(self.scratch.path());
@@ -140,9 +140,9 @@ impl Bench {
     }
 }
 
-/// Builds the program of the laboratory, beside the one under test: cargo builds programs of other
+/// The program of the laboratory, built beside the one under test: cargo builds programs of other
 /// crates only if it tests these, too.
-fn build_laboratory() {
+pub fn laboratory() -> String {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let mut cargo = command(option_env!("CARGO").unwrap_or("cargo"));
@@ -152,6 +152,7 @@ fn build_laboratory() {
         }
         run(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
     });
+    text(&Path::new(env!("CARGO_BIN_EXE_weft")).with_file_name("weft-lab"))
 }
 
 pub fn text(path: &Path) -> String {
