@@ -19,6 +19,7 @@ use weft_code::{CodeSpec, SlotNo};
 use weft_disk::Disk;
 use weft_layout::for_code;
 use weft_rt::{MILLISECOND, Rt};
+use weft_testkit::stride;
 
 const UNIT: u64 = 4096;
 const ROWS: u64 = 24;
@@ -272,7 +273,7 @@ fn cut_everywhere(setup: &Setup) {
     let count = setup.disks();
     assert!(run.moments.len() > 60, "only {} steps", run.moments.len());
     // A rebuild makes so many more steps that every other one has to do.
-    let every = if setup.spare { 2 } else { 1 };
+    let every = stride(3) * if setup.spare { 2 } else { 1 };
     for (number, moment) in run.moments.iter().step_by(every).enumerate() {
         let torn = mix(number as u64);
         let way = number % 3;

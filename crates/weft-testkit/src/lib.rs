@@ -32,4 +32,4 @@ pub use guest::{Guest, GuestOutcome};
 pub use need::{Need, have, skip};
 pub use process::{Process, command, run, wait_until};
 pub use scratch::Scratch;
-pub use seed::{Rng, for_seeds};
+pub use seed::{Rng, for_seeds, stride};

@@ -170,7 +170,10 @@ fn turn(healthy: &str, found: &str, rebuild_s: f64, full_speed_s: f64) -> Turn {
 fn md(bench: &Bench) -> Turn {
     let (process, uris) = SET.serve(bench);
     let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest = guest.program(env!("CARGO_BIN_EXE_weft")).program(&laboratory()).patience(Duration::from_secs(600));
+    let guest = guest
+        .program(env!("CARGO_BIN_EXE_weft"))
+        .program(&laboratory())
+        .patience(Duration::from_secs(600));
     let guest = uris.iter().fold(guest, |guest, uri| guest.disk(uri));
     let script = MD
         .replace("@MIN@", &(BAND.0 / 1000).to_string())

@@ -297,7 +297,10 @@ fn turn(alone_s: f64, loaded_s: f64, healthy: &str, found: &str) -> Turn {
 /// A guest with these disks, and weft to replay.
 fn guest(bench: &Bench, uris: &[String]) -> Guest {
     let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest = guest.program(env!("CARGO_BIN_EXE_weft")).program(&laboratory()).patience(Duration::from_secs(900));
+    let guest = guest
+        .program(env!("CARGO_BIN_EXE_weft"))
+        .program(&laboratory())
+        .patience(Duration::from_secs(900));
     uris.iter().fold(guest, |guest, uri| guest.disk(uri))
 }
 
