@@ -405,8 +405,9 @@ impl Inner {
         if failed.is_empty() {
             return Ok(Written { whole: true, durable });
         }
-        self.note_torn([stripe], &failed);
-        Box::pin(self.write_failed(failed)).await.map(|()| Written { whole: false, durable })
+        Box::pin(self.write_failed(Some(stripe), failed))
+            .await
+            .map(|()| Written { whole: false, durable })
     }
 
     /// Writes units to their members, where present. A member that fails is excluded.
@@ -439,23 +440,21 @@ impl Inner {
         result
     }
 
-    /// Remembers stripes of a write that found no room and is given up, as the array is stopped or
-    /// broken: its other units may be written already, and the disk stays. Must be called before
-    /// the stripes' locks are released.
-    pub(crate) fn note_torn(
+    /// Excludes the members of failed writes, of which a stripe is being written. A disk that stays
+    /// in its slot all the same, as the array is broken or stopped, holds an old unit, or parts of
+    /// a new one, and other units may be written already: what is lost of that stripe cannot be
+    /// reconstructed. Must be called before the stripe's lock is released.
+    pub(crate) async fn write_failed(
         &self,
-        stripes: impl IntoIterator<Item = StripeId>,
-        failed: &[FailedWrite],
-    ) {
-        if self.check_writable().is_err() && failed.iter().any(|f| f.error.is_no_space()) {
-            self.torn.borrow_mut().extend(stripes);
+        stripe: Option<StripeId>,
+        failed: Vec<FailedWrite>,
+    ) -> Result<(), ArrayError> {
+        for FailedWrite { slot, disk, error } in &failed {
+            self.data_write_failed(*slot, disk, error).await;
         }
-    }
-
-    /// Excludes the members of failed writes.
-    pub(crate) async fn write_failed(&self, failed: Vec<FailedWrite>) -> Result<(), ArrayError> {
-        for FailedWrite { slot, disk, error } in failed {
-            self.data_write_failed(slot, &disk, &error).await;
+        let stays = |failed: &FailedWrite| self.members.uses(failed.slot, &failed.disk);
+        if failed.iter().any(stays) {
+            self.torn.borrow_mut().extend(stripe);
         }
         // The failed units now count as lost; they can be decoded as long as the array is not
         // broken.

@@ -168,8 +168,7 @@ impl Inner {
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
         let whole = failed.is_empty();
-        self.note_torn([stripe], &failed);
-        self.write_failed(failed).await?;
+        self.write_failed(Some(stripe), failed).await?;
         self.settled().await?;
         if fua { self.end_durable(logged, whole).await } else { Ok(()) }
     }
@@ -236,7 +235,8 @@ impl Inner {
             })
         });
         let failed = join_all(zeroes).await.into_iter().flatten().collect();
-        self.write_failed(failed)
+        // No region of theirs was ever written, so none of them is read.
+        self.write_failed(None, failed)
             .await
             .map_err(|error| MapStoreError::Refused(error.to_string()))?;
         self.flush_members().await;

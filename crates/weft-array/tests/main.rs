@@ -9,6 +9,7 @@
 mod adding;
 mod assembly;
 mod at_hand;
+mod broken_reads;
 mod change_consistency;
 mod change_order;
 mod codes;
