@@ -9,7 +9,7 @@ use weft_code::{Margin, SlotSet};
 use weft_disk::{AtHand, Disk, DiskError, WriteOpts};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
-use weft_stripe::StripeId;
+use weft_stripe::{Generation, StripeId};
 
 use crate::error::ArrayError;
 use crate::events::Events;
@@ -56,6 +56,10 @@ impl WallClock {
     }
 }
 
+/// What decides the redundancy remaining: the slots that lack some of their units, and the
+/// geometries that hold data.
+pub(crate) type RemainingOf = (SlotSet, (Generation, Option<Generation>));
+
 pub(crate) struct Inner {
     pub rt: Rt,
     pub clock: WallClock,
@@ -89,8 +93,8 @@ pub(crate) struct Inner {
     pub above: RefCell<Option<Weak<dyn AtHand>>>,
     /// See [`weft_disk::Volume::corrections`].
     pub corrections: Cell<u64>,
-    /// The redundancy remaining, and the incomplete slots for which it was computed.
-    pub remaining: Cell<Option<(SlotSet, Option<Margin>)>>,
+    /// The redundancy remaining, and for what it was computed.
+    pub remaining: Cell<Option<(RemainingOf, Option<Margin>)>>,
     pub me: Weak<Inner>,
 }
 

@@ -103,7 +103,7 @@ impl Volume for Array {
     fn note_cached_read(&self, offset: u64, len: u64) {
         if self.0.is_monitored() {
             self.0
-                .geometry()
+                .geometries
                 .pieces(offset, to_len(len))
                 .for_each(|piece| self.0.note_read(piece.at));
         }

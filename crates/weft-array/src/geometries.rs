@@ -265,6 +265,20 @@ impl Geometries {
         self.live().contains(stripe)
     }
 
+    /// The region of an address, and the addresses around it that share it: those of the region's
+    /// stripes that are in the same geometry now.
+    pub fn region_around(&self, address: u64) -> (RegionNo, Range<u64>) {
+        let Geometry { regions, .. } = self.home(address);
+        let region = regions.of(address / regions.stripe_bytes);
+        let mut bytes = regions.bytes_of(region);
+        match self.former() {
+            Some((_, border)) if address < border.at => bytes.end = bytes.end.min(border.at),
+            Some((_, border)) => bytes.start = bytes.start.max(border.at),
+            None => {}
+        }
+        (region, bytes)
+    }
+
     /// Bytes of the array: while addresses move, what both geometries have.
     pub fn size_bytes(&self) -> u64 {
         let size = self.newest().size_bytes();
@@ -275,6 +289,11 @@ impl Geometries {
     fn still_used(&self) -> Option<&Geometry> {
         let (old, border) = self.former()?;
         (!border.have_moved(&(0..self.size_bytes()))).then_some(old)
+    }
+
+    /// The geometries that hold data: the newest, and the old one if it does.
+    pub fn in_use(&self) -> (Generation, Option<Generation>) {
+        (self.newest().generation, self.still_used().map(|old| old.generation))
     }
 
     /// Whether all data remains readable with these slots lost everywhere.

@@ -163,13 +163,14 @@ impl Inner {
     pub fn redundancy_remaining(&self) -> Option<Margin> {
         let gone =
             self.incomplete_slots().union(&self.broken_slots.get()).union(&self.room.short());
+        let of = (gone, self.geometries.in_use());
         if let Some((known, remaining)) = self.remaining.get()
-            && known == gone
+            && known == of
         {
             return remaining;
         }
         let remaining = self.geometries.margin(gone);
-        self.remaining.set(Some((gone, remaining)));
+        self.remaining.set(Some((of, remaining)));
         remaining
     }
 

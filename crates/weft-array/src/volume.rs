@@ -47,10 +47,10 @@ impl Array {
     }
 
     /// The range of the array that shares its entry in the region map with byte `offset`: the data
-    /// of whole stripes. A discard of all of it frees space, and spares rebuilds their work.
+    /// of whole stripes, up to the border of a reshape. A discard of all of it frees space, and
+    /// spares rebuilds their work.
     pub fn region_at(&self, offset: u64) -> std::ops::Range<u64> {
-        let regions = self.0.geometry().regions;
-        regions.bytes_of(regions.of(offset / regions.stripe_bytes))
+        self.0.geometries.region_around(offset).1
     }
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
@@ -125,12 +125,12 @@ impl Array {
     /// If the range lies beyond the end.
     pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
         self.0.check_range(offset, len)?;
-        let regions = self.0.geometry().regions;
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = offset;
         while at < offset + len {
-            let region = regions.of(at / regions.stripe_bytes);
-            let end = regions.bytes_of(region).end.min(offset + len);
+            // As a read of this address finds it.
+            let (region, bytes) = self.0.geometries.region_around(at);
+            let end = bytes.end.min(offset + len);
             let hole = !self.0.map.is_written(region);
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.len += end - at,

@@ -46,6 +46,7 @@ mod reshape;
 mod reshape_cuts;
 mod reshape_failures;
 mod reshape_skips;
+mod reshape_status;
 mod returning;
 mod stop_cuts;
 mod stop_with_writes;

@@ -482,7 +482,6 @@ impl<'a> Mover<'a> {
         ended.await?;
         array.geometries.set_border(None);
         array.map.set_live(array.geometries.live());
-        array.remaining.set(None);
         let size_bytes = array.geometries.size_bytes();
         array.events.emit(Event::ReshapeFinished { size_bytes });
         array.jobs.wake();
