@@ -7,10 +7,11 @@ use std::rc::{Rc, Weak};
 use futures_util::future::join_all;
 use weft_code::{Margin, SlotSet};
 use weft_disk::{AtHand, Disk, DiskError, WriteOpts};
-use weft_rt::sync::{Permit, Semaphore};
+use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
 
+use crate::budget::Budget;
 use crate::error::ArrayError;
 use crate::events::Events;
 use crate::geometries::Geometries;
@@ -71,9 +72,9 @@ pub(crate) struct Inner {
     pub pending: PendingWrites,
     pub log: Option<Log>,
     pub room: Room,
-    pub budget: Semaphore,
+    pub budget: Budget,
     /// The part of it that writes may take.
-    pub write_budget: Semaphore,
+    pub write_budget: Budget,
     pub events: Events,
     pub jobs: Jobs,
     /// Whether repairs for users avoid members with deep queues.
@@ -114,12 +115,12 @@ impl Inner {
         self.me.upgrade().expect("a method runs on a living array")
     }
 
-    pub fn new_budget() -> Semaphore {
-        Semaphore::new(BUDGET_BYTES)
+    pub fn new_budget() -> Budget {
+        Budget::new(BUDGET_BYTES)
     }
 
-    pub fn new_write_budget() -> Semaphore {
-        Semaphore::new(WRITE_BUDGET_BYTES)
+    pub fn new_write_budget() -> Budget {
+        Budget::new(WRITE_BUDGET_BYTES)
     }
 
     /// Most memory that a stripe operation over a range of `len` offsets in the units takes. Buffer

@@ -13,6 +13,7 @@ mod array;
 mod as_volume;
 pub mod assemble;
 mod at_hand;
+mod budget;
 mod checksum;
 mod commit;
 mod consistency;

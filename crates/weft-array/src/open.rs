@@ -371,7 +371,7 @@ impl Inner {
         self.end_jobs().await;
         // Operations that change a stripe hold some of the budget, and so do commands that write to
         // members: with all of it, none is running.
-        let _quiet = self.budget.acquire(crate::array::BUDGET_BYTES).await;
+        let _quiet = self.budget.acquire_all().await;
         self.flush_members().await;
         if let Some(disk) = self.room.abandoned() {
             return Err(ArrayError::Unclean { disk });

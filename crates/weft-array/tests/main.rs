@@ -45,6 +45,7 @@ mod requests;
 mod reshape;
 mod reshape_cuts;
 mod reshape_failures;
+mod reshape_memory;
 mod reshape_skips;
 mod reshape_status;
 mod returning;

@@ -56,7 +56,7 @@ use crate::members::Spare;
 use crate::region_map::RegionNo;
 use crate::reshape::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
 use crate::slot::Slot;
-use mover::Mover;
+use mover::{Mover, check_memory};
 
 impl Inner {
     /// What a reshape would do.
@@ -83,7 +83,11 @@ impl Inner {
                 options.add
             )));
         }
-        plan_reshape(&self.members.superblock(), options, self.written_bytes())
+        let superblock = self.members.superblock();
+        let plan = plan_reshape(&superblock, options, self.written_bytes())?;
+        let new = geometry(plan.to, superblock.generation, &superblock)?;
+        check_memory(self, self.geometry(), &new)?;
+        Ok(plan)
     }
 
     /// The end of what was ever written.

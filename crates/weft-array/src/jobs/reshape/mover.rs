@@ -20,6 +20,7 @@ use crate::maintenance::throttle::{self, Admission, Pace, WithinBounds};
 use crate::region_map::RegionNo;
 use crate::reshape::window;
 use crate::superblock::SlotState;
+use aggregate::Step;
 
 /// Most bytes of the array between two checkpoints.
 const WINDOW_BYTES: u64 = 256 << 20;
@@ -32,6 +33,23 @@ const LONG_AGGREGATE_BYTES: u64 = 4 << 20;
 
 /// Regions that are looked at together where nothing was written.
 const REGIONS_AT_ONCE: u64 = 256;
+
+/// Why a reshape cannot go on.
+const NO_MEMORY: &str =
+    "moving a stripe would need more memory than there is: use smaller units, or fewer disks";
+
+/// Checks that a reshape between these geometries goes on with the memory that there is, whatever
+/// disks the array has or gets.
+pub(super) fn check_memory(
+    array: &Inner,
+    old: &Geometry,
+    new: &Geometry,
+) -> Result<(), ArrayError> {
+    match Step::of(array, [old, new], true, 1, OPERATION_BYTES_MAX) {
+        Some(_) => Ok(()),
+        None => Err(ArrayError::Refused(NO_MEMORY.to_owned())),
+    }
+}
 
 /// A reshape in progress.
 pub(super) struct Mover<'a> {
@@ -360,7 +378,8 @@ impl<'a> Mover<'a> {
         };
         let memory = OPERATION_BYTES_MAX / in_flight;
         let mut count = (bytes / self.new.unit_bytes).max(1);
-        while count > 1 && self.memory_of(count, self.new.unit_len()) > memory {
+        // Several together whole, or one in parts.
+        while count > 1 && !self.fit_whole(count, memory) {
             count -= count.div_ceil(8);
         }
         (count, in_flight)

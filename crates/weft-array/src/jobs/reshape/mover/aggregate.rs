@@ -13,6 +13,10 @@
 //! Data units are read without their stripe's lock, as users' reads are: they do not change, for
 //! writes to addresses that are moved wait. What cannot be read in this way – its disk is lost, or
 //! has bad sectors – is gathered unit by unit under the lock, which also repairs it.
+//!
+//! *Memory.* Large units on many disks may take more than there is. Such stripes are moved in parts:
+//! ranges of offsets in the new units ([`Step`]). If not even a page of each unit fits, the reshape
+//! is refused when it is planned.
 
 use std::ops::Range;
 
@@ -21,9 +25,10 @@ use weft_disk::{Class, DiskError, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::{Access, Busy, InFlight, Place};
 
-use super::Mover;
+use super::{Mover, NO_MEMORY};
+use crate::array::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
-use crate::geometry::{Address, Piece, to_len};
+use crate::geometry::{Address, Geometry, Piece, to_len};
 use crate::runs::{Bit, grouped, span};
 
 /// Longest request.
@@ -31,6 +36,53 @@ const REQUEST_BYTES: u64 = 1 << 20;
 
 /// Gap over which a rotating disk reads on.
 const GAP_BYTES: u64 = 256 << 10;
+
+/// Shortest part of a unit that is moved at once: a sector of any member.
+const PART_BYTES_MIN: usize = 4096;
+
+/// How much is moved at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Bytes of each new unit.
+    len: usize,
+    /// Longest piece of an old unit that is gathered at once.
+    piece: usize,
+    /// Memory that this takes.
+    pub memory: usize,
+    /// The part of it with what was read. It is given back before the rest is gathered.
+    read: usize,
+}
+
+impl Step {
+    /// The step for so many new stripes that are moved together; `None` if they take more than
+    /// `most` bytes of memory, however short the step is.
+    pub fn of(
+        array: &Inner,
+        [old, new]: [&Geometry; 2],
+        rotational: bool,
+        stripes: u64,
+        most: usize,
+    ) -> Option<Self> {
+        let longest = |of: &Geometry| array.run_max(of).min(to_len(REQUEST_BYTES));
+        let (mut len, mut piece) = (longest(new), longest(old));
+        loop {
+            let (code, data) = (old.code(), to_len(stripes) * len * new.code().k());
+            // Disks that rotate read the gaps, too.
+            let among = if rotational { code.k() } else { code.width() };
+            let read = memory_on(data.div_ceil(among), code.width());
+            let read = read.max(array.memory_of(old, piece));
+            let memory = memory_on(to_len(stripes) * len, new.code().width()) + read;
+            if memory <= most {
+                return Some(Self { len, piece, memory, read });
+            }
+            match len.max(piece) {
+                PART_BYTES_MIN => return None,
+                longest if longest == len => len /= 2,
+                _ => piece /= 2,
+            }
+        }
+    }
+}
 
 /// Old data, and the address to which it belongs.
 #[derive(Debug, Clone, Copy)]
@@ -57,11 +109,26 @@ impl Mover<'_> {
         let bytes = self.new.stripe_bytes();
         self.drain(stripes.start * bytes..stripes.end * bytes).await;
         let unit = self.new.unit_len();
-        let most = self.array.run_max(self.new).min(to_len(REQUEST_BYTES));
-        for from in (0..unit).step_by(most) {
-            self.move_part(&stripes, from as u64, most.min(unit - from)).await?;
+        let step = self.step_of(stripes.end - stripes.start)?;
+        for from in (0..unit).step_by(step.len) {
+            let len = step.len.min(unit - from);
+            self.move_part(&stripes, from as u64, Step { len, ..step }).await?;
         }
         Ok(())
+    }
+
+    /// Whether so many stripes fit into so much memory with whole units.
+    pub(super) fn fit_whole(&self, stripes: u64, most: usize) -> bool {
+        let rotational = self.array.members.any_rotational();
+        let step = Step::of(self.array, [self.old, self.new], rotational, stripes, most);
+        step.is_some_and(|step| step.len >= self.new.unit_len())
+    }
+
+    /// How much is moved at once of so many stripes.
+    fn step_of(&self, stripes: u64) -> Result<Step, ArrayError> {
+        let (array, rotational) = (self.array, self.array.members.any_rotational());
+        Step::of(array, [self.old, self.new], rotational, stripes, OPERATION_BYTES_MAX)
+            .ok_or_else(|| ArrayError::Refused(NO_MEMORY.to_owned()))
     }
 
     /// Moves a range of offsets in the units of these stripes.
@@ -69,16 +136,16 @@ impl Mover<'_> {
         &self,
         stripes: &Range<u64>,
         from: u64,
-        len: usize,
+        step: Step,
     ) -> Result<(), ArrayError> {
-        let array = self.array;
-        let _memory = array.budget.acquire(self.memory_of(stripes.end - stripes.start, len)).await;
+        let (array, len) = (self.array, step.len);
+        let _memory = array.budget.acquire(step.memory).await;
         if array.stopped.get() {
             return Err(ArrayError::Stopped);
         }
         let mut writes = self.places(stripes, from, len);
         let mut moved = self.make_room(stripes.start, from, len, &mut writes);
-        self.read(&mut moved).await?;
+        self.read(&mut moved, step).await?;
         for (number, units) in (moved.first..).zip(&mut moved.units) {
             self.encode(number, units);
             // Users' requests come first where there is much to encode.
@@ -86,27 +153,6 @@ impl Mover<'_> {
         }
         self.write(&mut writes, moved).await?;
         array.check_writable()
-    }
-
-    /// Memory that moving so many stripes takes, over `len` offsets in their units.
-    pub(super) fn memory_of(&self, stripes: u64, len: usize) -> usize {
-        let written = to_len(stripes) * len;
-        memory_on(written, self.new.code().width()) + self.memory_to_read(stripes, len)
-    }
-
-    /// The part of it with what was read. It is given back before the rest is gathered.
-    fn memory_to_read(&self, stripes: u64, len: usize) -> usize {
-        let (code, data) = (self.old.code(), to_len(stripes) * len * self.new.code().k());
-        let read = match self.array.members.any_rotational() {
-            true => memory_on(data.div_ceil(code.k()), code.width()),
-            false => memory_on(data.div_ceil(code.width()), code.width()),
-        };
-        read.max(self.array.memory_of(self.old, self.piece_max()))
-    }
-
-    /// Longest piece of an old unit that is gathered at once.
-    fn piece_max(&self) -> usize {
-        self.array.run_max(self.old).min(to_len(REQUEST_BYTES))
     }
 
     /// Where the units lie, each with the number of its stripe among them and its own.
@@ -158,14 +204,14 @@ impl Mover<'_> {
     }
 
     /// Fills the data units. Behind the old end, and where nothing was ever written, are zeros.
-    async fn read(&self, moved: &mut Stripes) -> Result<(), ArrayError> {
+    async fn read(&self, moved: &mut Stripes, step: Step) -> Result<(), ArrayError> {
         let array = self.array;
         let mut direct = Vec::new();
         let mut others = Vec::new();
         for (address, len) in self.stretches(moved) {
             let there = to_len(self.old.size_bytes().saturating_sub(address).min(len as u64));
             self.put_zeros(moved, address + there as u64, len - there);
-            for source in self.sources(address, there) {
+            for source in self.sources(address, there, step.piece) {
                 let Source { at, len, .. } = source;
                 let stripe = array.stripe(at.stripe);
                 if !array.map.is_written(array.region_of(at.stripe)) {
@@ -180,8 +226,7 @@ impl Mover<'_> {
             }
         }
         others.extend(self.read_directly(direct, moved).await);
-        let memory = self.memory_to_read(moved.units.len() as u64, moved.len);
-        let at_once = memory / array.memory_of(self.old, self.piece_max());
+        let at_once = step.read / array.memory_of(self.old, step.piece);
         for others in others.chunks(at_once) {
             let gathered = join_all(others.iter().map(|source| self.gather(source))).await;
             for (source, buf) in others.iter().zip(gathered) {
@@ -191,9 +236,8 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Where the old geometry has these addresses.
-    fn sources(&self, address: u64, len: usize) -> impl Iterator<Item = Source> {
-        let most = self.piece_max();
+    /// Where the old geometry has these addresses, in pieces of at most so many bytes.
+    fn sources(&self, address: u64, len: usize, most: usize) -> impl Iterator<Item = Source> {
         let mut address = address;
         self.old.pieces(address, len).flat_map(move |Piece { at, len }| {
             let start = address;
