@@ -63,7 +63,7 @@ use std::rc::Rc;
 
 use futures_util::future::{join_all, select};
 use weft_code::{SlotNo, SlotSet};
-use weft_disk::{Disk, DiskError};
+use weft_disk::{Disk, DiskError, DiskErrorKind};
 use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
@@ -83,6 +83,12 @@ const PROBE_PATIENCE: Nanos = 2 * SECOND;
 
 /// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
+
+/// Whether a request was refused before it was sent, as it was malformed. (A kernel that answers the
+/// same gives an error number.)
+fn is_malformed(error: &DiskError) -> bool {
+    error.kind == DiskErrorKind::Invalid && error.source.raw_os_error().is_none()
+}
 
 impl Committer for Inner {
     fn start_commit(&self) {
@@ -264,7 +270,14 @@ impl Inner {
     /// Handles a disk that failed an operation. When this returns, its exclusion is in effect. If
     /// the code cannot do without that member, the array takes no more writes instead, and its
     /// metadata is left as it was.
+    ///
+    /// A request that no disk could carry out, and that was not even sent, is no fault of the member:
+    /// it comes from damaged metadata, or is an error of this program, and the next members would be
+    /// excluded for the same. The array takes no more writes instead.
     pub async fn member_failed(&self, slot: SlotNo, disk: &Rc<dyn Disk>, error: &DiskError) {
+        if is_malformed(error) {
+            return self.set_broken(SlotSet::new(), &error.to_string());
+        }
         self.exclude(slot, disk, &error.to_string()).await;
     }
 
@@ -372,7 +385,9 @@ impl Inner {
     pub fn take_out_all(&self, failed: Vec<Refusal>) -> bool {
         for (slot, disk, error) in failed {
             match error {
-                SuperblockError::Disk(error) => self.take_out(slot, &disk, &error.to_string()),
+                SuperblockError::Disk(error) if !is_malformed(&error) => {
+                    self.take_out(slot, &disk, &error.to_string())
+                }
                 // No member is at fault, and nothing was written: the superblocks on the members
                 // are valid.
                 error => self.set_broken(SlotSet::new(), &error.to_string()),

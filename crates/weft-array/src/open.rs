@@ -29,9 +29,11 @@ use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::salvage::salvage;
+use crate::slot::Slot;
 use crate::space::Room;
 use crate::superblock::{
-    Predecessor, SlotState, Superblock, erase_label, read_superblock, write_label, write_superblock,
+    Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, erase_label, read_superblock,
+    write_label, write_superblock,
 };
 use crate::uuid::Id;
 use crate::volume::Array;
@@ -69,8 +71,28 @@ impl Array {
             let superblock = read_superblock(&**disk).await;
             Found { superblock, disk: disk.info().clone() }
         });
-        let found = join_all(found).await;
-        let mut assembly = decide(&found, options.force_degraded, &survives)?;
+        let mut found = join_all(found).await;
+        loop {
+            let assembly = decide(&found, options.force_degraded, &survives)?;
+            match Self::start(rt, &disks, assembly, &options).await? {
+                Start::Done(array) => return Ok(array),
+                // As if their superblocks could not be read either: the array may do without them.
+                Start::Without(failed) => {
+                    for (index, error) in failed {
+                        found[index].superblock = Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Starts what was decided.
+    async fn start(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        mut assembly: Assembly,
+        options: &AssembleOptions,
+    ) -> Result<Start, ArrayError> {
         if let Some(consistency) = options.consistency {
             let is_settled = !assembly.needs_recovery && assembly.lost.is_empty();
             if options.read_only || !is_settled {
@@ -78,7 +100,7 @@ impl Array {
             }
             assembly.superblock = assembly.superblock.kept_consistent_by(consistency)?;
         }
-        let array = open(rt, &disks, &assembly, &options).await?;
+        let array = open(rt, disks, &assembly, options).await?;
         let survives = assembly.survives || !array.has_lost_data();
         if !survives && !options.force_degraded {
             return Err(assembly.too_few().into());
@@ -90,15 +112,55 @@ impl Array {
         }
         array.read_only.set(options.read_only || !survives);
         if !array.read_only.get() {
-            array.recover(&disks, &assembly, options.nonce).await?;
+            let failed = catch_up(disks, &assembly).await?;
+            if !failed.is_empty() {
+                return Ok(Start::Without(failed));
+            }
+            array.recover(disks, &assembly, options.nonce).await?;
             for (_, index) in &assembly.returning {
                 // If this fails, the disk stays out as before.
                 let _ = array.take_back(&disks[*index]).await;
             }
             array.start_jobs();
         }
-        Ok(Self(array))
+        Ok(Start::Done(Self(array)))
     }
+}
+
+/// How a start went.
+enum Start {
+    Done(Array),
+    /// Nothing of the array was changed yet, and these disks (indices of found disks) must be left
+    /// out.
+    Without(Vec<(usize, SuperblockError)>),
+}
+
+/// Members that a crash kept from getting the newest superblock get it, before anything else is
+/// written. Returns those that do not take it: that superblock is in effect only without them.
+async fn catch_up(
+    disks: &[Rc<dyn Disk>],
+    assembly: &Assembly,
+) -> Result<Vec<(usize, SuperblockError)>, ArrayError> {
+    let mut failed = Vec::new();
+    for index in &assembly.lagging {
+        let disk = &*disks[*index];
+        let caught_up = match read_superblock(disk).await {
+            Ok(Some(own)) => write_superblock(disk, &assembly.newest, own.self_id).await,
+            Ok(None) => Err(SuperblockError::NotThere),
+            Err(error) => Err(error),
+        };
+        match caught_up {
+            Ok(()) => {}
+            // No member is at fault.
+            Err(
+                error @ (SuperblockError::TooLarge { .. } | SuperblockError::Impossible { .. }),
+            ) => {
+                return Err(error.into());
+            }
+            Err(error) => failed.push((*index, error)),
+        }
+    }
+    Ok(failed)
 }
 
 /// Whether all data remains available without these slots.
@@ -122,7 +184,8 @@ async fn open(
     let spares = assembly.spares.iter().map(|index| disks[*index].clone());
     let mut waiting = Vec::new();
     for disk in spares {
-        if let Some(own) = read_superblock(&*disk).await? {
+        // One that cannot be read any more is not needed to start.
+        if let Ok(Some(own)) = read_superblock(&*disk).await {
             waiting.push(Spare::new(own.self_id, disk));
         }
     }
@@ -222,14 +285,6 @@ impl Inner {
         assembly: &Assembly,
         nonce: u64,
     ) -> Result<(), ArrayError> {
-        // A crash kept these members from getting the newest superblock: they get it before
-        // anything else is written.
-        for index in &assembly.lagging {
-            let disk = &*disks[*index];
-            if let Some(own) = read_superblock(disk).await? {
-                write_superblock(disk, &assembly.newest, own.self_id).await?;
-            }
-        }
         // What was read may only be in a cache: recovery builds on it, and so does the next
         // superblock, even after an orderly stop whose program died at its last write. A member that
         // loses its newest superblock in the next crash would be two behind the others. A flush that
@@ -277,7 +332,8 @@ impl Inner {
             self.members.affirm(assembly.newest.clone(), turn).await;
         for index in &assembly.outgoing {
             let disk = &*disks[*index];
-            if let Some(own) = read_superblock(disk).await?
+            // The array does without it: one that fails here does not learn that it is out.
+            if let Ok(Some(own)) = read_superblock(disk).await
                 && write_superblock(disk, &superblock, own.self_id).await.is_ok()
             {
                 holders.push(own.self_id);
@@ -332,6 +388,30 @@ impl Inner {
             )));
         }
         Ok(())
+    }
+
+    /// Checks that superblocks can list one more spare: also when those have become spares that a
+    /// reshape takes out of their slots, or that may get no slot in the end.
+    pub(crate) fn check_spare_room(&self) -> Result<(), ArrayError> {
+        let slots = self.members.len();
+        let released = self
+            .geometries
+            .former()
+            .map_or(0, |(old, _)| slots - old.layout.slots().min(self.geometry().layout.slots()));
+        let joining = |slot: &SlotNo| {
+            matches!(self.members.slot(*slot), Slot::Staged { .. } | Slot::ReplacementStaged { .. })
+        };
+        let joining = self.members.slots().filter(joining).count();
+        if self.members.spares.all().len() + released + joining < SPARES_MAX {
+            return Ok(());
+        }
+        let why = match released {
+            0 => format!("the array has {SPARES_MAX} spares, and no more are possible"),
+            _ => format!(
+                "{released} disks may become spares when the reshape ends, and more than {SPARES_MAX} are not possible"
+            ),
+        };
+        Err(ArrayError::Refused(why))
     }
 
     /// Checks a disk that is to become a spare, and makes it a member.

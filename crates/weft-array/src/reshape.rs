@@ -269,6 +269,7 @@ fn check(
         let (state, left, replacement) = (SlotState::Active, None, None);
         described.slots.push(SlotMeta { member_id, state, disk_hint, left, replacement });
     }
+    described.shorten_hints();
     described.encode(superblock.self_id).map_err(ArrayError::from).map(drop)
 }
 

@@ -399,6 +399,21 @@ impl Superblock {
         self.features = needed.map(|(name, _)| name.to_owned()).collect();
     }
 
+    /// Shortens the names of disks until the superblock fits its space: they are hints for people,
+    /// and no change of members may fail for them.
+    pub(crate) fn shorten_hints(&mut self) {
+        for most in [HINT_CHARS_MAX / 2, HINT_CHARS_MAX / 4, HINT_CHARS_MAX / 8, 0] {
+            if !matches!(self.encode(self.self_id), Err(SuperblockError::TooLarge { .. })) {
+                return;
+            }
+            let replacements = self.slots.iter_mut().filter_map(|slot| slot.replacement.as_mut());
+            let replacements = replacements.map(|replacement| &mut replacement.disk_hint);
+            replacements.for_each(|hint| shorten(hint, most));
+            self.slots.iter_mut().for_each(|slot| shorten(&mut slot.disk_hint, most));
+            self.spares.iter_mut().for_each(|spare| shorten(&mut spare.disk_hint, most));
+        }
+    }
+
     /// The slots with active members.
     pub fn active_slots(&self) -> impl Iterator<Item = SlotNo> + '_ {
         let slots = self.slots.iter().enumerate();
@@ -426,6 +441,12 @@ pub fn disk_hint(name: &str) -> String {
     let skip = name.chars().count().saturating_sub(HINT_CHARS_MAX);
     let shown = |c| if check::is_control(c) { char::REPLACEMENT_CHARACTER } else { c };
     name.chars().skip(skip).map(shown).collect()
+}
+
+/// Keeps the last `most` characters.
+fn shorten(hint: &mut String, most: usize) {
+    let skip = hint.chars().count().saturating_sub(most);
+    *hint = hint.chars().skip(skip).collect();
 }
 
 /// What a user can do about an array of another format version.

@@ -215,12 +215,18 @@ impl Array {
     /// Adds a disk as a spare. If a member is missing, its rebuild begins at once.
     ///
     /// # Errors
-    /// If the disk is too small, or its sectors are larger than the array's. The caller must check
-    /// before whether the disk may be overwritten (see [`crate::examine()`]).
+    /// If the disk is too small, or its sectors are larger than the array's, or if the array has as
+    /// many spares as it can have. The caller must check before whether the disk may be overwritten (see [`crate::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
+        self.0.check_spare_room()?;
         let spare = self.0.prepare_spare(disk).await?;
         self.0.check_writable()?;
+        // Others may have been added in the meantime.
+        if let Err(refused) = self.0.check_spare_room() {
+            crate::remove::wipe(&*spare.disk, false).await?;
+            return Err(refused);
+        }
         let name = spare.disk.info().name.clone();
         self.0.change(|change| change.add_spare(spare)).await?;
         self.0.events.emit(Event::SpareAdded { disk: name });

@@ -53,6 +53,7 @@ mod stop_cuts;
 mod stop_with_writes;
 mod superblock_any_input;
 mod superblock_format;
+mod superblock_limits;
 mod undone_swap;
 mod unwritten;
 mod used_spare;

@@ -290,7 +290,7 @@ impl CreatePlan {
                 PlannedRole::Spare => spares.push(SpareMeta { member_id, disk_hint }),
             }
         }
-        Superblock {
+        let mut superblock = Superblock {
             format_version: FORMAT_VERSION,
             features: Vec::new(),
             seq: 1,
@@ -324,7 +324,9 @@ impl CreatePlan {
             created_unix_s: options.now_unix_s,
             updated_unix_s: options.now_unix_s,
             software: concat!("weft ", env!("CARGO_PKG_VERSION")).to_owned(),
-        }
+        };
+        superblock.shorten_hints();
+        superblock
     }
 }
 

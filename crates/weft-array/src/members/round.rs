@@ -9,7 +9,9 @@ use weft_rt::sync::Permit;
 
 use super::{Members, Spare};
 use crate::assemble::{majorities_meet, may_take_effect};
-use crate::superblock::{Predecessor, Role, Superblock, SuperblockError, write_superblock};
+use crate::superblock::{
+    Predecessor, Role, SPARES_MAX, Superblock, SuperblockError, write_superblock,
+};
 use crate::uuid::Id;
 
 /// A member that failed to take a superblock.
@@ -125,11 +127,16 @@ impl Members {
         let in_effect = self.in_effect.borrow();
         let mut superblock = self.superblock.borrow_mut();
         superblock.seq += 1;
+        // One too many may be among them for a moment: a disk that got no slot in the end. It works
+        // as a spare while the array runs.
         superblock.spares = self.spares.metas();
+        superblock.spares.truncate(SPARES_MAX);
         let meet = majorities_meet(&in_effect.active, &superblock.active_members());
         superblock.succeeds = (!meet).then(|| in_effect.clone());
         superblock.note_features();
-        superblock.clone()
+        let mut written = superblock.clone();
+        written.shorten_hints();
+        written
     }
 
     /// Writes `newest`, which still lists members that were not found, as the superblock of a new
@@ -147,6 +154,7 @@ impl Members {
             Superblock { seq, clean, log_epoch, unreplayed, ..newest }
         };
         superblock.note_features();
+        superblock.shorten_hints();
         let mut members = self.named();
         members.retain(|(_, member)| superblock.role_of(member.id) != Role::None);
         let failed = write_to(members.clone(), &superblock).await;

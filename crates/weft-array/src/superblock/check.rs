@@ -144,6 +144,10 @@ impl Superblock {
         require(widest == self.slots.len(), "its geometries have more slots, or fewer")?;
         let within = reshape.checkpoint_bytes <= old.max(new);
         require(within, "the checkpoint of its reshape lies beyond its end")?;
+        // Everything on one side of it is in the new geometry, in whole stripes.
+        let edge = self.shape().regions(self.region_bytes)?.stripe_bytes;
+        let at_edge = reshape.checkpoint_bytes.is_multiple_of(edge);
+        require(at_edge, "the checkpoint of its reshape lies within a stripe")?;
         let distinct = reshape.from_generation != self.generation;
         require(distinct, "both geometries of its reshape have the same number")
     }

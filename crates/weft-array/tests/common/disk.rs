@@ -84,6 +84,18 @@ pub fn mix(x: u64) -> u64 {
 /// See [`Faults::room`].
 pub type Room = Box<dyn Fn(u64, u64, bool) -> Option<u64>>;
 
+/// Where a user's reads wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReadStep {
+    /// Nowhere.
+    #[default]
+    End,
+    /// Before they have looked at the medium.
+    Start,
+    /// After that.
+    Looked,
+}
+
 /// The present faults of a disk.
 #[derive(Default)]
 pub struct Faults {
@@ -99,6 +111,10 @@ pub struct Faults {
     pub dead_writes: RefCell<BTreeSet<u64>>,
     /// Writes that begin in this range (bytes) fail.
     pub unwritable: RefCell<Range<u64>>,
+    /// Writes that begin in this range (bytes) are refused before they are sent, as malformed.
+    pub malformed: RefCell<Range<u64>>,
+    /// A user's reads wait at this step.
+    pub reads_at: Cell<ReadStep>,
     /// Writes to sectors never written before get "no space".
     pub full: Cell<bool>,
     /// Called for each write with offset, length and whether all of it was written before; returns
@@ -165,6 +181,8 @@ pub struct TestDisk {
     /// Reads and writes so far: offset and length.
     pub reads: RefCell<Vec<(u64, u64)>>,
     pub writes: RefCell<Vec<(u64, u64)>>,
+    /// Bytes of data that writes brought so far; zeros that the disk makes do not count.
+    pub data_bytes: Cell<u64>,
 }
 
 impl TestDisk {
@@ -193,6 +211,7 @@ impl TestDisk {
             salt: number as u64,
             reads: RefCell::default(),
             writes: RefCell::default(),
+            data_bytes: Cell::new(0),
         })
     }
 
@@ -224,6 +243,13 @@ impl TestDisk {
         fua: bool,
     ) -> Result<(), DiskError> {
         let len = data.len() as u64;
+        if self.faults.malformed.borrow().contains(&offset) {
+            let source = io::Error::new(io::ErrorKind::InvalidInput, "not aligned to sectors");
+            return Err(DiskError::new(&self.info.name, op, offset, len, source));
+        }
+        if op == DiskOp::Write {
+            self.data_bytes.set(self.data_bytes.get() + len);
+        }
         let number = self.begin();
         self.writes.borrow_mut().push((offset, len));
         if let Some(left) = self.faults.gone_after_writes.get() {
@@ -280,13 +306,16 @@ impl Disk for TestDisk {
         &self.info
     }
 
-    fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
+    fn read(&self, offset: u64, mut buf: Buf, class: Class) -> ReadFuture<'_> {
         let len = buf.len() as u64;
         self.check(offset, len, buf.is_aligned_to(self.info.sector_bytes as usize));
         self.reads.borrow_mut().push((offset, len));
         Box::pin(async move {
             self.begin();
             self.rt.sleep(self.delay()).await;
+            while class == Class::User && self.faults.reads_at.get() == ReadStep::Start {
+                self.rt.sleep(100_000).await;
+            }
             let errno = if self.faults.gone.get() {
                 ENODEV
             } else if first_in(&self.faults.unreadable, offset, len).is_some()
@@ -295,6 +324,9 @@ impl Disk for TestDisk {
                 EIO
             } else {
                 self.medium.borrow().read(offset, &mut buf);
+                while class == Class::User && self.faults.reads_at.get() == ReadStep::Looked {
+                    self.rt.sleep(100_000).await;
+                }
                 return (Ok(()), buf);
             };
             (Err(self.error(DiskOp::Read, offset, len, errno)), buf)

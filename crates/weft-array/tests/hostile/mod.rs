@@ -13,6 +13,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use futures_util::future::{Either, select};
 use serde_json::Value;
 use weft_array::area::{MAP_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use weft_array::reshape::ReshapeOptions;
 use weft_array::{
     Array, AssembleOptions, Consistency, CreateOptions, ScrubMode, Superblock, create,
 };
@@ -180,7 +181,7 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
     };
     let (members, fresh) = (all(&disks[..count + spares]), all(&disks[count + spares..]));
     let options = options(code, spares, [4096, 16 << 10, 64 << 10][pick(3)]);
-    let (clean, lost) = (pick(3) == 0, pick(4) == 0);
+    let (clean, lost, reshaped) = (pick(3) == 0, pick(4) == 0, pick(6));
     rt.block_on({
         let (rt, members) = (rt.clone(), members.clone());
         async move {
@@ -192,6 +193,19 @@ pub fn exercise(pick: Pick<'_>) -> Fate {
             }
             if lost && array.fail(SlotNo(0)).await.is_ok() {
                 rt.sleep(20 * MILLISECOND).await;
+            }
+            if matches!(reshaped, 1 | 2) {
+                // In the middle; where it is not possible, without.
+                array.set_throttle(0, Some(64 << 10));
+                let wanted = ReshapeOptions {
+                    add: if reshaped == 1 { spares } else { 0 },
+                    remove: usize::from(reshaped == 2),
+                    used_bytes: Some(0),
+                    ..ReshapeOptions::default()
+                };
+                if array.reshape(wanted).await.is_ok() {
+                    rt.sleep(50 * MILLISECOND).await;
+                }
             }
             if clean {
                 array.stop().await.expect("stopped");

@@ -114,8 +114,12 @@ impl Shared {
         let code = i32::try_from(errno.code()).unwrap_or(i32::MAX);
         let source = io::Error::from_raw_os_error(code);
         let mut error = DiskError::new(&self.info.name, op, offset, len, source);
-        if errno == Errno::Shutdown {
-            error.kind = DiskErrorKind::Gone;
+        match errno {
+            Errno::Shutdown => error.kind = DiskErrorKind::Gone,
+            // The request was checked before it was sent: the server is at fault, or has an error
+            // that the protocol has no number for.
+            Errno::Invalid => error.kind = DiskErrorKind::Other,
+            _ => {}
         }
         if !text.is_empty() {
             let text = format!("{}: the server says: {text}", error.source);
