@@ -97,6 +97,8 @@ pub(crate) struct Geometries {
     first: Geometry,
     later: OnceCell<Box<Later>>,
     now: Cell<Now>,
+    /// How often addresses began to move, or to move back.
+    turns: Cell<u64>,
 }
 
 /// A geometry that was added, and those after it.
@@ -108,7 +110,7 @@ struct Later {
 impl Geometries {
     pub fn new(first: Geometry) -> Self {
         let now = Now { newest: first.generation, former: None };
-        Self { first, later: OnceCell::new(), now: Cell::new(now) }
+        Self { first, later: OnceCell::new(), now: Cell::new(now), turns: Cell::new(0) }
     }
 
     /// The newest. Here and below the array that was never reshaped goes first, inline.
@@ -180,6 +182,7 @@ impl Geometries {
         }
         next.get_or_init(|| Box::new(Later { geometry, next: OnceCell::new() }));
         self.now.set(now);
+        self.turns.set(self.turns.get() + 1);
     }
 
     /// Moves the border; `None` if all addresses are in the newest geometry.
@@ -198,6 +201,14 @@ impl Geometries {
         let Now { newest, former } = self.now.get();
         let (old, _) = former.expect("addresses are moving");
         self.now.set(Now { newest: old, former: Some((newest, border)) });
+        self.turns.set(self.turns.get() + 1);
+    }
+
+    /// How often addresses began to move, or to move back. While it is the same, an address that is
+    /// where it was has been there all the time.
+    #[inline]
+    pub fn turns(&self) -> u64 {
+        self.turns.get()
     }
 
     /// The geometry in which an address is now.

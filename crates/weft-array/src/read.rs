@@ -130,18 +130,25 @@ impl Inner {
         if !self.avoided_units(at.stripe).contains(unit) {
             let (slot, offset) = geometry.locate(at.stripe.number, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
+                let turns = self.geometries.turns();
                 let _busy = Busy::on(self.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
-                    Ok(()) if !self.is_home(at, buf.len()) => {
+                    // It is not there any more, or it was elsewhere and came back.
+                    Ok(()) if turns != self.geometries.turns() || !self.is_home(at, buf.len()) => {
                         return Box::pin(self.read_again(at, buf)).await;
                     }
                     Ok(()) if self.holds(slot, &disk) => return (Ok(()), buf),
                     // It left its slot during the read, and may already be wiped for another use.
                     Ok(()) => {}
-                    // The path below meets a medium error again, and repairs it.
-                    Err(error) if error.kind == DiskErrorKind::Medium => {}
+                    // The path below meets a medium error again, and repairs it. Where units may
+                    // not match, what it finds may differ from what was read before.
+                    Err(error) if error.kind == DiskErrorKind::Medium => {
+                        if self.awaits_resync(at.stripe) {
+                            self.note_correction();
+                        }
+                    }
                     Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,
                 }
             }

@@ -12,6 +12,7 @@ mod at_hand;
 mod broken_reads;
 mod change_consistency;
 mod change_order;
+mod changed_places;
 mod codes;
 mod common;
 mod create_any_input;

@@ -71,6 +71,11 @@ impl Inner {
         // Records that had a sibling in the member's ring are retired, and the ring says so from
         // its new start.
         self.retire_all().await;
+        // Meanwhile it may have got another disk, which is the one that left it last now.
+        if may_return(&self.members.superblock(), &own) != Some(slot) {
+            return Ok(None);
+        }
+        self.check_fits(&**disk)?;
         let Slot::Left(LeftMeta { lane, .. }) = self.members.slot(slot) else { return Ok(None) };
         let (name, stale_regions) = (disk.info().name.clone(), self.map.stale_count(lane));
         let spare = Spare::new(id, disk.clone());
