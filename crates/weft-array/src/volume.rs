@@ -109,14 +109,9 @@ impl Array {
     /// # Errors
     /// As [`Array::write`].
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
-        self.0.check_range(offset, len)?;
-        let stripe = self.stripe_bytes();
-        let start = offset.next_multiple_of(stripe);
-        let end = (offset + len) / stripe * stripe;
-        if start >= end {
-            return self.0.check_writable();
-        }
-        self.write_zeroes(start, end - start, false, true).await
+        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), len);
+        let array = self.0.clone();
+        self.0.rt.attach(move || async move { array.discard(offset, len).await }).await
     }
 
     /// Which parts of a range are data and which are holes; consecutive, covering the range.

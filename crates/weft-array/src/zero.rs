@@ -7,6 +7,8 @@
 //! A region that is zeroed as a whole becomes *unwritten* again if the members are known to read as
 //! zeros where regions are unwritten. A rebuild then skips it, and it reads as a hole.
 
+use std::ops::Range;
+
 use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
@@ -36,21 +38,51 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, len)?;
-        // Of an array that is being reshaped, whole stripes are hard to find.
-        let geometry = self.geometry();
-        if self.geometries.former().is_some() {
-            return self.write_zero_bytes(offset, len, fua).await;
+        let mut next = offset;
+        while next < offset + len {
+            let (geometry, part) = self.part_in_one(next..offset + len);
+            next = part.end;
+            let stripe_bytes = geometry.stripe_bytes();
+            let first = part.start.div_ceil(stripe_bytes);
+            let last = part.end / stripe_bytes;
+            if first >= last {
+                self.write_zero_bytes(part.start, part.end - part.start, fua).await?;
+                continue;
+            }
+            let (start, end) = (first * stripe_bytes, last * stripe_bytes);
+            self.write_zero_bytes(part.start, start - part.start, fua).await?;
+            self.write_zero_bytes(end, part.end - end, fua).await?;
+            self.zero_stripes(geometry, first..last, fua, may_deallocate).await?;
         }
-        let stripe_bytes = geometry.stripe_bytes();
-        let first = offset.div_ceil(stripe_bytes);
-        let last = (offset + len) / stripe_bytes;
-        if first >= last {
-            return self.write_zero_bytes(offset, len, fua).await;
+        Ok(())
+    }
+
+    /// Makes the whole stripes in a range read as zeros; the rest keeps its contents.
+    pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
+        self.check_range(offset, len)?;
+        self.check_writable()?;
+        let mut next = offset;
+        while next < offset + len {
+            let (geometry, part) = self.part_in_one(next..offset + len);
+            next = part.end;
+            let stripe_bytes = geometry.stripe_bytes();
+            let start = part.start.next_multiple_of(stripe_bytes);
+            let end = part.end / stripe_bytes * stripe_bytes;
+            if start < end {
+                self.write_zeroes(start, end - start, false, true).await?;
+            }
         }
-        self.write_zero_bytes(offset, first * stripe_bytes - offset, fua).await?;
-        let end = last * stripe_bytes;
-        self.write_zero_bytes(end, offset + len - end, fua).await?;
-        self.zero_stripes(geometry, first..last, fua, may_deallocate).await
+        Ok(())
+    }
+
+    /// The first part of a range of addresses that is in one geometry, and which that is.
+    fn part_in_one(&self, addresses: Range<u64>) -> (&Geometry, Range<u64>) {
+        let Range { start, end } = addresses;
+        let end = match self.geometries.former() {
+            Some((_, border)) if (start + 1..end).contains(&border.at) => border.at,
+            _ => end,
+        };
+        (self.geometries.home(start), start..end)
     }
 
     async fn write_zero_bytes(
@@ -89,11 +121,11 @@ impl Inner {
             let region = geometry.regions.of(next);
             let all = geometry.regions.stripes_of(region);
             let end = stripes.end.min(all.end);
-            let is_settled = self.geometries.is_settled_in(geometry.id(next));
-            if !is_settled {
-                // A reshape has begun meanwhile.
-                let bytes = geometry.addresses(next).start..geometry.addresses(end).start;
-                self.write_zero_bytes(bytes.start, bytes.end - bytes.start, fua).await?;
+            let bytes = geometry.addresses(next).start..geometry.addresses(end).start;
+            if !self.geometries.holds(geometry.id(next), &bytes) {
+                // A reshape has moved some of them in the meantime.
+                let len = bytes.end - bytes.start;
+                Box::pin(self.write_zeroes(bytes.start, len, fua, may_deallocate)).await?;
             } else if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.members_zeroed() && whole;

@@ -45,6 +45,7 @@ mod replace_resync;
 mod requests;
 mod reshape;
 mod reshape_cuts;
+mod reshape_discards;
 mod reshape_failures;
 mod reshape_memory;
 mod reshape_skips;

@@ -75,7 +75,7 @@ fn holes_are_holes(code: &'static str, slots: usize, wanted: ReshapeOptions) {
         array.set_paused(false);
         let mut moments = 0;
         while array.is_reshaping() {
-            rt.sleep(MILLISECOND / 4).await;
+            rt.sleep(20 * MILLISECOND).await;
             compare(&array, &expected, &format!("{code}, moment {moments}")).await;
             moments += 1;
         }
@@ -99,7 +99,7 @@ fn block_status_calls_no_data_a_hole_while_a_disk_is_removed() {
 
 #[test]
 fn block_status_calls_no_data_a_hole_while_units_grow() {
-    let unit_bytes = Some(4 * UNIT);
+    let unit_bytes = Some(2 * UNIT);
     holes_are_holes("raid5", 4, ReshapeOptions { unit_bytes, ..ReshapeOptions::default() });
 }
 
@@ -115,22 +115,28 @@ fn while_a_code_is_changed_the_redundancy_is_what_both_survive() {
             create(&all, &create_options(from)).await.expect("created");
             let array = assemble(&rt, &all).await;
             let remaining = || array.status().redundancy_remaining.expect("nothing is lost");
-            write(&array, 0, &pattern(0, 4 << 10, 1)).await;
+            write(&array, 0, &pattern(0, 256 << 10, 1)).await;
             assert_eq!(remaining(), before, "{from}");
             let code = Some(to.parse().expect("a code"));
             let wanted = ReshapeOptions { code, used_bytes: Some(0), ..ReshapeOptions::default() };
             array.set_throttle(0, Some(64 << 10));
             array.reshape(wanted).await.expect("begun");
             assert_eq!(remaining(), during, "{from} to {to}: begun");
-            array.turn_reshape().await.expect("turned");
-            assert_eq!(remaining(), during, "{from} to {to}: turned back");
-            array.set_throttle(0, None);
-            while array.is_reshaping() {
-                rt.sleep(MILLISECOND).await;
+            if before > during {
+                while array.status().jobs.iter().all(|job| job.stripes_done < 6) {
+                    assert!(array.is_reshaping(), "{from} to {to}: too fast");
+                    rt.sleep(MILLISECOND).await;
+                }
+                array.turn_reshape().await.expect("turned");
+                assert_eq!(remaining(), during, "{from} to {to}: turned back");
+                array.set_throttle(0, None);
+                while array.is_reshaping() {
+                    rt.sleep(MILLISECOND).await;
+                }
+                assert_eq!(remaining(), before, "{from} to {to} and back");
+                array.reshape(wanted).await.expect("begun again");
+                assert_eq!(remaining(), during, "{from} to {to}: begun again");
             }
-            assert_eq!(remaining(), before, "{from} to {to} and back");
-            array.reshape(wanted).await.expect("begun again");
-            assert_eq!(remaining(), during, "{from} to {to}: begun again");
             while array.is_reshaping() {
                 rt.sleep(MILLISECOND).await;
             }
