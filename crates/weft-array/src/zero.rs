@@ -112,7 +112,7 @@ impl Inner {
     async fn zero_stripes(
         &self,
         geometry: &Geometry,
-        stripes: std::ops::Range<u64>,
+        stripes: Range<u64>,
         fua: bool,
         may_deallocate: bool,
     ) -> Result<(), ArrayError> {
@@ -129,21 +129,27 @@ impl Inner {
             } else if self.map.is_written(region) {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.members_zeroed() && whole;
-                self.zero_within(geometry, region, next..end, fua, forget).await?;
+                let moving = self.zero_within(geometry, region, next..end, fua, forget).await?;
+                // Only now: who waits for what is being moved must not hold up a stop.
+                for bytes in moving {
+                    self.write_zero_bytes(bytes.start, bytes.end - bytes.start, fua).await?;
+                }
             }
             next = end;
         }
         Ok(())
     }
 
+    /// Zeroes whole stripes of a region. Returns the addresses of those that it left out, as they
+    /// are being moved, or have moved.
     async fn zero_within(
         &self,
         geometry: &Geometry,
         region: RegionNo,
-        stripes: std::ops::Range<u64>,
+        stripes: Range<u64>,
         fua: bool,
         forget: bool,
-    ) -> Result<(), ArrayError> {
+    ) -> Result<Vec<Range<u64>>, ArrayError> {
         // Held throughout: the array is not stopped while any of the budget is taken.
         let _memory = self.budget.acquire(1).await;
         self.check_writable()?;
@@ -153,30 +159,36 @@ impl Inner {
             // region written.
             self.map.unwriting_begins(region);
         }
+        let mut moving = Vec::new();
         let mut next = stripes.start;
         while next < stripes.end {
             let end = stripes.end.min(next + STRIPES_AT_ONCE);
             let zeroed =
                 join_all((next..end).map(|stripe| self.zero_stripe(geometry.id(stripe), fua)))
                     .await;
-            zeroed.into_iter().collect::<Result<(), _>>()?;
+            for left_out in zeroed {
+                moving.extend(left_out?);
+            }
             next = end;
         }
         drop(dirty);
-        if forget {
+        if forget && moving.is_empty() {
             self.forget_region(region).await;
         }
-        Ok(())
+        Ok(moving)
     }
 
-    async fn zero_stripe(&self, stripe: StripeId, fua: bool) -> Result<(), ArrayError> {
-        let lock = self.locks.exclusive(stripe).await;
+    /// Zeroes a stripe, or returns its addresses if they are being moved, or have moved.
+    async fn zero_stripe(
+        &self,
+        stripe: StripeId,
+        fua: bool,
+    ) -> Result<Option<Range<u64>>, ArrayError> {
+        let _lock = self.locks.exclusive(stripe).await;
         self.check_writable()?;
         let addresses = self.geometry_of(stripe).addresses(stripe.number);
         if !self.may_change(stripe, &addresses) {
-            drop(lock);
-            let len = addresses.end - addresses.start;
-            return Box::pin(self.write_zero_bytes(addresses.start, len, fua)).await;
+            return Ok(Some(addresses));
         }
         // The record counts lost units with their new value.
         self.settled().await?;
@@ -202,7 +214,10 @@ impl Inner {
         let whole = failed.is_empty();
         self.write_failed(Some(stripe), failed).await?;
         self.settled().await?;
-        if fua { self.end_durable(logged, whole).await } else { Ok(()) }
+        if fua {
+            self.end_durable(logged, whole).await?;
+        }
+        Ok(None)
     }
 
     /// While degraded, logs the lost units' new value (zero), and supersedes records on disk, as
