@@ -1,7 +1,8 @@
 //! Creating an array.
 //!
 //! First everything is checked and planned without writing ([`plan()`], which is also what a dry run
-//! shows). Then these steps follow, on all disks concurrently: erase the label; zero everything up
+//! shows). Then every disk must take a write that changes nothing, before any of them loses what it
+//! holds. Then these steps follow, on all disks concurrently: erase the label; zero everything up
 //! to the data (old superblocks, maps, logs, foreign signatures); write and flush the first pages
 //! of the region map; write the superblocks; write the labels. A disk is a member only once it has
 //! its label. On any error the labels are erased again, so that no half-made disk looks like a
@@ -149,6 +150,7 @@ pub async fn create(
     let superblock = plan.superblock(options);
     superblock.check()?;
     let ids: Vec<Id> = (0..disks.len() as u64).map(|n| superblock.array_id.member(0, n)).collect();
+    on_all(disks, |disk, _| Box::pin(probe(disk))).await?;
     match write_all(disks, &superblock, &ids).await {
         Ok(()) => Ok(superblock),
         Err(cause) => {
@@ -172,6 +174,18 @@ async fn write_all(
     on_all(disks, |disk, n| Box::pin(write_superblock_of(disk, superblock, ids[n]))).await?;
     on_all(disks, |disk, n| Box::pin(label(disk, superblock, ids[n]))).await?;
     on_all(disks, |disk, n| Box::pin(verify(disk, ids[n]))).await
+}
+
+/// Finds out whether a disk takes writes before any of them loses what it holds: writes back what
+/// is there.
+async fn probe(disk: &dyn Disk) -> Result<(), CreateError> {
+    let block = Buf::new(usize::try_from(LABEL_BYTES).expect("a few KiB"));
+    let (result, block) = disk.read(0, block, Class::Maintenance).await;
+    // A disk that cannot be read there may take what is written.
+    if result.is_ok() {
+        disk.write(0, block.freeze(), DURABLE).await?;
+    }
+    Ok(())
 }
 
 type Step<'a> = futures_util::future::LocalBoxFuture<'a, Result<(), CreateError>>;

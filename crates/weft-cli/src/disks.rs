@@ -139,6 +139,15 @@ impl Opener {
 }
 
 impl Opener {
+    /// As [`Opener::open`], for a file or block device whose name need not be text.
+    ///
+    /// # Errors
+    /// As [`Opener::open`].
+    pub async fn open_path(&self, path: &Path, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
+        let disk = self.open_file(path, look_only).await?;
+        Ok(Rc::new(BoundedDisk::new(&self.rt, Rc::new(disk), self.disk_timeout)))
+    }
+
     async fn open_file(&self, path: &Path, look_only: bool) -> Result<FileDisk, OpenError> {
         let options = FileOptions { look_only, ..FileOptions::default() };
         let patience = self.rt.now().saturating_add(BUSY_PATIENCE);
@@ -161,6 +170,10 @@ impl Opener {
                 io::ErrorKind::ResourceBusy => failure.hint(
                     "end what uses it, and try again; a disk that has just failed is in use until \
                      the kernel has ended the requests to it",
+                ),
+                io::ErrorKind::ReadOnlyFilesystem => failure.hint(
+                    "allow writes to it (a switch on the device, `blockdev --setrw`, or mount its \
+                     file system for writing)",
                 ),
                 io::ErrorKind::InvalidInput => {
                     failure.hint("name a block device, or a regular file of some MiB")

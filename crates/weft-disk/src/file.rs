@@ -7,7 +7,9 @@
 //!
 //! **One owner.** A block device is opened with O_EXCL, which keeps out mounts, swap and other
 //! owners of that kind; a regular file is locked with `flock`. Both end with the process,
-//! however that ends, so a crash leaves nothing to clean up.
+//! however that ends, so a crash leaves nothing to clean up. A file below a loop device, a swap file
+//! and one that another program has locked are in use, too; a write-protected device is refused
+//! before anything relies on it.
 //!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
 //! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
@@ -17,6 +19,7 @@
 //! as memory.
 
 mod open;
+mod users;
 mod zero;
 
 use std::cell::Cell;
@@ -76,8 +79,9 @@ impl FileDisk {
     /// Opens `path` and becomes its owner.
     ///
     /// # Errors
-    /// [`DiskOp::Open`]: it does not exist, is neither a file nor a block device, is in use, needs
-    /// larger sectors than asked for, or is smaller than one sector. The message says which.
+    /// [`DiskOp::Open`]: it does not exist, is neither a file nor a block device, is in use or
+    /// write-protected, needs larger sectors than asked for, or is smaller than one sector. The
+    /// message says which.
     pub fn open(ring: &Ring, path: &Path, options: &FileOptions) -> Result<Self, DiskError> {
         open::open(ring, path, options).map_err(|source| {
             DiskError::new(&path.display().to_string(), DiskOp::Open, 0, 0, source)

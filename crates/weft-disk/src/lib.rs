@@ -14,6 +14,7 @@ mod file;
 mod given_up;
 mod hardware;
 mod layer;
+pub mod mounts;
 mod queue;
 mod ram;
 mod slice;

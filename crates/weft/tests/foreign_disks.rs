@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::Bench;
-use weft_testkit::{LoopDevice, Need, Rng, command, have, run};
+use weft_testkit::{LoopDevice, Mount, Need, Rng, command, have, run};
 
 const BYTES: u64 = 320 << 20;
 
@@ -215,4 +215,64 @@ fn a_disk_in_use_is_never_taken_even_by_force() {
     assert_eq!(before, bench.status("t"), "the array has changed");
     bench.terminate();
     far.terminate();
+}
+
+#[test]
+fn a_file_under_a_loop_device_is_in_use_by_any_name() {
+    if !have(&[Need::Root, Need::Loop, Need::Tool("mkfs.ext4")]) {
+        return;
+    }
+    let bench = served("under-loop");
+    let image = bench.scratch.file("image", 64 << 20);
+    run(command("mkfs.ext4").arg("-q").arg(&image));
+    let device = LoopDevice::attach(&image, false);
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    let mount = Mount::new(device.path(), &bench.path("mnt"), "");
+    fs::write(bench.path("mnt/precious"), "all of it").expect("write a file");
+    fs::hard_link(&image, bench.path("hard")).expect("a link");
+    std::os::unix::fs::symlink(&image, bench.path("soft")).expect("a link");
+    let name = common::text(device.path());
+    for disk in ["image", "hard", "soft"] {
+        for args in [
+            &["create", "new", "--code", "raid1", "--force", "blank", disk][..],
+            &["create", "new", "--code", "raid1", "--force", "--dry-run", "blank", disk],
+            &["add", "tank", disk, "--force"],
+            &["add", "tank", disk, "--force", "--dry-run"],
+            &["replace", "tank", "0", disk, "--force"],
+            &["wipe", disk, "--force"],
+        ] {
+            let said = bench.refused(args, 1);
+            assert!(said.contains("in use") && said.contains(&name), "weft {args:?} says {said}");
+        }
+    }
+    mount.unmount();
+    run(command("e2fsck").arg("-fn").arg(device.path()));
+    drop(device);
+    // Blank as before: nothing was written to it either.
+    bench.weft(&["create", "new", "--code", "raid1", "--dry-run", "blank", "other", "--size", "8M"]);
+    // The other way round: a served member, reached by a loop device.
+    let device = LoopDevice::attach(&bench.path("m0"), false);
+    let name = common::text(device.path());
+    let said = bench.refused(&["create", "new", "--code", "raid1", "--force", "blank", &name], 1);
+    assert!(said.contains("in use"), "{said}");
+    bench.weft(&["status", "tank", "--check"]);
+}
+
+#[test]
+fn a_disk_that_takes_no_writes_is_noticed_before_any_is_written() {
+    if !have(&[Need::Root, Need::Loop]) {
+        return;
+    }
+    let bench = Bench::new("no-writes");
+    let mut full = vec![0; 16 << 20];
+    Rng::new(9).fill(&mut full);
+    fs::write(bench.path("full"), &full).expect("a file");
+    let device = LoopDevice::read_only(&bench.scratch.file("fixed", 16 << 20));
+    let name = common::text(device.path());
+    for more in [&["--force"][..], &["--force", "--dry-run"]] {
+        let args = [&["create", "t", "--code", "raid1", "full", &name], more].concat();
+        let said = bench.refused(&args, 1);
+        assert!(said.contains(&name) && said.contains("write-protected"), "{said}");
+        assert!(fs::read(bench.path("full")).expect("read") == full, "it was written");
+    }
 }

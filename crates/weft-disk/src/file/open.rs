@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use weft_rt::ring::{Fd, Ring};
 
+use super::users;
 use super::zero::{PUNCH, Way};
 use super::{FileDisk, FileOptions, IoMode};
 use crate::DiskInfo;
@@ -74,9 +75,29 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
-fn in_use() -> io::Error {
-    let text = "it is in use, by a weft daemon, a mounted file system or another program";
-    io::Error::new(io::ErrorKind::ResourceBusy, text)
+fn in_use(by: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ResourceBusy, format!("it is in use, by {by}"))
+}
+
+/// Who may use a disk that cannot be claimed.
+const SOMEBODY: &str = "a weft daemon, a mounted file system or another program";
+
+/// Refuses what others use although it could be claimed, and what cannot be written.
+fn check_owned(fd: &OwnedFd, path: &Path, stat: &Stat, is_block: bool) -> io::Result<()> {
+    if !is_block {
+        return users::of_file(fd, path, stat).map_or(Ok(()), |user| Err(in_use(&user)));
+    }
+    if users::is_locked_below(stat.st_rdev) {
+        return Err(in_use("the owner of the file below this loop device"));
+    }
+    // The kernel opens it for writing nevertheless, and refuses the first write.
+    if BlockDevice::of(stat.st_rdev).is_write_protected() {
+        return Err(io::Error::new(
+            io::ErrorKind::ReadOnlyFilesystem,
+            "the device is write-protected",
+        ));
+    }
+    Ok(())
 }
 
 /// The open file, what it is, and whether it takes O_DIRECT.
@@ -93,7 +114,7 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
         flags |= OFlags::EXCL;
     }
     let open = |flags| match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::BUSY) => Err(in_use()),
+        Err(Errno::BUSY) => Err(in_use(SOMEBODY)),
         result => Ok(result?),
     };
     let (fd, direct) = match options.direct.then(|| open(flags | OFlags::DIRECT)) {
@@ -111,9 +132,12 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
     }
     if !is_block && !options.look_only {
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(in_use()),
+            Err(Errno::WOULDBLOCK) => return Err(in_use(SOMEBODY)),
             result => result?,
         }
+    }
+    if !options.look_only {
+        check_owned(&fd, path, &stat, is_block)?;
     }
     // NONBLOCK was for the opening only: with it the ring would give EAGAIN instead of waiting.
     let flags = rustix::fs::fcntl_getfl(&fd)?;
@@ -197,6 +221,11 @@ impl BlockDevice {
         bytes.is_some_and(|bytes: u64| bytes > 0)
     }
 
+    /// Whether it takes no writes now: by a switch on it, or as the kernel was told.
+    fn is_write_protected(&self) -> bool {
+        std::fs::read_to_string(self.directory.join("ro")).is_ok_and(|text| text.trim() == "1")
+    }
+
     /// Whether the kernel flushes it: a device that is `write through` is never flushed.
     fn has_volatile_cache(&self) -> bool {
         self.queue("write_cache").is_none_or(|text| text != "write through")
@@ -229,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotation_is_asked_of_the_whole_disk() {
+    fn sysfs_tells_what_a_device_is() {
         let sys = Scratch::new("rotational");
         let make = |path: &str, text: &str| {
             let path = sys.join(path);
@@ -240,6 +269,8 @@ mod tests {
         make("devices/sda/sda1/partition", "1\n");
         make("devices/nvme0n1/queue/rotational", "0\n");
         make("devices/nvme0n1/nvme0n1p1/partition", "1\n");
+        make("devices/sda/ro", "0\n");
+        make("devices/sda/sda1/ro", "1\n");
         // Device mapper and loop devices have a queue of their own.
         make("devices/virtual/dm-0/queue/rotational", "1\n");
         make("devices/virtual/loop0/queue/rotational", "0\n");
@@ -257,6 +288,8 @@ mod tests {
         }
         let rotates = |major, minor| BlockDevice::find(sys.path(), major, minor).is_rotational();
         assert!(rotates(8, 0) && rotates(8, 1) && rotates(252, 0));
+        let protected = |minor| BlockDevice::find(sys.path(), 8, minor).is_write_protected();
+        assert!(!protected(0) && protected(1), "a partition has a switch of its own");
         assert!(!rotates(259, 0) && !rotates(259, 1) && !rotates(7, 0));
         assert!(!rotates(0, 37), "a file system that is on no device of its own");
     }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
 use weft_cli::failure::{Failure, Outcome};
+use weft_disk::mounts;
 use weft_fuse::mount::remove_mount_point;
 use weft_fuse::session::FILE_NAME;
 
 use crate::block::loop_device::LoopDevice;
-use crate::block::{mounts, users};
+use crate::block::users;
 use crate::runtime_dir::RuntimeDir;
 
 /// The kernel's side of an attached array.

@@ -7,8 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use weft_cli::failure::Failure;
-
-use crate::block::mounts::{self, Mount};
+use weft_disk::mounts::{self, Mount};
 
 /// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -3,5 +3,4 @@
 
 pub mod attachment;
 pub mod loop_device;
-pub mod mounts;
 pub mod users;

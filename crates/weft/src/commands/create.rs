@@ -41,7 +41,8 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     let plan = thread::run(move |opener: Opener| async move {
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
         for place in &places {
-            disks.push(opener.open(place, dry_run).await?);
+            // A dry run claims them, too: it writes nothing, and sees what stands in the way.
+            disks.push(opener.open(place, false).await?);
         }
         let plan = plan(&disks, &options).await.map_err(explain)?;
         if !sparse {

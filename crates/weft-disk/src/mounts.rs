@@ -12,11 +12,16 @@ pub struct Mount {
     pub device: String,
     /// Where it is mounted.
     pub target: PathBuf,
+    /// The kind of file system, such as `ext4`.
+    pub kind: String,
     /// What is mounted, as the kernel shows it.
     pub source: PathBuf,
 }
 
 /// Everything mounted that this process sees.
+///
+/// # Errors
+/// If the kernel's list cannot be read.
 pub fn all() -> io::Result<Vec<Mount>> {
     Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }
@@ -39,8 +44,20 @@ pub fn of_other_namespaces() -> Vec<(String, Vec<Mount>)> {
 }
 
 /// Whether something is mounted exactly at `target`.
+///
+/// # Errors
+/// If the kernel's list cannot be read.
 pub fn is_mount_point(target: &Path) -> io::Result<bool> {
     Ok(all()?.iter().any(|mount| mount.target == target))
+}
+
+/// The mount that `path`, which is absolute, lies on, by its name only: no file system is asked,
+/// since one that this very thread serves could not answer.
+#[must_use]
+pub fn holding(path: &Path) -> Option<Mount> {
+    let above = all().ok()?.into_iter().filter(|mount| path.starts_with(&mount.target));
+    // Of several at one place, the last one covers the others.
+    above.max_by_key(|mount| mount.target.components().count())
 }
 
 fn parse(line: &str) -> Option<Mount> {
@@ -49,12 +66,13 @@ fn parse(line: &str) -> Option<Mount> {
     let mut left = left.split(' ');
     let device = left.nth(2)?.to_owned();
     let target = unescape(left.nth(1)?);
-    let source = unescape(right.split(' ').nth(1)?);
-    Some(Mount { device, target, source })
+    let (kind, source) = right.split_once(' ')?;
+    let source = unescape(source.split(' ').next()?);
+    Some(Mount { device, target, kind: kind.to_owned(), source })
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(text: &str) -> PathBuf {
+pub(crate) fn unescape(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -84,6 +102,7 @@ mod tests {
         let mount = parse(line).expect("a line of the manual's form");
         assert_eq!(mount.device, "7:3");
         assert_eq!(mount.target, Path::new("/mnt/a b"));
+        assert_eq!(mount.kind, "ext4");
         assert_eq!(mount.source, Path::new("/dev/loop3"));
         assert_eq!(unescape(r"\x\\"), Path::new(r"\x\\"));
     }
