@@ -5,11 +5,12 @@ mod support;
 
 use std::cell::Cell;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use support::raw::{Raw, faults};
 use support::{RamVolume, Seen, Served};
@@ -46,6 +47,37 @@ fn wrong_requests_are_refused_and_the_connection_goes_on() {
         assert_eq!(raw.reply(), (10, if len == 10 { 28 } else { 22 }));
     }
     raw.works();
+    assert!(faults(&served.stop()).is_empty());
+}
+
+#[test]
+fn a_write_is_refused_only_when_its_data_has_arrived() {
+    let served = Served::start(ServerConfig::default(), |_, server| {
+        let fixed = RamVolume { read_only: true, ..RamVolume::new(MIB) };
+        server.add_export("disk", RamVolume::new(MIB).served()).expect("new");
+        server.add_export("fixed", fixed.served()).expect("new");
+    });
+    for (export, offset, len, error) in [
+        // Past the end, longer than any request may be, and to an export that takes none.
+        ("disk", MIB as u64, 4096, 28),
+        ("disk", u64::MAX, 4096, 28),
+        ("disk", 0, 33 << 20, 22),
+        ("fixed", 0, 4096, 1),
+        ("fixed", 0, 33 << 20, 1),
+    ] {
+        let mut raw = Raw::of(&served, export);
+        raw.send(CMD_WRITE, 5, offset, len);
+        let (last, rest) = ([7; 1], vec![7; len as usize - 1]);
+        raw.0.write_all(&rest).expect("nearly all of the data");
+        raw.0.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
+        let early = raw.0.read(&mut [0; 16]).expect_err("a reply before the data is there");
+        assert_eq!(early.kind(), ErrorKind::WouldBlock);
+        raw.0.set_read_timeout(None).expect("a socket");
+        raw.0.write_all(&last).expect("the rest");
+        assert_eq!(raw.reply(), (5, error), "{export} {offset} {len}");
+        raw.send(CMD_READ, 6, 0, 8);
+        assert_eq!((raw.reply(), raw.data(8).len()), ((6, 0), 8));
+    }
     assert!(faults(&served.stop()).is_empty());
 }
 

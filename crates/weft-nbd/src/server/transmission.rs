@@ -81,8 +81,11 @@ pub(super) async fn run(
                 service.begin(request, command, memory, ticket);
             }
             Err((errno, text)) => {
+                let skipped = skip_payload(inbox, &request, limits).await;
+                // Only now: to clients that are still sending, an early reply is out of order. One
+                // whose data is too long to wait for gets it at once, and is then disconnected.
                 service.refuse(&request, errno, text, ticket);
-                skip_payload(inbox, &request, limits).await?;
+                skipped?;
             }
         }
     }
