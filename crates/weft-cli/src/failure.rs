@@ -6,7 +6,7 @@
 //! | 1 | the operation failed; unless the message says otherwise nothing was changed |
 //! | 2 | the command line was not understood |
 //! | 3 | it works, but needs attention: `status --check` found redundancy reduced, `scrub` found mismatches |
-//! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read |
+//! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read, or writes wait for space |
 //! | 5 | no daemon answers in this runtime directory |
 //! | 70 | an internal error, also one that ended the whole daemon; please report it |
 //! | 141 | standard output was closed early (`weft examine … \| head`); the command had done its work |
@@ -70,7 +70,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if let Some(hint) = &self.hint {
-            write!(f, "\n  → {hint}")?;
+            write!(f, "{}{hint}", crate::output::HINT)?;
         }
         Ok(())
     }

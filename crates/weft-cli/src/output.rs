@@ -15,6 +15,7 @@
 //!
 //! The crates of commands deny `clippy::print_stdout` and `clippy::print_stderr`.
 
+use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -95,9 +96,27 @@ pub fn write_err(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_all(text.to_string().as_bytes());
 }
 
-/// Writes a line of the daemon's log: to standard error, where systemd and shells expect it.
+/// Writes a line of the daemon's log: to standard error, where systemd and shells expect it. It is
+/// one line whatever the names in it are; a hint follows its message.
 pub fn log_line(text: &str) {
-    errln!("weft: {text}");
+    errln!("weft: {}", visible(&text.replace(HINT, " → ")));
+}
+
+/// Between a message and its hint, as a [`Failure`] shows them.
+pub(crate) const HINT: &str = "\n  → ";
+
+/// `text`, which may have come from a file's name, with control characters written as escapes: they
+/// could start a line, or change what a terminal shows.
+#[must_use]
+pub fn visible(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(char::is_control) {
+        return text.into();
+    }
+    let escape = |c: char| match c {
+        c if c.is_control() => c.escape_default().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(escape).collect::<String>().into()
 }
 
 /// Prints a line on standard output if that can be written.

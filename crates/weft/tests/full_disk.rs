@@ -85,6 +85,9 @@ fn writes_wait_for_space_and_for_nothing_else() {
     assert_eq!(status["slots"][0]["state"], "active", "{status}");
     let text = bench.weft(&["status", "t"]);
     assert!(text.contains("NO SPACE") && text.contains("weft fail t 0"), "{text}");
+    assert!(text.contains("WRITES WAIT FOR SPACE") && !text.contains("healthy"), "{text}");
+    let said = bench.refused(&["status", "--check"], 4);
+    assert!(said.contains("writes wait for space: t") && said.contains("weft fail t 0"), "{said}");
     must(&bench, &["read -P 1 0 2M", "write -P 4 0 64k", "read -P 4 0 64k"]);
     assert!(waiting.is_running(), "{}", bench.log());
     fs::remove_file(&filler).expect("make room");

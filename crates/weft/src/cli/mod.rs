@@ -40,10 +40,10 @@ Start with:  weft demo
 Exit codes:  0 done
              1 failed; unless the message says otherwise nothing was changed
              2 the command line was not understood
-             3 needs attention (status --check: redundancy reduced;
-               scrub: mismatches found)
+             3 needs attention (status --check: redundancy reduced,
+               a disk to look after; scrub: mismatches found)
              4 data unavailable (status --check: an array failed,
-               or did not start)
+               did not start, or its writes wait for space)
              5 no daemon answers
             70 an internal error (please report it)
            141 standard output was closed early (weft examine … | head)"

@@ -3,8 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Instant;
 
-use weft_array::ArrayState;
-use weft_cli::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
+use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{Answer, answer, out};
 
 use crate::block::attachment::Attachment;
@@ -46,7 +45,7 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
                 before = Some((snapshot, looked));
                 std::thread::sleep(pause);
             }
-            None if args.check => return check(&snapshot),
+            None if args.check => return report::verdict::check(&snapshot),
             None => return Ok(()),
         }
     }
@@ -82,44 +81,5 @@ fn show(snapshot: &Snapshot, json: bool, details: report::status::Details<'_>) -
     let clear = if details.watched && io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
     out!("{clear}{text}");
     Answer.flush().map_err(|e| Failure::new(e.to_string()))?;
-    Ok(())
-}
-
-/// The exit code for scripts.
-fn check(snapshot: &Snapshot) -> Outcome {
-    let names = |wanted: &dyn Fn(ArrayState, bool) -> bool| -> Vec<String> {
-        let arrays = snapshot.arrays.iter().map(|array| &array.status);
-        let chosen = arrays.filter(|s| wanted(s.state, s.redundancy_remaining.is_none()));
-        chosen.map(|status| status.name.clone()).collect()
-    };
-    let mut failed = names(&|state, lost| lost || state == ArrayState::Broken);
-    let not_started = snapshot.not_started.iter().filter(|array| !array.stopped);
-    failed.extend(not_started.map(|array| array.name.clone()));
-    let dead = snapshot.dead_devices.iter().filter(|device| device.user.is_some());
-    failed.extend(dead.map(|device| format!("{} (dead block device)", device.array)));
-    if !failed.is_empty() {
-        return Err(
-            Failure::new(format!("failed: {}", failed.join(", "))).with_code(DATA_UNAVAILABLE)
-        );
-    }
-    if snapshot.arrays.is_empty() && snapshot.not_started.is_empty() {
-        return Err(Failure::new("no array is being served")
-            .with_code(ATTENTION)
-            .hint("`weft start DISK` starts the array of a disk"));
-    }
-    let reduced = names(&|state, _| matches!(state, ArrayState::Degraded | ArrayState::Rebuilding));
-    if !reduced.is_empty() {
-        return Err(Failure::new(format!("redundancy is reduced: {}", reduced.join(", ")))
-            .with_code(ATTENTION)
-            .hint("`weft add ARRAY DISK` adds a disk to rebuild onto"));
-    }
-    let vanished = snapshot.arrays.iter().flat_map(|array| &array.vanished).map(|gone| &gone.disk);
-    let unused = snapshot.unused.iter().filter(|disk| disk.attention).map(|disk| &disk.disk);
-    let disks: Vec<&str> = vanished.chain(unused).map(String::as_str).collect();
-    if !disks.is_empty() {
-        return Err(Failure::new(format!("disks need attention: {}", disks.join(", ")))
-            .with_code(ATTENTION)
-            .hint("`weft status` shows what is wrong with each"));
-    }
     Ok(())
 }

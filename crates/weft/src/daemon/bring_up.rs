@@ -11,6 +11,9 @@
 //! * An array that was stopped by command stays stopped until `weft start`.
 //! * Of two arrays with the same name neither starts automatically, as clients could not know which
 //!   one they get. `weft start` with an id starts one.
+//! * Where a member is missing and the array would rebuild onto a spare at once, it waits for the
+//!   member for a while: disks appear one after the other, and their names change. Missing members
+//!   are searched for by label on all block devices.
 //! * A member that another program has claimed will most likely be free soon. Its array waits for
 //!   it: if it started without the member, it would have to rebuild it.
 //!
@@ -26,10 +29,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayError, AssembleOptions, Consistency, Found, Id};
+use weft_array::{Array, ArrayError, AssembleOptions, Consistency, Found, Id, MemberState};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::log_line;
-use weft_cli::thread;
+use weft_cli::{size, thread};
 use weft_disk::Disk;
 use weft_rt::{Nanos, SECOND};
 
@@ -53,7 +56,8 @@ pub struct Pending {
     places: RefCell<Vec<SearchPlace>>,
     /// Serve only these, by name or id; all if empty.
     only: Vec<String>,
-    wait: Duration,
+    /// How long to wait for missing members; `None`: only where a spare would take their place.
+    wait: Option<Duration>,
     force_degraded: bool,
     pub read_only: bool,
     pub not_started: RefCell<Vec<NotStarted>>,
@@ -64,9 +68,20 @@ pub struct Pending {
     failed: RefCell<BTreeMap<Id, Failure>>,
     /// The members that the last scan found, for each array that was not started.
     last_seen: RefCell<BTreeMap<Id, Vec<String>>>,
+    /// Since when arrays have been seen that would use a spare if they started.
+    would_use_spare: RefCell<BTreeMap<Id, Nanos>>,
+    /// An array waits for members for which a spare would be used.
+    holds_spare: Cell<bool>,
+    /// An array was found that cannot start before more of its members are there.
+    lacks_members: Cell<bool>,
+    /// The block devices of this machine, as they were last searched.
+    devices: RefCell<Vec<String>>,
     /// The first scan is complete.
     is_up: Cell<bool>,
 }
+
+/// How long an array waits for a member before it uses a spare, unless `--wait` says otherwise.
+pub const SPARE_WAIT: Duration = Duration::from_secs(30);
 
 /// When a scan may start arrays that are not complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,8 +107,29 @@ impl Pending {
             stopped: RefCell::default(),
             failed: RefCell::default(),
             last_seen: RefCell::default(),
+            would_use_spare: RefCell::default(),
+            holds_spare: Cell::new(false),
+            lacks_members: Cell::new(false),
+            devices: RefCell::default(),
             is_up: Cell::new(false),
         }
+    }
+
+    /// How long an array waits for a member before a spare takes its place.
+    fn spare_wait(&self) -> Nanos {
+        let wait = self.wait.unwrap_or(SPARE_WAIT);
+        Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX)
+    }
+
+    /// Whether `found` would rebuild onto a spare, and has not been waiting for long at `now`: its
+    /// disks may be about to appear.
+    fn holds_spare_of(&self, found: &FoundArray, now: Nanos) -> bool {
+        let mut since = self.would_use_spare.borrow_mut();
+        if !found.would_use_spare() {
+            since.remove(&found.id);
+            return false;
+        }
+        now < since.entry(found.id).or_insert(now).saturating_add(self.spare_wait())
     }
 
     /// Whether another scan may find what is missing.
@@ -151,15 +187,17 @@ impl Daemon {
     /// The first start: waits, at most for `--wait`, until the arrays seen are complete.
     ///
     /// # Errors
-    /// If nothing could be started.
+    /// If nothing could be started, and no missing disk would change that.
     pub(super) async fn start_all(&self) -> Outcome {
-        let wait = Nanos::try_from(self.pending.wait.as_nanos()).unwrap_or(Nanos::MAX);
+        let wait = self.pending.wait.unwrap_or_default();
+        let wait = Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX);
         let deadline = self.opener.rt.now().saturating_add(wait);
         loop {
             let waiting = self.opener.rt.now() < deadline;
             self.scan_and_start(if waiting { Patience::Wait } else { Patience::Now }).await?;
             let nothing_yet = self.arrays.borrow().is_empty();
-            if !waiting || !nothing_yet && !self.pending.is_incomplete() {
+            let waits = waiting && (nothing_yet || self.pending.is_incomplete());
+            if self.stopping.get() || !waits && !self.pending.holds_spare.get() {
                 break;
             }
             notify::extend_timeout();
@@ -168,6 +206,10 @@ impl Daemon {
         self.pending.is_up.set(true);
         let pending = &self.pending;
         if !self.arrays.borrow().is_empty() {
+            return Ok(());
+        }
+        if pending.lacks_members.get() {
+            log_line("waiting for the missing members; `weft status` shows what is known");
             return Ok(());
         }
         let missed = |wanted: &&String| {
@@ -197,14 +239,24 @@ impl Daemon {
     pub(super) async fn keep_scanning(self: Rc<Self>) {
         let mut pause = SCAN_EVERY;
         while !self.stopping.get() {
-            self.opener.rt.sleep(pause).await;
-            if !self.pending.is_incomplete() || self.stopping.get() {
+            let pause_now = if self.pending.holds_spare.get() { SECOND } else { pause };
+            self.opener.rt.sleep(pause_now).await;
+            if !self.pending.is_incomplete() && !self.has_absent() || self.stopping.get() {
                 pause = SCAN_EVERY;
                 continue;
             }
             let news = self.scan_and_start(Patience::Settled).await.unwrap_or(false);
             pause = if news { SCAN_EVERY } else { (pause * 2).min(SCAN_SELDOM) };
         }
+    }
+
+    /// Whether an array that is served lacks a member that would be taken back.
+    fn has_absent(&self) -> bool {
+        let lacks = |served: &Rc<Served>| {
+            let status = served.array.status();
+            status.slots.iter().any(|slot| slot.state == MemberState::Missing)
+        };
+        self.arrays.borrow().values().any(lacks)
     }
 
     /// Scans now, at a user's request.
@@ -216,8 +268,9 @@ impl Daemon {
 
     /// Scans all places and starts what can be started. Returns whether anything changed.
     async fn scan_and_start(&self, patience: Patience) -> Result<bool, Failure> {
-        let scan = self.scan(&[]).await?;
+        let scan = self.scan(&[], patience == Patience::Now).await?;
         let _turn = self.starting.acquire(1).await;
+        let (mut holds_spare, mut lacks_members) = (false, false);
         let arrays_before = self.arrays.borrow().len();
         let mut unused = scan.unused;
         let mut not_started = Vec::new();
@@ -234,27 +287,40 @@ impl Daemon {
                 continue;
             }
             let missing = found.missing();
+            let holds = self.pending.holds_spare_of(found, self.opener.rt.now());
+            holds_spare |= holds;
             let must_wait = match patience {
                 Patience::Wait => true,
-                Patience::Settled => !settled,
-                Patience::Now => false,
+                Patience::Settled => !settled || holds,
+                Patience::Now => holds,
             };
             if must_wait && !missing.is_empty() {
                 let why = format!("waiting for {}", missing.join(", "));
-                not_started.push(self.pending.note_not_started(found, &why, None));
+                let hint = holds.then(|| {
+                    let wait = size::show_duration(Duration::from_nanos(self.pending.spare_wait()));
+                    format!("a spare takes its place after {wait} (`weft serve --wait`)")
+                });
+                not_started.push(self.pending.note_not_started(found, &why, hint));
                 continue;
             }
             match self.start_one(found, self.pending.force_degraded, None, &mut unused).await {
                 Ok(()) => {}
-                Err(failure) => not_started.push(self.pending.note_not_started(
-                    found,
-                    &failure.message,
-                    failure.hint,
-                )),
+                Err(failure) => {
+                    lacks_members |= !missing.is_empty();
+                    let Failure { message, hint, .. } = failure;
+                    not_started.push(self.pending.note_not_started(found, &message, hint));
+                }
             }
         }
-        self.take_back_absent(&scan.arrays).await;
-        unused.extend(self.left_out(&scan.arrays));
+        self.pending.holds_spare.set(holds_spare);
+        self.pending.lacks_members.set(lacks_members);
+        let refused = self.take_back_absent(&scan.arrays).await;
+        let left_out = self.left_out(&scan.arrays).into_iter();
+        unused.extend(left_out.filter(|disk| refused.iter().all(|one| one.disk != disk.disk)));
+        for disk in refused {
+            unused.retain(|other| other.disk != disk.disk);
+            unused.push(disk);
+        }
         let in_use: Vec<String> = self
             .arrays
             .borrow()
@@ -267,14 +333,27 @@ impl Daemon {
         Ok(self.pending.set(not_started, unused) || started)
     }
 
-    async fn scan(&self, more: &[String]) -> Result<Scan, Failure> {
+    /// Scans all places, and `more`. Members that are missing there are searched for on all block
+    /// devices, if these have changed since the last search, or `thoroughly`.
+    async fn scan(&self, more: &[String], thoroughly: bool) -> Result<Scan, Failure> {
         let mut places = self.pending.places.borrow().clone();
         let more = more.iter().map(|text| SearchPlace { text: text.clone(), named: false });
         places.extend(more);
+        let before = self.pending.devices.borrow().clone();
+        let before = if thoroughly { Vec::new() } else { before };
         let look = move || {
-            thread::run(move |opener| async move { Ok(scan::scan(&opener, &places).await) })
+            thread::run(move |opener| async move {
+                let mut scan = scan::scan(&opener, &places).await;
+                let added = scan::search_devices(&opener, &mut scan, &before).await;
+                Ok((scan, added))
+            })
         };
-        thread::elsewhere(look).await?
+        let (mut scan, added) = thread::elsewhere(look).await??;
+        self.pending.add_places(added);
+        if let Some(devices) = scan.devices.take() {
+            *self.pending.devices.borrow_mut() = devices;
+        }
+        Ok(scan)
     }
 
     fn is_served(&self, found: &FoundArray) -> bool {
@@ -338,11 +417,15 @@ impl Daemon {
         let name = found.name();
         let read_only = self.pending.read_only;
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+        let mut refused = Vec::new();
         for member in &found.members {
             match self.open_member(&member.place, read_only).await {
                 Ok(disk) => disks.push(disk),
                 Err(error) if error.busy => return Err(error.failure),
-                Err(error) => unused.push(scan::unused(&member.place, &error.failure, true)),
+                Err(error) => {
+                    refused.push(error.failure.message.clone());
+                    unused.push(scan::unused(&member.place, &error.failure, true));
+                }
             }
         }
         tell_unused(&name, &disks, force_degraded).await;
@@ -355,7 +438,8 @@ impl Daemon {
         };
         let isolation = self.isolate(found.id, &name);
         let assembling = Array::assemble(isolation.rt(), disks, options);
-        let array = isolation.guard(Box::pin(assembling)).await?.map_err(explain)?;
+        let assembled = isolation.guard(Box::pin(assembling)).await?;
+        let array = assembled.map_err(|error| explain(error, &refused))?;
         let served = Served::new(&isolation, array, read_only);
         self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());
@@ -367,8 +451,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes back members that were absent when their arrays started.
-    async fn take_back_absent(&self, all: &[FoundArray]) {
+    /// Takes back members that were absent when their arrays started. Returns those that stay
+    /// absent, with the reason.
+    async fn take_back_absent(&self, all: &[FoundArray]) -> Vec<UnusedDisk> {
+        let mut refused = Vec::new();
         let served: Vec<Rc<Served>> = self.arrays.borrow().values().cloned().collect();
         for served in served.iter().filter(|served| !served.read_only) {
             let (id, _) = served.array.identities();
@@ -377,12 +463,14 @@ impl Daemon {
                 if slot.is_none_or(|(_, absent)| !absent) {
                     continue;
                 }
-                // If it fails, the status says how to try again.
-                if let Ok(disk) = self.open_member(&member.place, false).await {
-                    let _ = served.array.take_back(disk).await;
+                match self.open_member(&member.place, false).await {
+                    // If it fails, the status says how to try again.
+                    Ok(disk) => drop(served.array.take_back(disk).await),
+                    Err(error) => refused.push(scan::unused(&member.place, &error.failure, true)),
                 }
             }
         }
+        refused
     }
 
     /// Members of arrays that already run without them.
@@ -429,10 +517,16 @@ async fn tell_unused(name: &str, disks: &[Rc<dyn Disk>], force_degraded: bool) {
     }
 }
 
-/// The failure of an array that cannot be assembled, with what to do.
-fn explain(error: ArrayError) -> Failure {
+/// The failure of an array that cannot be assembled, with what to do. Members that are there and
+/// were `refused` are part of the reason.
+fn explain(error: ArrayError, refused: &[String]) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
+        ArrayError::Assemble(_) if !refused.is_empty() => {
+            Failure::new(format!("{error}; {}", refused.join("; "))).hint(
+                "let weft write to these disks, or only read the array: `weft serve --read-only`",
+            )
+        }
         ArrayError::Assemble(_) => failure.hint(
             "give all members there are, or add --force-degraded if the others are lost for good; \
              `weft examine` shows what each says. Nothing was changed",

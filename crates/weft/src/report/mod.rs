@@ -5,3 +5,4 @@ pub mod follow;
 pub mod io;
 pub mod member;
 pub mod status;
+pub mod verdict;

@@ -7,7 +7,7 @@ use weft_array::{
     ArrayState, ByteRange, JobStatus, MemberState, RebuildOrder, RebuildPolicy, RebuildStatus,
     Status,
 };
-use weft_cli::{size, thread};
+use weft_cli::{output, size, thread};
 
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
 use crate::report::io;
@@ -28,6 +28,7 @@ pub struct Details<'a> {
 
 /// Everything the daemon serves, for a terminal.
 pub fn snapshot(snapshot: &Snapshot, details: Details<'_>) -> String {
+    let snapshot = &visible(snapshot);
     let mut text = String::new();
     for served in &snapshot.arrays {
         text.push_str(&array(served, details.watched));
@@ -57,6 +58,23 @@ pub fn snapshot(snapshot: &Snapshot, details: Details<'_>) -> String {
         text.push_str("no arrays\n");
     }
     text
+}
+
+/// The same with all names and messages on lines of their own, whatever characters they have.
+fn visible(snapshot: &Snapshot) -> Snapshot {
+    fn escape(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::String(text) => *text = output::visible(text).into_owned(),
+            serde_json::Value::Array(list) => list.iter_mut().for_each(escape),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(escape),
+            _ => {}
+        }
+    }
+    let escaped = serde_json::to_value(snapshot).and_then(|mut value| {
+        escape(&mut value);
+        serde_json::from_value(value)
+    });
+    escaped.unwrap_or_else(|_| snapshot.clone())
 }
 
 fn write_hint(text: &mut String, hint: Option<&str>) {
@@ -106,6 +124,13 @@ pub fn redundancy(status: &Status) -> String {
     }
 }
 
+const WAITS_FOR_SPACE: &str = "WRITES WAIT FOR SPACE";
+
+/// Whether writes wait for space below a member.
+fn waits_for_space(status: &Status) -> bool {
+    status.slots.iter().any(|slot| slot.wants_room_bytes > 0)
+}
+
 /// `n` more disks, or at least as many: `at least 2 more disks`.
 pub fn more_disks(n: usize, exact: bool) -> String {
     let bound = if exact { "" } else { "at least " };
@@ -127,7 +152,12 @@ fn state(state: ArrayState) -> &'static str {
 
 fn array(served: &ServedArray, watched: bool) -> String {
     let status = &served.status;
-    let mut text = format!("{}: {} · {}\n", status.name, redundancy(status), state(status.state));
+    let state = match (status.state, waits_for_space(status)) {
+        (ArrayState::Healthy, true) => WAITS_FOR_SPACE.to_owned(),
+        (state, true) => format!("{} · {WAITS_FOR_SPACE}", self::state(state)),
+        (state, false) => self::state(state).to_owned(),
+    };
+    let mut text = format!("{}: {} · {state}\n", status.name, redundancy(status));
     if status.paused {
         let spares = status.spares.len();
         let what = match spares {
