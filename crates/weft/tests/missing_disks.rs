@@ -171,16 +171,54 @@ fn of_copies_the_member_at_its_place_is_used() {
 }
 
 #[test]
-fn a_member_that_cannot_be_written_costs_itself_only() {
+fn a_write_protected_member_is_absent_with_the_reason_and_comes_back() {
     if !have(&[Need::Root, Need::Loop]) {
         return;
     }
     let mut bench = arrays("read-only");
     let device = LoopDevice::read_only(&bench.path("e3"));
     let path = common::text(device.path());
-    bench.serve(&["d0", "d1", "d2", "e0", "e1", "e2", "e4", &path]);
+    let members = ["d0", "d1", "d2", "e0", "e1", "e2", "e4", &path];
+    bench.serve(&members);
     assert_eq!(states(&bench), ["t healthy", "u degraded"]);
-    assert!(bench.log().contains(&format!("{path} is not used")), "{}", bench.log());
+    let is_explained = || {
+        let status = bench.weft(&["status"]);
+        let said = format!("{path}: NOT USED\n  the device is write-protected");
+        assert!(status.contains(&said), "{status}");
+        let slot = bench.status("u")["slots"][3].clone();
+        assert_eq!(slot["state"], "missing", "{slot}");
+    };
+    is_explained();
+    bench.refused(&["status", "--check"], 3);
+    // The next scan says the same.
+    bench.signal(rustix::process::Signal::HUP);
+    bench.wait_for_log("SIGHUP");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    is_explained();
+    let said = bench.refused(&["add", "u", &path], 1);
+    assert!(said.contains("write-protected"), "{said}");
+    // Once it takes writes, it is back, with what it missed.
+    bench.terminate();
+    drop(device);
+    bench.serve(&["."]);
+    bench.wait_for_log("is back in slot 3; 0 regions to rebuild");
+    wait_until("it to be whole", || states(&bench) == ["t healthy", "u healthy"]);
+    bench.terminate();
+}
+
+#[test]
+fn an_array_whose_members_are_all_write_protected_says_so() {
+    if !have(&[Need::Root, Need::Loop]) {
+        return;
+    }
+    let mut bench = arrays("all-read-only");
+    let devices = ["d0", "d1", "d2"].map(|name| LoopDevice::read_only(&bench.path(name)));
+    let paths = devices.each_ref().map(|device| common::text(device.path()));
+    let serve = ["serve", &paths[0], &paths[1], &paths[2]];
+    let said = bench.refused(&serve, 1);
+    assert!(said.contains("write-protected") && said.contains("--read-only"), "{said}");
+    bench.serve(&["--read-only", &paths[0], &paths[1], &paths[2]]);
+    assert_eq!(states(&bench), ["t healthy"]);
     bench.terminate();
 }
 
@@ -201,5 +239,131 @@ fn two_arrays_of_one_name_do_not_stop_the_others() {
     let other = found[1]["id"].as_str().expect("an id");
     let said = bench.refused(&["start", other], 1);
     assert!(said.contains("weft stop t"), "{said}");
+    bench.terminate();
+}
+
+/// `raid5` of three with a spare; members `d0` … `d3`.
+fn with_spare(name: &str) -> Bench {
+    let bench = Bench::new(name);
+    let create = ["create", "t", "--code", "raid5", "--spares", "1", "--size", "8M"];
+    bench.weft(&[&create[..], &["d0", "d1", "d2", "d3"]].concat());
+    bench
+}
+
+/// The array is whole, and its spare was not needed.
+#[track_caller]
+fn is_whole(bench: &Bench) {
+    let status = bench.status("t");
+    let spares = status["spares"].as_array().map(Vec::len);
+    assert_eq!((&status["state"], spares), (&"healthy".into(), Some(1)), "{status}");
+    bench.weft(&["status", "--check"]);
+}
+
+/// Brings `hidden` back as `name` as soon as status says that the array waits for it.
+fn comes_late(bench: &Bench, name: &str) -> std::thread::JoinHandle<()> {
+    let (hidden, there) = (bench.path(&format!("away-{name}/{name}")), bench.path(name));
+    fs::create_dir(hidden.parent().expect("a folder")).expect("a folder");
+    fs::rename(&there, &hidden).expect("hide a member");
+    let mut look = bench.command(&["status"]);
+    let log = bench.path("serve.log");
+    std::thread::spawn(move || {
+        wait_until("the array to wait", || {
+            let shown = look.output().expect("weft status").stdout;
+            let logged = fs::read_to_string(&log).unwrap_or_default();
+            String::from_utf8_lossy(&shown).contains("waiting for slot 1")
+                || logged.contains("waiting for slot 1")
+        });
+        fs::rename(hidden, there).expect("bring it back");
+    })
+}
+
+#[test]
+fn a_member_that_comes_late_costs_no_spare() {
+    let mut bench = with_spare("late");
+    let late = comes_late(&bench, "d1");
+    bench.serve(&["."]);
+    late.join().expect("the disk came");
+    is_whole(&bench);
+    // By command.
+    bench.weft(&["stop", "t"]);
+    fs::remove_file(bench.path("serve.log")).expect("forget what was logged");
+    fs::remove_dir(bench.path("away-d1")).expect("remove a folder");
+    bench.terminate();
+    bench.serve(&["."]);
+    bench.weft(&["stop", "t"]);
+    let late = comes_late(&bench, "d1");
+    bench.weft(&["start", "t"]);
+    late.join().expect("the disk came");
+    is_whole(&bench);
+    // Who cannot wait says so.
+    bench.weft(&["stop", "t"]);
+    fs::rename(bench.path("d1"), bench.path("away-d1/d1")).expect("hide a member");
+    bench.weft(&["start", "t", "--wait", "0s"]);
+    bench.weft(&["rebuild", "t"]);
+    assert_eq!(bench.status("t")["spares"].as_array().map(Vec::len), Some(0));
+    bench.terminate();
+}
+
+#[test]
+fn disks_are_found_by_their_labels_whatever_their_names_are() {
+    if !have(&[Need::Root, Need::Loop]) {
+        return;
+    }
+    let mut bench = with_spare("moved");
+    let devices = ["d0", "d1", "d2", "d3"].map(|name| LoopDevice::attach(&bench.path(name), false));
+    let paths = devices.each_ref().map(|device| common::text(device.path()));
+    // Two of the names lead to nothing, as after a start of the machine.
+    bench.serve(&[&paths[0], &paths[3], "/dev/gone1", "/dev/gone2"]);
+    let status = bench.status("t");
+    let spares = status["spares"].as_array().map(Vec::len);
+    assert_eq!((&status["state"], spares), (&"healthy".into(), Some(1)), "{status}");
+    assert_eq!(status["slots"][2]["disk"], paths[2]);
+    // By command, from one disk.
+    bench.weft(&["stop", "t"]);
+    bench.weft(&["start", &paths[1]]);
+    assert_eq!(bench.status("t")["state"], "healthy");
+    bench.terminate();
+}
+
+#[test]
+fn an_array_with_too_few_members_is_waited_for() {
+    let bench = Bench::new("too-few");
+    let said = bench.weft(&["create", "m", "--code", "raid1", "--size", "8M", "m0", "m1"]);
+    assert!(said.contains("--force-degraded"), "{said}");
+    fs::rename(bench.path("m1"), bench.path("hidden")).expect("hide a member");
+    let mut serve = bench.command(&["serve", "m0", "m1"]);
+    let log = fs::File::create(bench.path("serve.log")).expect("a log");
+    let mut daemon = weft_testkit::Process::spawn(serve.stderr(log));
+    bench.wait_for_log("waiting for the missing members");
+    bench.wait_for_log("only 1 of 2 active members were found");
+    bench.wait_for_log("add --force-degraded if");
+    assert!(bench.weft(&["status"]).contains("m: NOT STARTED"));
+    bench.refused(&["status", "--check"], 4);
+    fs::rename(bench.path("hidden"), bench.path("m1")).expect("bring it back");
+    wait_until("the array to be started", || states(&bench) == ["m healthy"]);
+    assert!(daemon.is_running());
+    assert!(daemon.terminate().success());
+}
+
+#[test]
+fn names_are_bytes_and_are_shown_on_one_line() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut bench = Bench::new("names-of-bytes");
+    let folder = "a\nt: can lose 9 more disks";
+    fs::create_dir(bench.path(folder)).expect("a folder");
+    let disk = |name: &str| format!("{folder}/{name}");
+    let disks = ["e0", "e1", "e2"].map(disk);
+    bench
+        .weft(&["create", "t", "--code", "raid5", "--size", "8M", &disks[0], &disks[1], &disks[2]]);
+    let odd = bench.path(folder).join(std::ffi::OsStr::from_bytes(b"m\xff1"));
+    fs::rename(bench.path(&disks[1]), &odd).expect("rename a member");
+    bench.serve(&[folder]);
+    let status = bench.weft(&["status"]);
+    for text in [&status, &bench.log()] {
+        assert!(!text.contains("\nt: can lose 9"), "{text}");
+        assert!(text.contains("a\\nt: can lose 9 more disks/e"), "{text}");
+        assert!(text.contains("its name is not UTF-8"), "{text}");
+    }
+    bench.refused(&["status", "--check"], 3);
     bench.terminate();
 }

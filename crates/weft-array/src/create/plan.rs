@@ -181,7 +181,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         members_zeroed: infos.iter().all(|info| info.fast_zeroes),
         area,
         members: infos.iter().enumerate().map(member).collect(),
-        notes: notes(infos, smallest),
+        notes: notes(infos, smallest, slots, code.tolerance()),
     })
 }
 
@@ -238,8 +238,16 @@ fn region_bytes(asked: Option<u64>, size_bytes: u64, stripe_bytes: u64) -> u64 {
     bytes.max(stripe_bytes).min(REGION_BYTES_MAX).next_power_of_two()
 }
 
-fn notes(infos: &[&DiskInfo], smallest: &DiskInfo) -> Vec<String> {
+fn notes(infos: &[&DiskInfo], smallest: &DiskInfo, slots: usize, tolerance: usize) -> Vec<String> {
     let mut notes = Vec::new();
+    // Half of the members are no majority: the other half may have continued without them.
+    let half = slots.div_ceil(2);
+    if half <= tolerance {
+        let disks = if half == 1 { "disk" } else { "disks" };
+        notes.push(format!(
+            "with {half} of its {slots} {disks} gone, the array goes on, but does not start again by itself, since the other half may be newer: it waits, and `weft start --force-degraded` starts it"
+        ));
+    }
     let unused: u64 = infos.iter().map(|info| info.size_bytes - smallest.size_bytes).sum();
     if unused > 0 {
         notes.push(format!(

@@ -35,7 +35,8 @@ pub struct StatusArgs {
     /// Show the I/O of each disk: totals, or with --watch the rates since the last refresh
     #[arg(long)]
     pub io: bool,
-    /// Exit with 3 if redundancy is reduced, with 4 if an array has failed or did not start
+    /// Exit with 3 if something needs attention, such as reduced redundancy, with 4 if an array has
+    /// failed, did not start, or cannot write; say what is wrong and what to do
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,
 }
@@ -141,12 +142,13 @@ again. If a member fails meanwhile, and there is a spare, the reshape waits unti
 Examples:
   weft add tank /dev/sdx && weft grow tank
   weft add tank d5.img --size 10G && weft reshape tank --code raid6 --add 1
-  weft grow tank --dry-run
+  weft grow tank --add 2 --dry-run
+  weft grow tank --no-wait && weft reshape tank --wait
   weft reshape tank --back")]
 pub struct ReshapeArgs {
     /// Name or id of the array
     pub array: String,
-    /// Spares to add; if neither code nor unit changes, all of them
+    /// Spares to add; needed if there are several, and neither code nor unit changes
     #[arg(long, value_name = "N")]
     pub add: Option<usize>,
     /// The new code
@@ -158,6 +160,9 @@ pub struct ReshapeArgs {
     /// Turn the running reshape back
     #[arg(long, conflicts_with_all = ["add", "code", "unit", "used", "dry_run"])]
     pub back: bool,
+    /// Follow the running reshape to its end
+    #[arg(long, conflicts_with_all = ["add", "code", "unit", "used", "dry_run", "back", "no_wait"])]
+    pub wait: bool,
     /// What all reshapes take
     #[command(flatten)]
     pub how: HowArgs,
@@ -192,7 +197,7 @@ The array is used as before while it moves, and survives what it survived. \
 
 Examples:
   weft shrink tank --dry-run
-  resize2fs /run/weft/tank/dev 20G && weft shrink tank --used 20G
+  resize2fs /dev/loop0 20G && weft shrink tank --used 20G
   weft shrink tank --disks 2 --used 20G --no-wait")]
 pub struct ShrinkArgs {
     /// Name or id of the array
@@ -439,8 +444,8 @@ pub struct StopArgs {
 #[command(after_help = "\
 Starts an array that the running daemon found but does not serve: it was stopped, members were \
 missing, or another array has the same name. Given a disk, starts that disk's array, even if the \
-daemon was not told of the disk; the other members are searched for where the daemon looks, and \
-among the given disks. The array starts even if members are missing, unless that could lose data.
+daemon was not told of the disk; the other members are searched for where the daemon looks, \
+among the given disks, and on all block devices. The array starts even if members are missing, unless that could lose data.
 
 Examples:
   weft start tank
@@ -459,6 +464,10 @@ pub struct StartArgs {
     /// have been stopped cleanly
     #[arg(long, value_parser = named(Consistency::ALL, protection), value_name = "POLICY")]
     pub consistency: Option<Consistency>,
+    /// Wait up to this long for a missing member whose place a spare would take [default: that of
+    /// `weft serve`, or 30s]
+    #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
+    pub wait: Option<Duration>,
     /// Only show what would be started, and what is missing
     #[arg(long)]
     pub dry_run: bool,

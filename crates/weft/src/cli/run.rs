@@ -15,7 +15,7 @@ use crate::group;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Recognises members by their labels, in any order. Searches folders for members, but not their \
-subfolders. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on \
+subfolders; members that are missing there are searched for on all block devices. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on \
 a Unix socket in the runtime directory and, with --listen, over TCP.
 
 A missing or bad disk does not stop an array that can run without it: the log shows an ALERT, \
@@ -23,6 +23,7 @@ A missing or bad disk does not stop an array that can run without it: the log sh
 
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
+  weft serve /dev                         (all arrays on block devices)
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
   weft serve --socket-group kvm /srv/weft
   weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
@@ -66,9 +67,10 @@ pub struct ServeArgs {
     )]
     pub disk_depth: u16,
     /// Wait up to this long (30s, 5m) for missing members before starting an array without them;
-    /// complete arrays start at once
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
-    pub wait: Duration,
+    /// complete arrays start at once [default: 30s if a spare would take the place of a member, else
+    /// 0s]
+    #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
+    pub wait: Option<Duration>,
     /// How long SIGTERM and Ctrl-C wait for attached arrays that are mounted or open
     #[arg(
         long,

@@ -298,7 +298,8 @@ pub fn start(args: &StartArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     };
     let targets = args.targets.iter().map(target).collect::<Result<_, _>>()?;
     let StartArgs { force_degraded, consistency, dry_run, .. } = *args;
-    let request = Request::Start { targets, force_degraded, consistency, dry_run };
+    let wait_s = args.wait.map(|wait| wait.as_secs());
+    let request = Request::Start { targets, force_degraded, consistency, wait_s, dry_run };
     let answer: Value = client.ask(request)?;
     let mut lines = Vec::new();
     for array in answer["arrays"].as_array().into_iter().flatten() {

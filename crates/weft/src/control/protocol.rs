@@ -67,8 +67,8 @@ pub enum Request {
         code: Option<String>,
         /// The new unit in bytes; `None` leaves it.
         unit_bytes: Option<u64>,
-        /// Spares to add; `None` adds all, or none if the code or the unit changes, or disks are
-        /// removed.
+        /// Spares to add; `None` adds the only one, or none if the code or the unit changes, or disks
+        /// are removed.
         add: Option<usize>,
         /// Disks to remove.
         remove: usize,
@@ -143,6 +143,9 @@ pub enum Request {
         /// Keep them consistent in this way from now on; `None` leaves it.
         #[serde(default)]
         consistency: Option<Consistency>,
+        /// Seconds to wait for members whose place a spare would take; `None`: as `weft serve`.
+        #[serde(default)]
+        wait_s: Option<u64>,
         /// Only check.
         dry_run: bool,
     },

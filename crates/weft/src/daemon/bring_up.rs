@@ -29,7 +29,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
-use weft_array::{Array, ArrayError, AssembleOptions, Consistency, Found, Id, MemberState};
+use weft_array::{
+    Array, ArrayError, AssembleError, AssembleOptions, Consistency, Found, Id, MemberState,
+};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::log_line;
 use weft_cli::{size, thread};
@@ -170,7 +172,9 @@ impl Pending {
         for array in self.not_started.borrow().iter().filter(|array| !before.contains(array)) {
             news = true;
             if !array.stopped {
-                log::about(&array.name, &format!("ALERT: not started: {}", array.why));
+                let hint =
+                    array.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
+                log::about(&array.name, &format!("ALERT: not started: {}{hint}", array.why));
             }
         }
         for disk in self.unused.borrow().iter().filter(|disk| !unused_before.contains(disk)) {
@@ -270,7 +274,8 @@ impl Daemon {
     async fn scan_and_start(&self, patience: Patience) -> Result<bool, Failure> {
         let scan = self.scan(&[], patience == Patience::Now).await?;
         let _turn = self.starting.acquire(1).await;
-        let (mut holds_spare, mut lacks_members) = (false, false);
+        let mut holds_spare = false;
+        self.pending.lacks_members.set(false);
         let arrays_before = self.arrays.borrow().len();
         let mut unused = scan.unused;
         let mut not_started = Vec::new();
@@ -306,14 +311,12 @@ impl Daemon {
             match self.start_one(found, self.pending.force_degraded, None, &mut unused).await {
                 Ok(()) => {}
                 Err(failure) => {
-                    lacks_members |= !missing.is_empty();
                     let Failure { message, hint, .. } = failure;
                     not_started.push(self.pending.note_not_started(found, &message, hint));
                 }
             }
         }
         self.pending.holds_spare.set(holds_spare);
-        self.pending.lacks_members.set(lacks_members);
         let refused = self.take_back_absent(&scan.arrays).await;
         let left_out = self.left_out(&scan.arrays).into_iter();
         unused.extend(left_out.filter(|disk| refused.iter().all(|one| one.disk != disk.disk)));
@@ -439,7 +442,16 @@ impl Daemon {
         let isolation = self.isolate(found.id, &name);
         let assembling = Array::assemble(isolation.rt(), disks, options);
         let assembled = isolation.guard(Box::pin(assembling)).await?;
-        let array = assembled.map_err(|error| explain(error, &refused))?;
+        let array = assembled.map_err(|error| {
+            use AssembleError::{NoMajority, TooFew};
+            let lacks = |why: &AssembleError| matches!(why, TooFew { .. } | NoMajority { .. });
+            if matches!(&error, ArrayError::Assemble(why) if lacks(why))
+                && !found.missing().is_empty()
+            {
+                self.pending.lacks_members.set(true);
+            }
+            explain(error, &refused)
+        })?;
         let served = Served::new(&isolation, array, read_only);
         self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());

@@ -85,8 +85,8 @@ impl Daemon {
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes })
             }),
-            Request::Start { targets, force_degraded, consistency, dry_run } => {
-                self.start_by_command(&targets, force_degraded, consistency, dry_run).await
+            Request::Start { targets, force_degraded, consistency, wait_s, dry_run } => {
+                self.start_by_command(&targets, force_degraded, consistency, wait_s, dry_run).await
             }
             Request::Remove { array, member, dry_run } => {
                 self.remove(&array, &member, dry_run).await
@@ -203,7 +203,8 @@ impl Daemon {
     async fn open_new(&self, disk: &NewDisk) -> Result<Rc<dyn Disk>, Failure> {
         let place = &disk.place;
         self.refuse_used(place).await?;
-        let opened = self.open_member(place, disk.dry_run).await?;
+        // Claimed for a dry run, too, which writes nothing and sees what stands in the way.
+        let opened = self.open_member(place, false).await?;
         let holds = contents(&*opened).await.map_err(|e| Failure::new(e.to_string()))?;
         match holds {
             Some(what) if !disk.force => Err(Failure::new(format!("{place} holds {what}"))
@@ -251,7 +252,7 @@ impl Daemon {
             return Ok(None);
         }
         self.refuse_used(&new.place).await?;
-        let disk = self.open_member(&new.place, new.dry_run).await?;
+        let disk = self.open_member(&new.place, false).await?;
         if new.dry_run {
             let own = read_superblock(&*disk).await.ok().flatten();
             return Ok(own.and_then(|own| Some(served.array.slot_left_by(&own)?.0)));
@@ -295,6 +296,17 @@ impl Daemon {
         if grows && spares == 0 && add.is_none() {
             return Err(Failure::new(format!("{array} has no spare to add"))
                 .hint(format!("`weft add {array} DISK` adds one; nothing was changed")));
+        }
+        if served.array.status().reshaping {
+            return Err(Failure::new(format!("a reshape of {array} is running")).hint(format!(
+                "`weft reshape {array} --wait` follows it, `--back` turns it back; nothing was changed"
+            )));
+        }
+        // Spares are kept for failures: how many of them are to join must be said.
+        if grows && spares > 1 && add.is_none() {
+            return Err(Failure::new(format!("{array} has {spares} spares")).hint(format!(
+                "`weft grow {array} --add N` says how many of them join the array; nothing was changed"
+            )));
         }
         let add = add.unwrap_or(if grows { spares } else { 0 });
         let options = ReshapeOptions { code, add, ..asked };

@@ -14,6 +14,7 @@ use weft_array::superblock::{SlotState, disk_hint, read_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::Failure;
+use weft_cli::output::visible;
 
 use crate::control::protocol::UnusedDisk;
 
@@ -49,6 +50,8 @@ pub struct Scan {
     pub arrays: Vec<FoundArray>,
     /// Disks that cannot be used, and why.
     pub unused: Vec<UnusedDisk>,
+    /// The block devices of this machine, if they were looked at.
+    pub devices: Option<Vec<String>>,
 }
 
 /// The members of one array that were found.
@@ -76,7 +79,10 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
     let mut seen = BTreeSet::new();
     for SearchPlace { text, named } in places {
         let (is_missed, places) = match Place::of(text) {
-            Place::Path(path) if path.is_dir() => (false, members_of(&path)),
+            Place::Path(path) if path.is_dir() => {
+                scan.unused.extend(unnameable(opener, &path).await);
+                (false, members_of(&path))
+            }
             _ => (*named, absolute(text).map(|place| vec![place])),
         };
         match places {
@@ -122,6 +128,95 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
         scan.unused.extend(array.leave_out_copies());
     }
     scan
+}
+
+/// Looks for members of incomplete arrays on all block devices of this machine, whose names may have
+/// changed; not if the devices are those of `before`. Returns the places of those that it adds.
+pub async fn search_devices(opener: &Opener, scan: &mut Scan, before: &[String]) -> Vec<String> {
+    let missing: BTreeMap<Id, BTreeMap<Id, String>> = (scan.arrays.iter())
+        .map(|array| (array.id, array.wanted()))
+        .filter(|(_, wanted)| !wanted.is_empty())
+        .collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let devices = block_devices();
+    if devices == before {
+        scan.devices = Some(devices);
+        return Vec::new();
+    }
+    let known: BTreeSet<PathBuf> = (scan.arrays.iter())
+        .flat_map(|array| array.members.iter().map(|member| identity(&member.place)))
+        .collect();
+    let new = devices.iter().filter(|place| !known.contains(&identity(place))).cloned();
+    let new: Vec<String> = new.collect();
+    let examined = new.into_iter().map(|place| async move {
+        let found = examine(opener, &place).await;
+        (place, found)
+    });
+    let mut examined = stream::iter(examined).buffered(EXAMINED_MAX);
+    let mut candidates: BTreeMap<(Id, Id), Vec<FoundMember>> = BTreeMap::new();
+    while let Some((place, found)) = examined.next().await {
+        let Ok(Some(superblock)) = found else { continue };
+        let (array, member) = (superblock.array_id, superblock.self_id);
+        if missing.get(&array).is_some_and(|wanted| wanted.contains_key(&member)) {
+            let same = candidates.entry((array, member)).or_default();
+            same.push(FoundMember { place, superblock });
+        }
+    }
+    let mut added = Vec::new();
+    for ((array, member), mut same) in candidates {
+        // One disk may have several devices: that of the name it had, if any.
+        if same.len() > 1 {
+            let hint = &missing[&array][&member];
+            same.retain(|found| disk_hint(&found.place) == *hint);
+        }
+        // If that does not decide, the array does without it, as before.
+        if let (1, Some(found)) = (same.len(), same.pop())
+            && let Some(array) = scan.arrays.iter_mut().find(|other| other.id == array)
+        {
+            added.push(found.place.clone());
+            array.members.push(found);
+        }
+    }
+    scan.devices = Some(devices);
+    added
+}
+
+/// Block devices with a medium; no drives that take long to answer without one.
+fn block_devices() -> Vec<String> {
+    let mut devices = Vec::new();
+    for entry in fs::read_dir("/sys/class/block").into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let size = fs::read_to_string(entry.path().join("size")).unwrap_or_default();
+        let is_slow = ["sr", "fd"].iter().any(|prefix| name.starts_with(prefix));
+        if !is_slow && size.trim().parse().is_ok_and(|sectors: u64| sectors > 0) {
+            // The kernel writes `!` for a `/` in the name.
+            devices.push(format!("/dev/{}", name.replace('!', "/")));
+        }
+    }
+    devices.sort();
+    devices
+}
+
+/// Members whose names are not UTF-8: they cannot be used, and must not be overlooked.
+async fn unnameable(opener: &Opener, folder: &Path) -> Vec<UnusedDisk> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.to_str().is_some() || !may_be_member(&path) {
+            continue;
+        }
+        let Ok(disk) = opener.open_path(&path, true).await else { continue };
+        if let Ok(None) = read_superblock(&*disk).await {
+            continue;
+        }
+        let shown = visible(&path.display().to_string()).into_owned();
+        let failure = Failure::new("it is a member, but its name is not UTF-8")
+            .hint("rename it: the disks store member names as text");
+        found.push(unused(&shown, &failure, true));
+    }
+    found
 }
 
 /// A disk that is not used, as status shows it.
@@ -170,6 +265,29 @@ impl FoundArray {
             listed.push((spare.member_id, "a spare".to_owned(), &spare.disk_hint));
         }
         listed
+    }
+
+    /// The members that were not found and would be used, and what each was called: those that are
+    /// listed, and those that were absent when the array was started.
+    fn wanted(&self) -> BTreeMap<Id, String> {
+        let found: BTreeSet<Id> = self.members.iter().map(|m| m.superblock.self_id).collect();
+        let listed = self.listed().into_iter().map(|(id, _, hint)| (id, hint.to_owned()));
+        let absent = self.newest().slots.iter().filter_map(|slot| {
+            let is_absent = slot.left.as_ref().is_some_and(|left| left.absent);
+            Some((slot.member_id.filter(|_| is_absent)?, slot.disk_hint.clone()))
+        });
+        listed.chain(absent).filter(|(id, _)| !found.contains(id)).collect()
+    }
+
+    /// Whether the array would rebuild onto a spare at once if it started now.
+    pub fn would_use_spare(&self) -> bool {
+        let found: BTreeSet<Id> = self.members.iter().map(|m| m.superblock.self_id).collect();
+        let newest = self.newest();
+        let is_lost = newest.slots.iter().any(|slot| {
+            slot.state != SlotState::Missing
+                && slot.member_id.is_some_and(|id| !found.contains(&id))
+        });
+        is_lost && newest.spares.iter().any(|spare| found.contains(&spare.member_id))
     }
 
     /// The members that are listed and were not found, in words.
@@ -229,18 +347,21 @@ pub fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
     let mut places = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        let may_be_member = match fs::metadata(&path) {
-            Ok(data) if data.is_file() => data.len() >= MEMBER_BYTES_MIN,
-            Ok(data) => data.file_type().is_block_device(),
-            Err(_) => false,
-        };
-        if may_be_member {
-            // A member's name must be UTF-8.
+        if may_be_member(&path) {
+            // A member's name must be UTF-8; others are found by `unnameable`.
             places.extend(path.to_str().and_then(|path| absolute(path).ok()));
         }
     }
     places.sort();
     Ok(places)
+}
+
+fn may_be_member(path: &Path) -> bool {
+    match fs::metadata(path) {
+        Ok(data) if data.is_file() => data.len() >= MEMBER_BYTES_MIN,
+        Ok(data) => data.file_type().is_block_device(),
+        Err(_) => false,
+    }
 }
 
 /// Equal for all names of one file.

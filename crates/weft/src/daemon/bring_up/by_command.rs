@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 use weft_array::{Consistency, Id};
 use weft_cli::disks::{Place, absolute};
 use weft_cli::failure::Failure;
+use weft_rt::SECOND;
 
+use super::SCAN_SOON;
 use crate::control::protocol::{NotStarted, StartTarget};
-use crate::daemon::Daemon;
 use crate::daemon::scan::{FoundMember, Scan};
 use crate::daemon::served::Served;
+use crate::daemon::{Daemon, log};
 
 impl Daemon {
     /// `weft start`.
@@ -19,6 +21,7 @@ impl Daemon {
         targets: &[StartTarget],
         force_degraded: bool,
         consistency: Option<Consistency>,
+        wait_s: Option<u64>,
         dry_run: bool,
     ) -> Result<Value, Failure> {
         let is_disk = |place: &str| match Place::of(place) {
@@ -27,18 +30,44 @@ impl Daemon {
         };
         let disks = targets.iter().map(|target| &target.place).filter(|place| is_disk(place));
         let more: Vec<String> = disks.cloned().collect();
-        let mut scan = self.scan(&more).await?;
+        let wait = wait_s.map_or_else(|| self.pending.spare_wait(), |s| s.saturating_mul(SECOND));
+        let deadline = self.opener.rt.now().saturating_add(wait);
+        let mut has_told = false;
+        let mut started = Vec::new();
+        let scan = loop {
+            let mut scan = self.scan(&more, !has_told).await?;
+            let mut wanted = BTreeSet::new();
+            for target in targets {
+                match self.find_to_start(target, &scan) {
+                    Ok(id) => drop(wanted.insert(id)),
+                    // What this waited for has come, and the daemon has started it by itself.
+                    Err(_) if has_told && self.find(&target.text).is_ok() => {}
+                    Err(failure) => return Err(failure),
+                }
+            }
+            scan.arrays.retain(|found| wanted.contains(&found.id));
+            let waiting = scan.arrays.iter().find(|found| found.would_use_spare());
+            let Some(found) = waiting.filter(|_| !dry_run && self.opener.rt.now() < deadline)
+            else {
+                break scan;
+            };
+            if !std::mem::replace(&mut has_told, true) {
+                let missing = found.missing().join(", ");
+                log::about(&found.name(), &format!("waiting for {missing} before a spare is used"));
+            }
+            self.opener.rt.sleep(SCAN_SOON).await;
+        };
         let _turn = self.starting.acquire(1).await;
-        let mut wanted = BTreeSet::new();
-        for target in targets {
-            wanted.insert(self.find_to_start(target, &scan)?);
+        for served in targets.iter().filter_map(|target| self.find(&target.text).ok()) {
+            let status = served.array.status();
+            let (name, id, uris) = (&status.name, &status.id, self.uris(&status.name));
+            let none: [&str; 0] = [];
+            started.push(json!({ "name": name, "id": id, "missing": none, "nbd_uris": uris }));
         }
-        scan.arrays.retain(|found| wanted.contains(&found.id));
         if !dry_run {
             self.pending.add_places(more);
         }
-        let mut started = Vec::new();
-        for found in &scan.arrays {
+        for found in scan.arrays.iter().filter(|found| !self.is_served(found)) {
             let (name, missing) = (found.name(), found.missing());
             if self.arrays.borrow().contains_key(&name) {
                 return Err(Failure::new(format!("another array named {name} is being served"))
