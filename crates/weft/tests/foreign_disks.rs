@@ -249,7 +249,17 @@ fn a_file_under_a_loop_device_is_in_use_by_any_name() {
     run(command("e2fsck").arg("-fn").arg(device.path()));
     drop(device);
     // Blank as before: nothing was written to it either.
-    bench.weft(&["create", "new", "--code", "raid1", "--dry-run", "blank", "other", "--size", "8M"]);
+    bench.weft(&[
+        "create",
+        "new",
+        "--code",
+        "raid1",
+        "--dry-run",
+        "blank",
+        "other",
+        "--size",
+        "8M",
+    ]);
     // The other way round: a served member, reached by a loop device.
     let device = LoopDevice::attach(&bench.path("m0"), false);
     let name = common::text(device.path());
@@ -275,4 +285,31 @@ fn a_disk_that_takes_no_writes_is_noticed_before_any_is_written() {
         assert!(said.contains(&name) && said.contains("write-protected"), "{said}");
         assert!(fs::read(bench.path("full")).expect("read") == full, "it was written");
     }
+}
+
+#[test]
+fn disks_of_a_weft_file_system_are_known_everywhere() {
+    let bench = served("own-fs");
+    let disks = bench.scratch.files("f", 3, 64 << 20);
+    let disks: Vec<String> = disks.iter().map(|disk| common::text(disk)).collect();
+    bench.weft(&["fs", "create", "home", &disks[0], &disks[1], &disks[2]]);
+    let disk = &*disks[0];
+    is_refused(&bench, disk, "a disk of a weft file system");
+    let said = bench.weft(&["examine", disk]);
+    assert!(said.contains("disk 0 of the weft file system home"), "{said}");
+    let said =
+        bench.weft(&["create", "n", "--code", "raid1", "--force", "--dry-run", disk, "blank"]);
+    assert!(said.contains("loses a disk of a weft file system"), "{said}");
+    let replay = ["replay", "--workload", "financial1", "--requests", "9", "--overwrite", disk];
+    let said = bench.refused(&replay, 1);
+    assert!(said.contains("weft file system home"), "{said}");
+    let said = bench.refused(&["wipe", disk], 1);
+    assert!(said.contains("weft file system home"), "{said}");
+    bench.weft(&["examine", disk]);
+    bench.weft(&["wipe", "--force", disk]);
+    let said = bench.refused(&["examine", disk], 1);
+    assert!(!said.contains("weft file system"), "{said}");
+    bench.weft(&["wipe", "--force", "--zero", &disks[1]]);
+    assert!(fs::read(&disks[1]).expect("read").iter().all(|byte| *byte == 0));
+    bench.weft(&["create", "n", "--code", "raid1", &disks[1], "blank"]);
 }

@@ -272,6 +272,10 @@ fn offline(story: &Story) {
     let file = File::options().write(true).open(&foreign).expect("a file");
     file.write_all_at(&[0x53, 0xef], 1080).expect("the mark of ext4");
     story.ends(&["examine", "foreign"], 1, Some("weft examine"));
+    let disks = bench.scratch.files("fs", 3, 64 << 20);
+    let disks: Vec<String> = disks.iter().map(|disk| common::text(disk)).collect();
+    bench.weft(&["fs", "create", "home", &disks[0], &disks[1], &disks[2]]);
+    story.does(&["examine", &disks[0]], "weft examine");
     story.ends(&["examine", "none"], 1, None);
     story.does(&["wipe", "n1", "--dry-run"], "weft wipe");
     story.ends(&["wipe", "n1"], 1, None);

@@ -31,6 +31,7 @@ const MIB: u64 = 1 << 20;
 
 const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
 const MD_BIG_ENDIAN: &[u8] = &0xa92b_4efc_u32.to_be_bytes();
+const WEFTFS: &str = "a disk of a weft file system";
 const MD_WHAT: &str = "a member of a Linux md array";
 const LVM: &str = "an LVM physical volume";
 const LUKS: &str = "a LUKS encrypted volume";
@@ -83,6 +84,11 @@ fn ddf_second(size: u64) -> Option<u64> {
     sectors_before_end(size, 257)
 }
 
+/// The last block of 4 KiB.
+fn last_block(size: u64) -> Option<u64> {
+    (size & !4095).checked_sub(4096)
+}
+
 fn sectors_before_end(size: u64, count: u64) -> Option<u64> {
     (size / 512).checked_sub(count).map(|sector| sector * 512)
 }
@@ -99,6 +105,8 @@ fn drbd(size: u64) -> Option<u64> {
 /// In search order: what may lie on top of something else comes first.
 pub(super) const SIGNATURES: &[Signature] = &[
     // Stacks: RAID, volumes, encryption, caches.
+    at(WEFTFS, 0, b"weftfs.1"),
+    end(WEFTFS, last_block, b"weftfs.1"),
     at(MD_WHAT, 4096, MD),
     at(MD_WHAT, 0, MD),
     end(MD_WHAT, md_1_0, MD),

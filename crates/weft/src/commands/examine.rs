@@ -3,10 +3,12 @@
 use serde::Serialize;
 use serde_json::json;
 use weft_array::MemberReport;
+use weft_array::examine::LabelReport;
 use weft_cli::disks::{Opener, absolute};
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::output::{answer, out};
-use weft_cli::thread;
+use weft_cli::output::{answer, out, visible};
+use weft_cli::{size, thread};
+use weft_fs::Label;
 
 use crate::cli::ExamineArgs;
 use crate::device::Device;
@@ -18,20 +20,53 @@ struct Examined<'a> {
     hardware: Device,
     #[serde(flatten)]
     report: &'a MemberReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_system: Option<FileSystem<'a>>,
 }
 
+/// The weft file system that a disk belongs to.
+#[derive(Serialize)]
+struct FileSystem<'a> {
+    name: &'a str,
+    id: String,
+    disk: u16,
+}
+
+/// A disk, and its label if it belongs to a weft file system.
+type Found = (MemberReport, Option<Label>);
+
 impl<'a> Examined<'a> {
-    fn of(report: &'a MemberReport) -> Self {
-        Self { hardware: Device::at(&report.disk), report }
+    fn of((report, label): &'a Found) -> Self {
+        let file_system = label.as_ref().map(|label| FileSystem {
+            name: &label.name,
+            id: label.fs_id.to_string(),
+            disk: label.number,
+        });
+        Self { hardware: Device::at(&report.disk), report, file_system }
     }
 }
 
-async fn examine_one(opener: &Opener, place: &str) -> Result<MemberReport, Failure> {
+async fn examine_one(opener: &Opener, place: &str) -> Result<Found, Failure> {
     let disk = opener.open(place, true).await?;
-    weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))
+    let report = weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))?;
+    // What a member holds at its end may look like a label.
+    let is_no_member = matches!(report.label, LabelReport::None { .. });
+    let label = if is_no_member { Label::read(&*disk).await.ok().flatten() } else { None };
+    Ok((report, label))
 }
 
-/// `weft examine`. Fails if one of the disks is not a member, or is damaged.
+/// A disk of a file system, for a terminal.
+fn show_label(disk: &str, label: &Label) -> String {
+    let (disk, name) = (visible(disk), visible(&label.name));
+    let (size, id) = (size::show(label.size_bytes), label.fs_id);
+    format!(
+        "{disk}: disk {} of the weft file system {name}\n  disk of {size}\n  id {id}\n",
+        label.number
+    )
+}
+
+/// `weft examine`. Fails if one of the disks is neither a member nor one of a weft file system, or is
+/// damaged.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
     // One disk that cannot be read does not hide the others.
@@ -52,11 +87,16 @@ pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
         let disks: Vec<Examined<'_>> = reports.iter().map(Examined::of).collect();
         answer(&json!({ "disks": disks }))?;
     } else {
-        for report in &reports {
-            out!("{}", report::member::show(report, &Device::at(&report.disk)));
+        for (report, label) in &reports {
+            match label {
+                Some(label) => out!("{}", show_label(&report.disk, label)),
+                None => out!("{}", report::member::show(report, &Device::at(&report.disk))),
+            }
         }
     }
-    let fault = reports.iter().find_map(|r| report::member::fault(r).map(|what| (&r.disk, what)));
+    let mut members = reports.iter().filter(|(_, label)| label.is_none());
+    let fault = members
+        .find_map(|(report, _)| report::member::fault(report).map(|what| (&report.disk, what)));
     match fault {
         _ if unread.is_some() => unread.map_or(Ok(()), Err),
         Some((disk, what)) => Err(Failure::new(format!("{disk}: {what}"))),

@@ -1,4 +1,5 @@
-//! `weft wipe`: erases a member's metadata; needs no daemon.
+//! `weft wipe`: erases the metadata of a member, or the labels of a disk of a weft file system; needs
+//! no daemon.
 //!
 //! A disk in use by any program cannot be opened for writing. Only remote disks have no such claim:
 //! for those, the daemon of this runtime directory is asked.
@@ -9,10 +10,17 @@ use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::thread;
+use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_fs::{BLOCK_BYTES, Label};
 
 use crate::cli::WipeArgs;
 use crate::control::client::Client;
 use crate::runtime_dir::RuntimeDir;
+
+/// Bytes at the start of a disk of a weft file system, before its metadata.
+const FILE_SYSTEM_HEAD_BYTES: u64 = 64 << 10;
+/// Bytes at its end, after its data.
+const FILE_SYSTEM_END_BYTES: u64 = 3 * BLOCK_BYTES;
 
 /// The result for a disk.
 struct Wiped {
@@ -42,7 +50,12 @@ pub fn wipe(
         }
         for (disk, wiped) in &disks {
             if force && wiped.what.is_some() {
-                weft_array::wipe(&**disk, zero).await.map_err(|e| Failure::new(e.to_string()))?;
+                let holds = contents(&**disk).await.map_err(|e| Failure::new(e.to_string()))?;
+                let wiped = match holds {
+                    Some(Contents::Foreign(_)) => wipe_file_system(&**disk, zero).await,
+                    _ => weft_array::wipe(&**disk, zero).await,
+                };
+                wiped.map_err(|e| Failure::new(e.to_string()))?;
             }
         }
         Ok(disks.into_iter().map(|(_, wiped)| wiped).collect::<Vec<_>>())
@@ -81,7 +94,7 @@ pub fn wipe(
 }
 
 /// What can be erased on a disk.
-async fn erasable(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<String>, Failure> {
+async fn erasable(disk: &dyn Disk, zero: bool) -> Result<Option<String>, Failure> {
     let name = &disk.info().name;
     match contents(disk).await.map_err(|e| Failure::new(e.to_string()))? {
         None => Ok(None),
@@ -92,10 +105,30 @@ async fn erasable(disk: &dyn weft_disk::Disk, zero: bool) -> Result<Option<Strin
         // Only a former member of an array has such data without a label.
         Some(Contents::Unrecognised { .. }) => Ok(None),
         Some(what @ Contents::Foreign(_)) => {
+            match Label::read(disk).await {
+                Ok(None) => {}
+                Ok(Some(label)) => {
+                    return Ok(Some(format!("a disk of the weft file system {}", label.name)));
+                }
+                // Of another version, or the disk has shrunk.
+                Err(error) => return Ok(Some(format!("{what} ({error})"))),
+            }
             Err(Failure::new(format!("{name} holds {what}, and is not a member of a weft array"))
                 .hint(format!("`wipefs -a {name}` erases it; nothing was changed")))
         }
     }
+}
+
+/// Erases both copies of the label of a weft file system and what lies between it and the metadata,
+/// or with `all` everything. Durable on return.
+async fn wipe_file_system(disk: &dyn Disk, all: bool) -> Result<(), DiskError> {
+    let size = disk.info().size_bytes & !(BLOCK_BYTES - 1);
+    let durable = WriteOpts { fua: true, ..WriteOpts::MAINTENANCE };
+    let head = if all { size } else { FILE_SYSTEM_HEAD_BYTES.min(size) };
+    let end = size.saturating_sub(FILE_SYSTEM_END_BYTES);
+    disk.write_zeroes(end, size - end, durable).await?;
+    disk.write_zeroes(0, head, durable).await?;
+    disk.flush().await
 }
 
 fn refuse_served(places: &[String], dir: impl FnOnce() -> Result<RuntimeDir, Failure>) -> Outcome {

@@ -297,13 +297,21 @@ fn choose(fit: Option<FitName>, volumes: &Volumes, target_bytes: u64) -> Fit {
     }
 }
 
-/// Refuses a member of an array: nothing may write to it behind the array's back.
+/// Refuses a member of an array, and a disk of a weft file system: nothing may write to them behind
+/// their backs.
 async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
     let name = &disk.info().name;
     let report = weft_array::examine(disk).await;
     let report = report.map_err(|e| Failure::new(format!("{name}: {e}")))?;
     match report.label {
-        LabelReport::None { .. } => Ok(()),
+        LabelReport::None { .. } => match weft_fs::Label::read(disk).await {
+            Ok(Some(label)) => {
+                let what = format!("{name} is a disk of the weft file system {}", label.name);
+                Err(Failure::new(format!("{what}; nothing was written"))
+                    .hint("choose another target; `weft wipe` erases the disk for other uses"))
+            }
+            _ => Ok(()),
+        },
         _ => Err(Failure::new(format!("{name} is a member of an array; nothing was written"))
             .hint("replay to the array itself: `weft status` prints its NBD URI")),
     }
