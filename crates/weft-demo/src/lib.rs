@@ -32,7 +32,7 @@ const MEMBERS: usize = 7;
 const DATA_UNITS: u64 = 4;
 /// Metadata and rounding of a member.
 const OVERHEAD_BYTES: u64 = 32 << 20;
-/// The first rebuild is limited to this rate on each disk; otherwise it would end before it is
+/// The rebuild is limited to this rate on each disk; otherwise it would end before it is
 /// seen.
 const SHOWN_RATE: &str = "48M";
 
@@ -128,18 +128,17 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
     scene.tell(&format!("{} files, {} stored", stored.len(), size::show(bytes)));
     scene.weft(&["status", "demo"])?;
 
-    scene.say("All files are read back, with that disk missing.");
+    scene.say("A second disk fails. All files are read back, with both missing.");
+    scene.weft(&["fail", "demo", "d5"])?;
+    scene.weft(&["status", "demo"])?;
     compare(&scene, &mut store, &stored, json)?;
 
-    scene.say("A spare is added, and the lost data is rebuilt onto it.");
+    scene.say("Two spares are added, and the lost data is rebuilt onto them.");
     scene.weft(&["throttle", "demo", "--max", SHOWN_RATE])?;
     scene.weft(&["add", "demo", "spare0", "--size", &size])?;
+    scene.weft(&["add", "demo", "spare1", "--size", &size])?;
     scene.weft(&["rebuild", "demo"])?;
     scene.weft(&["throttle", "demo", "--max", "unlimited"])?;
-
-    scene.say("Another disk fails, and is replaced.");
-    scene.weft(&["fail", "demo", "d5"])?;
-    scene.weft(&["replace", "demo", "d5", "spare1", "--size", &size])?;
 
     scene.say("A scrub checks every stripe: does all redundancy match the data?");
     scene.weft(&["scrub", "demo"])?;
@@ -160,7 +159,7 @@ pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
         }))?;
     }
     scene.say(&format!(
-        "Two disks failed, and no byte was lost: {} files, {}, all intact. ({})",
+        "Two disks failed at once, and no byte was lost: {} files, {}, all intact. ({})",
         stored.len(),
         size::show(bytes),
         size::show_duration(seconds)

@@ -25,7 +25,8 @@ fn it_loses_two_disks_and_no_byte_and_leaves_nothing() {
     let dir = common::text(&bench.path("scene"));
     let said = bench.weft(&["demo", "--tree", &tree, "--limit", "4M", "--dir", &dir]);
     assert!(said.contains("60 files, every checksum matches"), "{said}");
-    assert!(said.contains("Two disks failed, and no byte was lost"), "{said}");
+    assert!(said.contains("demo: CANNOT LOSE ANOTHER DISK · degraded"), "{said}");
+    assert!(said.contains("Two disks failed at once, and no byte was lost"), "{said}");
     assert!(!bench.path("scene").exists(), "the scene is still there");
 }
 
