@@ -62,11 +62,19 @@ fn cannot_reserve(path: &Path, error: &io::Error) -> Failure {
 pub fn require(member: &str) -> Outcome {
     match Place::of(member) {
         Place::Path(path) if !member.contains("://") && !path.exists() => {
-            Err(Failure::new(format!("{member}: no such file or device"))
-                .hint("check the name, or create a file with `--size 10G`"))
+            let failure = Failure::new(format!("{member}: no such file or device"));
+            Err(match is_device_name(&path) {
+                true => failure.hint("check the name: `lsblk` lists block devices"),
+                false => failure.hint("check the name, or create a file with `--size 10G`"),
+            })
         }
         _ => Ok(()),
     }
+}
+
+/// Whether `path` would be a device: a file created there would be in memory only.
+fn is_device_name(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
 /// Files created for members; removed again on drop unless kept.
@@ -86,6 +94,11 @@ impl NewFiles {
                 _ => failure,
             }
         };
+        if is_device_name(path) && !path.exists() {
+            return Err(Failure::new(format!("{}: no such device", path.display())).hint(
+                "check the name: `lsblk` lists block devices; files are not created in /dev",
+            ));
+        }
         match OpenOptions::new().write(true).create_new(true).mode(MEMBER_MODE).open(path) {
             Ok(file) => {
                 self.0.push(path.to_owned());

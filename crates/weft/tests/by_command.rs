@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::Bench;
 
 fn served(name: &str) -> Bench {
@@ -147,5 +149,45 @@ fn a_pause_is_shown_and_explained() {
     bench.weft(&["rebuild", "t"]);
     assert_eq!(bench.status("t")["state"], "healthy");
     assert!(!bench.weft(&["status", "t"]).contains("PAUSED"));
+    bench.terminate();
+}
+
+#[test]
+fn growing_says_how_many_spares_it_takes_and_can_be_followed() {
+    let mut bench = Bench::new("growing");
+    let create = ["create", "t", "--code", "raid5", "--spares", "2", "--size", "48M"];
+    let disks = ["--head-room", "1M", "d0", "d1", "d2", "d3", "d4"];
+    bench.weft(&[&create[..], &disks].concat());
+    bench.serve(&["."]);
+    let said = bench.refused(&["grow", "t"], 1);
+    assert!(said.contains("t has 2 spares") && said.contains("--add N"), "{said}");
+    assert_eq!(bench.status("t")["spares"].as_array().map(Vec::len), Some(2));
+    bench.weft(&["rebuild", "t", "pause"]);
+    bench.weft(&["grow", "t", "--add", "1", "--no-wait"]);
+    let said = bench.refused(&["grow", "t"], 1);
+    assert!(said.contains("a reshape of t is running"), "{said}");
+    assert!(said.contains("weft reshape t --wait"), "{said}");
+    bench.weft(&["rebuild", "t", "resume"]);
+    bench.weft(&["reshape", "t", "--wait"]);
+    let status = bench.status("t");
+    assert_eq!(
+        (&status["reshaping"], status["spares"].as_array().map(Vec::len)),
+        (&false.into(), Some(1))
+    );
+    let said = bench.weft(&["reshape", "t", "--wait"]);
+    assert!(said.contains("no reshape of t is running"), "{said}");
+    bench.terminate();
+}
+
+#[test]
+fn a_device_that_is_not_there_is_not_made() {
+    let mut bench = served("no-device");
+    for args in
+        [&["add", "t", "/dev/weft-none"][..], &["add", "t", "/dev/weft-none", "--size", "8M"]]
+    {
+        let said = bench.refused(args, 1);
+        assert!(said.contains("lsblk") && !said.contains("create a file"), "{said}");
+        assert!(!Path::new("/dev/weft-none").exists(), "a file was made");
+    }
     bench.terminate();
 }

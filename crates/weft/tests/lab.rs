@@ -48,6 +48,8 @@ fn what_cannot_be_run_is_said() {
         let said = bench.refused(args, code);
         assert!(said.contains(why), "weft {args:?} should say `{why}`, but says\n{said}");
     }
+    let said = bench.refused(&["lab", "report", "fig99", "--out", "page.html"], 2);
+    assert!(!bench.path("page.html").exists(), "an empty page is left: {said}");
 }
 
 /// Opens a page in Chromium; the document as it stands then, and what the browser logged.

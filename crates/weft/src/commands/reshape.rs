@@ -49,6 +49,9 @@ pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if args.back {
         return turn_back(&mut client, &array, args.how.no_wait, json);
     }
+    if args.wait {
+        return follow(&mut client, &array, dir, json);
+    }
     let request = Request::Reshape {
         array: array.clone(),
         code: args.code.clone(),
@@ -119,6 +122,23 @@ fn carry_out(
             outln!("the disks removed are spares now: `weft remove {array} DISK` takes one out");
         }
     }
+    Ok(())
+}
+
+/// `weft reshape --wait`.
+fn follow(client: &mut Client, array: &str, dir: &RuntimeDir, json: bool) -> Outcome {
+    let was_running = client.status_of(array)?.status.reshaping;
+    if was_running {
+        check_end(array, &report::follow::reshape(client, array, json)?)?;
+    }
+    if json {
+        return output::answer(&json!({ "done": true }));
+    }
+    if was_running {
+        outln!("done");
+        return show_users(client, array, dir);
+    }
+    outln!("no reshape of {array} is running");
     Ok(())
 }
 

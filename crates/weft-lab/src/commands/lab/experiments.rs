@@ -66,8 +66,13 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     let out = &args.out;
     let failed = |e| Failure::new(format!("cannot write {}: {e}", out.display()));
     // Checked before the work, which may take an hour.
+    let is_new = !out.exists();
     OpenOptions::new().append(true).create(true).open(out).map_err(failed)?;
-    let figures = figures(&args.names, &args.runs, json)?;
+    let figures = figures(&args.names, &args.runs, json).inspect_err(|_| {
+        if is_new {
+            let _ = fs::remove_file(out);
+        }
+    })?;
     fs::write(out, html(&figures)).map_err(failed)?;
     let plots: usize = figures.iter().map(|figure| figure.panels.len()).sum();
     if let Some(dir) = &args.png {
