@@ -18,7 +18,9 @@
 use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -117,6 +119,17 @@ pub fn visible(text: &str) -> Cow<'_, str> {
         c => c.to_string(),
     };
     text.chars().map(escape).collect::<String>().into()
+}
+
+/// The same for a name that need not be text: bytes that are not UTF-8 are shown as `\xff`.
+#[must_use]
+pub fn visible_path(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        text.push_str(&visible(chunk.valid()));
+        text.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+    }
+    text
 }
 
 /// Prints a line on standard output if that can be written.

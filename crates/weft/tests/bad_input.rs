@@ -98,13 +98,17 @@ fn serve_refuses_what_is_no_array() {
 
 #[test]
 fn a_damaged_or_unknown_superblock_is_not_touched() {
-    let bench = Bench::new("damaged");
+    let mut bench = Bench::new("damaged");
     bench.members(2, 8 << 20);
     bench.weft(&["create", "t", "--code", "raid1", "d0", "d1"]);
     let file = fs::File::options().write(true).open(bench.path("d0")).expect("a member");
     file.write_all_at(&[0x55; 64], 16).expect("damage the label");
     drop(file);
-    refused(&bench, &["serve", "d0", "d1"], 1, "d0");
+    let before = contents(&bench);
+    bench.serve_waiting(&["d0", "d1"]);
+    bench.wait_for_log("d0 is not used");
+    bench.terminate();
+    assert!(before == contents(&bench), "a member was changed");
     refused(&bench, &["examine", "d0"], 1, "d0");
 }
 

@@ -14,7 +14,7 @@ use weft_array::superblock::{SlotState, disk_hint, read_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::Failure;
-use weft_cli::output::visible;
+use weft_cli::output::visible_path;
 
 use crate::control::protocol::UnusedDisk;
 
@@ -211,7 +211,7 @@ async fn unnameable(opener: &Opener, folder: &Path) -> Vec<UnusedDisk> {
         if let Ok(None) = read_superblock(&*disk).await {
             continue;
         }
-        let shown = visible(&path.display().to_string()).into_owned();
+        let shown = visible_path(&std::path::absolute(&path).unwrap_or(path));
         let failure = Failure::new("it is a member, but its name is not UTF-8")
             .hint("rename it: the disks store member names as text");
         found.push(unused(&shown, &failure, true));

@@ -77,6 +77,14 @@ impl Bench {
         self.daemon = Some(daemon);
     }
 
+    /// Starts `weft serve ARGS`, which serves nothing yet: it waits for members.
+    pub fn serve_waiting(&mut self, args: &[&str]) {
+        let log = File::create(self.path("serve.log")).expect("a file for the log");
+        let mut serve = self.command(&["serve"]);
+        self.daemon = Some(Process::spawn(serve.args(args).stderr(log)));
+        self.wait_for_log("waiting for the missing members");
+    }
+
     /// The daemon's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
