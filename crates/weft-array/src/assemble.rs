@@ -77,7 +77,6 @@ use weft_code::SlotNo;
 use weft_disk::{Bytes, DiskInfo};
 
 use crate::consistency::Consistency;
-use crate::lane::LaneSet;
 use crate::slot::{Slot, SlotEvent};
 use crate::superblock::{
     LeftMeta, Predecessor, Role, SlotState, SpareMeta, Superblock, SuperblockError,
@@ -547,10 +546,11 @@ impl Assembly {
         let mut lost = self.lost.clone();
         lost.sort_by_key(|slot| self.newest.slots[slot.0].state == SlotState::Active);
         for slot in lost {
-            let lanes = self.superblock.slots.iter().flat_map(|meta| Slot::of(meta).lanes());
+            // The superblock on disk still gives a lane to a replacement that is absent.
+            let used = self.superblock.lanes().union(self.newest.lanes());
             let lane = match self.newest.slots[slot.0].state {
                 SlotState::Rebuilding { lane } => Some(lane),
-                _ => lanes.collect::<LaneSet>().first_free(),
+                _ => used.first_free(),
             };
             let Some(lane) = lane else { continue };
             // A crash in the middle of a change may leave a member one behind.

@@ -159,6 +159,24 @@ impl Inner {
         }
     }
 
+    /// A lane for a disk that joins in the poll in which this ends: one that no superblock gives to
+    /// another disk. It may have to become that first, and may be taken from a former member.
+    pub async fn lane_to_join(&self) -> Option<Lane> {
+        let changes = &self.members.changes;
+        loop {
+            if let Some(lane) = self.members.unused_lane() {
+                return Some(lane);
+            }
+            self.check_writable().ok()?;
+            if !changes.is_in_effect(changes.made()) {
+                self.in_effect(changes.made()).await.ok()?;
+                continue;
+            }
+            let lane = self.members.lane_to_give()?;
+            self.change(|change| change.forget_left(lane)).await.ok()?;
+        }
+    }
+
     /// Writes superblocks until all changes are in effect, or the array is broken.
     async fn commit_changes(&self) {
         let changes = &self.members.changes;
@@ -181,6 +199,8 @@ impl Inner {
                 return;
             }
             let round = self.members.commit(turn).await;
+            // In the same poll: a lane that is free now may be taken next.
+            self.map.end_absence_outside(self.members.used_lanes());
             let complete = round.is_complete();
             if !self.take_out_all(round.refusals) {
                 return;

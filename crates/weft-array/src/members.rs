@@ -61,6 +61,9 @@ pub(crate) struct Members {
     writing: RefCell<Option<Predecessor>>,
     /// The last superblock written, if it did not take effect.
     without_effect: RefCell<Option<Rc<Superblock>>>,
+    /// The lanes that a superblock gives to a member and that may still count after a crash: the one
+    /// in effect, the one being written, and those written since without effect.
+    lanes_on_disk: Cell<LaneSet>,
     /// Whether any slot has a second disk.
     any_second: Cell<bool>,
     /// Members that became spares by a change that is not in effect: they could become active again.
@@ -71,9 +74,11 @@ pub(crate) struct Members {
 
 impl Members {
     /// `in_effect` is the superblock in effect: its active members count when some are lost.
+    /// `lanes_on_disk` are the lanes that the superblocks on disk give to members.
     pub fn new(
         superblock: Superblock,
         in_effect: Predecessor,
+        lanes_on_disk: LaneSet,
         disks: Vec<Option<Rc<dyn Disk>>>,
         replacements: Vec<Option<Rc<dyn Disk>>>,
         spares: Vec<Spare>,
@@ -103,6 +108,7 @@ impl Members {
             changes: Changes::default(),
             turn: Semaphore::new(1),
             incomplete: Cell::default(),
+            lanes_on_disk: Cell::new(lanes_on_disk),
             any_second: Cell::new(false),
             released: RefCell::default(),
             any_rotational: Cell::new(false),
@@ -198,17 +204,29 @@ impl Members {
         self.rebuilding().iter().all(|(slot, _)| self.state(*slot) == SlotState::Active)
     }
 
-    /// A lane of the region map for a joining disk. If none is free, it is taken from a former
-    /// member, which then has to be rebuilt completely if it comes back.
-    pub fn free_lane(&self) -> Option<Lane> {
-        let of_left = || self.places.iter().find_map(|place| place.slot.get().lane_to_give());
-        self.unused_lane().or_else(of_left)
+    /// The lanes of the region map that are in use: by a slot, or by a superblock that may count
+    /// after a crash. Such a crash finds the marks of the lane, which must still say what its member
+    /// lacks: until a superblock without it is in effect, they belong to that member.
+    pub fn used_lanes(&self) -> LaneSet {
+        let lanes = self.places.iter().flat_map(|place| place.slot.get().lanes());
+        lanes.collect::<LaneSet>().union(self.lanes_on_disk.get())
     }
 
     /// A lane of the region map that is not in use.
     pub fn unused_lane(&self) -> Option<Lane> {
-        let used: LaneSet = self.places.iter().flat_map(|place| place.slot.get().lanes()).collect();
-        used.first_free()
+        self.used_lanes().first_free()
+    }
+
+    /// A lane that can be taken from a former member, which then has to be rebuilt completely if it
+    /// comes back.
+    pub fn lane_to_give(&self) -> Option<Lane> {
+        self.places.iter().find_map(|place| place.slot.get().lane_to_give())
+    }
+
+    /// Whether a joining disk can get a lane, perhaps after changes have taken effect.
+    pub fn has_lane_to_join(&self) -> bool {
+        let lanes = self.places.iter().flat_map(|place| place.slot.get().lanes());
+        lanes.collect::<LaneSet>() != LaneSet::ALL || self.lane_to_give().is_some()
     }
 
     /// The disk to which the rebuild of `slot` writes.
@@ -327,8 +345,8 @@ impl Members {
         assert!(self.apply(slot, SlotEvent::Join { lane }), "slot {slot} can take no disk");
     }
 
-    /// A disk takes `lane`: the former member of that lane, if any, has to be rebuilt completely.
-    pub fn forget_left(&self, lane: Lane) {
+    /// The former member of `lane`, if any, has to be rebuilt completely.
+    fn forget_left(&self, lane: Lane) {
         for slot in self.slots() {
             if self.slot(slot).left().is_some_and(|left| left.lane == lane) {
                 self.apply(slot, SlotEvent::Forget);

@@ -206,7 +206,9 @@ async fn open(
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
     let in_effect = Predecessor { seq: in_effect.seq, active: in_effect.active_members() };
-    let members = Members::new(superblock, in_effect, in_slots, replacements, waiting);
+    let lanes_on_disk = assembly.newest.lanes().union(superblock.lanes());
+    let members =
+        Members::new(superblock, in_effect, lanes_on_disk, in_slots, replacements, waiting);
     Ok(Rc::new_cyclic(|me| Inner {
         rt: rt.clone(),
         clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },

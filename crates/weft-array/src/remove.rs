@@ -58,9 +58,6 @@ impl Array {
         if !members.missing().contains(&slot) {
             return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
         }
-        if let Some(left) = members.slot(slot).left() {
-            self.0.map.end_absence(left.lane);
-        }
         self.0.change(|change| change.forget(slot)).await
     }
 }

@@ -26,6 +26,7 @@ mod fua_with_failure;
 mod hostile;
 mod hung_disks;
 mod jobs;
+mod lane_reuse;
 mod latency_target;
 mod log_flushes;
 mod members;

@@ -76,6 +76,7 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         // A stop waits until this has ended: it writes to the members.
         let _running = self.budget.acquire(1).await;
+        let lane = self.lane_to_join().await;
         self.check_writable()?;
         self.check_settled()?;
         self.check_replaceable(slot)?;
@@ -83,7 +84,7 @@ impl Inner {
         if self.members.state(slot) != SlotState::Active {
             return Err(refused("the member failed meanwhile: add the disk as a spare"));
         }
-        let lane = self.members.free_lane().ok_or_else(|| {
+        let lane = lane.ok_or_else(|| {
             refused(
                 "too many members are being rebuilt or copied: wait until one of them has finished",
             )
@@ -91,7 +92,6 @@ impl Inner {
         let disk = spare.disk.clone();
         // In one poll: regions written so far are stale on the new disk, and regions first written
         // later go to both.
-        self.members.forget_left(lane);
         self.members.join(slot, spare, lane);
         if let Err(cause) = self.map.start_lane(self, lane).await {
             self.take_second(slot, &disk);

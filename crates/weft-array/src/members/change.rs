@@ -80,6 +80,12 @@ impl Change<'_> {
         }
     }
 
+    /// The former member of `lane` has to be rebuilt completely if it comes back: another disk gets
+    /// the lane once this is in effect.
+    pub fn forget_left(&self, lane: Lane) {
+        self.0.forget_left(lane);
+    }
+
     /// Adds slots with these disks, which begin with nothing.
     pub fn add_slots(&self, disks: Vec<Spare>) {
         self.0.add_slots(disks);

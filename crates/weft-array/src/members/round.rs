@@ -93,11 +93,14 @@ impl Members {
         let (seq, active) = (superblock.seq, superblock.active_members());
         let of_round = Predecessor { seq, active };
         *self.writing.borrow_mut() = Some(of_round.clone());
+        let lanes = superblock.lanes();
+        self.lanes_on_disk.set(self.lanes_on_disk.get().union(lanes));
         let mut refusals = self.catch_up(&superblock).await;
         refusals.extend(write_to(listed, &superblock).await);
         *self.writing.borrow_mut() = None;
         let without_effect = if refusals.is_empty() {
             *self.in_effect.borrow_mut() = of_round;
+            self.lanes_on_disk.set(lanes);
             self.forget_replaced(&superblock);
             let still_active = superblock.active_members();
             self.released.borrow_mut().retain(|(_, member, _)| still_active.contains(&member.id));

@@ -20,7 +20,7 @@
 //! others have zeros.
 
 use super::{MapError, MapStore, RegionMap, UNSETTLED};
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneSet};
 use crate::region_map::RegionNo;
 
 impl RegionMap {
@@ -50,6 +50,12 @@ impl RegionMap {
     /// stale, or its data is of no use any more.
     pub fn end_absence(&self, lane: Lane) {
         self.absent.set(self.absent.get().without(lane));
+    }
+
+    /// Stops marking what the members of all lanes miss that are not among `used`: no superblock
+    /// that may count after a crash takes them back.
+    pub fn end_absence_outside(&self, used: LaneSet) {
+        self.absent.set(self.absent.get().intersection(used));
     }
 
     /// Marks a region for absent members because its bytes are about to change outside a write.

@@ -34,7 +34,7 @@ impl Inner {
             self.retire_all().await;
             let Some(spare) = self.take_ready_spare().await else { break };
             // Another operation may have taken the lane for a replacement meanwhile.
-            let Some(lane) = self.members.free_lane() else {
+            let Some(lane) = self.lane_to_join().await else {
                 drop(self.change(|change| change.add_spare(spare)));
                 break;
             };
@@ -43,7 +43,6 @@ impl Inner {
                 drop(self.change(|change| change.add_spare(spare)));
                 continue;
             }
-            self.members.forget_left(lane);
             self.join(slot, lane, spare, Joining::New).await;
             taken = true;
         }
@@ -53,7 +52,7 @@ impl Inner {
     /// Whether a spare is ready, and there is a slot and a lane for it.
     pub(in crate::jobs) fn can_take_spare(&self) -> bool {
         let members = &self.members;
-        members.spares.any_ready() && !members.missing().is_empty() && members.free_lane().is_some()
+        members.spares.any_ready() && !members.missing().is_empty() && members.has_lane_to_join()
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.
@@ -89,8 +88,9 @@ impl Inner {
         if !self.members.holds(slot, &spare.disk) {
             return false;
         }
-        if let Some(left) = self.members.slot(slot).left() {
-            self.map.end_absence(left.lane);
+        // Of another member than this one, what it misses is marked until that no longer counts.
+        if how == Joining::Back {
+            self.map.end_absence(lane);
         }
         if self.change(|change| change.publish(slot)).await.is_err() {
             return false;

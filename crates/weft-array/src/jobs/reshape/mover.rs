@@ -483,9 +483,6 @@ impl<'a> Mover<'a> {
             if let Some(log) = &array.log {
                 log.forget_ring(slot);
             }
-            if let Some(left) = array.members.slot(slot).left() {
-                array.map.end_absence(left.lane);
-            }
             // It is undone if another member fails at the same time.
             loop {
                 array.change(|change| change.release(slot)).await?;
