@@ -115,6 +115,8 @@ pub struct Assembly {
     pub spares: Vec<usize>,
     /// Slots whose members are missing.
     pub lost: Vec<SlotNo>,
+    /// Slots whose members were found, but have become too short: what they held is lost.
+    pub shrunk: Vec<SlotNo>,
     /// Former members that are back with their data: slot and index of the found disk. They lack
     /// the regions marked in the lane of their slot.
     pub returning: Vec<(SlotNo, usize)>,
@@ -260,6 +262,7 @@ pub fn decide(
         replacements: vec![None; newest.slots.len()],
         spares: Vec::new(),
         lost: Vec::new(),
+        shrunk: Vec::new(),
         returning: Vec::new(),
         unused: Vec::new(),
         needs_recovery: !newest.clean,
@@ -273,9 +276,15 @@ pub fn decide(
     };
     let mut before_found = 0;
     for (index, own) in members {
+        let disk = &found[index].disk;
+        if let Role::Slot(slot, _) = newest.role_of(own.self_id)
+            && disk.size_bytes < newest.member_bytes()
+        {
+            assembly.shrunk.push(slot);
+        }
         let had_a_say = newest.succeeds.as_ref().is_some_and(|before| was_active(own, before));
         before_found += usize::from(had_a_say);
-        match place(&newest, own, &found[index].disk) {
+        match place(&newest, own, disk) {
             Ok(role @ (Role::Slot(slot, _) | Role::Replacement(slot))) => {
                 let is_replacement = matches!(role, Role::Replacement(_));
                 let places =
@@ -301,7 +310,7 @@ pub fn decide(
     unused.sort_by_key(|unused| unused.index);
     assembly.unused = unused;
     assembly.judge(found, before_found, force_degraded, survives)?;
-    assembly.remember_absent();
+    assembly.remember_absent(found);
     Ok(assembly)
 }
 
@@ -536,14 +545,24 @@ impl Assembly {
     }
 
     /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
-    /// if the array was started by force: they may then hold data that the others lack.
-    fn remember_absent(&mut self) {
+    /// if the array was started by force: they may then hold data that the others lack. Nor if a
+    /// member was found that has lost its superblocks, or cannot be read: it may be any of them.
+    fn remember_absent(&mut self, found: &[Found]) {
+        let is_damaged = |found: &Found| match &found.superblock {
+            Ok(_) => false,
+            Err(SuperblockError::Disk(error)) => !error.keeps_contents(),
+            Err(_) => true,
+        };
+        if found.iter().any(is_damaged) {
+            return;
+        }
         let reshaped = self.superblock.reshape.is_some();
         if self.forced || self.superblock.consistency == Consistency::None || reshaped {
             return;
         }
         // A member that was being rebuilt keeps its lane, which tells what it lacks.
         let mut lost = self.lost.clone();
+        lost.retain(|slot| !self.shrunk.contains(slot));
         lost.sort_by_key(|slot| self.newest.slots[slot.0].state == SlotState::Active);
         for slot in lost {
             // The superblock on disk still gives a lane to a replacement that is absent.

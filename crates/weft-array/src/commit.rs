@@ -90,6 +90,24 @@ fn is_malformed(error: &DiskError) -> bool {
     error.kind == DiskErrorKind::Invalid && error.source.raw_os_error().is_none()
 }
 
+/// Whether a member that leaves still holds what was written to it, so that it may come back with
+/// that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// It does, as far as is known.
+    Kept,
+    /// What it holds may be lost: it is rebuilt completely if it comes back.
+    Lost,
+}
+
+impl Trust {
+    /// That in a disk which failed with this error. A disk that answers with errors may have lost
+    /// more than the sectors asked for.
+    pub fn after(error: &DiskError) -> Self {
+        if error.keeps_contents() { Self::Kept } else { Self::Lost }
+    }
+}
+
 impl Committer for Inner {
     fn start_commit(&self) {
         let changes = &self.members.changes;
@@ -298,15 +316,15 @@ impl Inner {
         if is_malformed(error) {
             return self.set_broken(SlotSet::new(), &error.to_string());
         }
-        self.exclude(slot, disk, &error.to_string()).await;
+        self.exclude(slot, disk, &error.to_string(), Trust::after(error)).await;
     }
 
     /// As [`Inner::member_failed`], for any cause.
-    pub async fn exclude(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str) {
+    pub async fn exclude(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str, trust: Trust) {
         while self.must_wait_before_removing(slot, disk) {
             self.members.changes.progress().await;
         }
-        self.take_out(slot, disk, cause);
+        self.take_out(slot, disk, cause, trust);
         // Callers that rely on it check for themselves whether the array is broken.
         let _ = self.settled().await;
     }
@@ -374,7 +392,7 @@ impl Inner {
     /// Removes a failed disk in memory, unless that has happened already. If it is one failure too
     /// many, the array is broken instead. Requests in progress on the disk end now, however long
     /// the disk itself would take: their waiters hold locks, log space and memory that others need.
-    fn take_out(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str) {
+    fn take_out(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str, trust: Trust) {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();
         if self.members.holds(slot, disk) {
@@ -396,7 +414,7 @@ impl Inner {
         if self.broken.borrow().is_some() || self.would_lose_data(slot) {
             return self.set_broken(SlotSet::one(slot), &cause);
         }
-        self.empty_slot(slot);
+        self.empty_slot(slot, trust);
         disk.sever(&cause);
         self.events.emit(Event::MemberFailed { slot, disk: name, cause });
     }
@@ -406,7 +424,7 @@ impl Inner {
         for (slot, disk, error) in failed {
             match error {
                 SuperblockError::Disk(error) if !is_malformed(&error) => {
-                    self.take_out(slot, &disk, &error.to_string())
+                    self.take_out(slot, &disk, &error.to_string(), Trust::after(&error));
                 }
                 // No member is at fault, and nothing was written: the superblocks on the members
                 // are valid.
@@ -428,7 +446,7 @@ impl Inner {
     }
 
     /// Empties a slot in memory, or gives it to the replacement of its member.
-    pub fn empty_slot(&self, slot: SlotNo) {
+    pub fn empty_slot(&self, slot: SlotNo, trust: Trust) {
         let was = self.members.slot(slot);
         if matches!(was, Slot::ReplacementStaged { .. })
             && let Some(staged) = self.members.second_disk(slot)
@@ -446,7 +464,9 @@ impl Inner {
         }
         self.members.remove(self, |removal| {
             removal.lose(slot);
-            self.remember_member(removal, slot, was);
+            if trust == Trust::Kept {
+                self.remember_member(removal, slot, was);
+            }
         });
         // What a crash interrupted may read as old or new, by the members that are asked.
         if self.map.resync_count() > 0 {

@@ -7,6 +7,7 @@ use weft_disk::{Disk, Extent};
 use weft_rt::{Buf, Frozen, Nanos};
 
 use crate::array::Inner;
+use crate::commit::Trust;
 use crate::error::ArrayError;
 use crate::events::{Event, Subscription};
 use crate::maintenance::experiment::Experiment;
@@ -180,7 +181,7 @@ impl Array {
         let refused = || ArrayError::Refused(format!("slot {slot} {without}"));
         let disk = disk.ok_or_else(refused)?;
         self.await_failable(slot, &disk).await?;
-        self.0.exclude(slot, &disk, "failed by command").await;
+        self.0.exclude(slot, &disk, "failed by command", Trust::Kept).await;
         self.0.check_whole()
     }
 
@@ -284,7 +285,7 @@ impl Array {
         // Spares are taken last in, first out: this disk is next.
         let added = self.0.change(|change| change.add_spare(spare));
         if let Some(old) = &old {
-            self.0.exclude(slot, old, "failed by command").await;
+            self.0.exclude(slot, old, "failed by command", Trust::Kept).await;
         }
         added.await?;
         self.0.jobs.wake();

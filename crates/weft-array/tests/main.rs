@@ -29,6 +29,7 @@ mod jobs;
 mod lane_reuse;
 mod latency_target;
 mod log_flushes;
+mod lost_contents;
 mod member_image;
 mod members;
 mod memory;

@@ -42,6 +42,9 @@ pub enum DiskErrorKind {
     Medium,
     /// The disk is gone, or its owner has given it up.
     Gone,
+    /// The disk has become shorter than it was when it was opened. What it held may be lost: also
+    /// before its new end, if it was longer again in between.
+    Shrunk,
     /// It did not answer within its time limit, and is not asked any more. What it was asked may
     /// still be carried out.
     TimedOut,
@@ -79,6 +82,13 @@ impl DiskError {
     pub fn new(disk: &str, op: DiskOp, offset: u64, len: u64, source: io::Error) -> Self {
         let (kind, disk) = (kind_of(op, &source), disk.to_owned());
         Self(Box::new(DiskFailure { disk, op, offset, len, kind, source }))
+    }
+
+    /// Whether the disk still holds what it held, as far as the error tells: it could not be reached
+    /// or had no room. After any other error its contents are in doubt.
+    pub fn keeps_contents(&self) -> bool {
+        use DiskErrorKind::{Gone, NoSpace, TimedOut};
+        matches!(self.kind, Gone | NoSpace | TimedOut)
     }
 
     /// Whether there was no room below the disk: it works otherwise.

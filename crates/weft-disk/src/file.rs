@@ -11,6 +11,12 @@
 //! and one that another program has locked are in use, too; a write-protected device is refused
 //! before anything relies on it.
 //!
+//! **Its size.** A file that becomes shorter under a running program has lost what it held behind its
+//! new end; a write there would make it longer again, with a hole that reads as zeros. So the size is
+//! looked at before each write and after each read, and once it was too small every request fails
+//! ([`DiskErrorKind::Shrunk`]). Of a block device, which no write makes longer, it is looked at when a
+//! request fails.
+//!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
 //! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
 //! and a call in place is far faster: 4 KiB at depth 1 on tmpfs, 14 k requests a second by the ring
@@ -31,7 +37,9 @@ use rustix::io::ReadWriteFlags;
 use weft_rt::ring::{Fd, RWF_DSYNC, Ring};
 use weft_rt::{Buf, Frozen};
 
-use crate::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
+use crate::{
+    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
+};
 
 /// How requests are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +79,10 @@ pub struct FileDisk {
     fd: Fd,
     io_mode: IoMode,
     direct: bool,
+    /// Whether it is a regular file.
+    is_file: bool,
+    /// It was seen to be shorter than when it was opened.
+    shrunk: Cell<bool>,
     zeroing: Cell<zero::Way>,
     can_discard: Cell<bool>,
 }
@@ -99,7 +111,40 @@ impl FileDisk {
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, source: io::Error) -> DiskError {
+        if self.is_shrunk() {
+            return self.shrunk_error(op, offset, len);
+        }
         DiskError::new(&self.info.name, op, offset, len, source)
+    }
+
+    /// Fails if a file has become shorter: a write must not make it longer again, and what was read
+    /// may be the hole that an earlier one left.
+    fn check_size(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        if self.is_file && self.is_shrunk() {
+            return Err(self.shrunk_error(op, offset, len));
+        }
+        Ok(())
+    }
+
+    fn is_shrunk(&self) -> bool {
+        if self.shrunk.get() {
+            return true;
+        }
+        // The position of the open file is of no use to anybody.
+        let size = if self.is_file {
+            rustix::fs::fstat(&self.fd).ok().and_then(|stat| u64::try_from(stat.st_size).ok())
+        } else {
+            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)).ok()
+        };
+        let shrunk = size.is_some_and(|size| size < self.info.size_bytes);
+        self.shrunk.set(shrunk);
+        shrunk
+    }
+
+    fn shrunk_error(&self, op: DiskOp, offset: u64, len: u64) -> DiskError {
+        let mut error = DiskError::new(&self.info.name, op, offset, len, truncated());
+        error.kind = DiskErrorKind::Shrunk;
+        error
     }
 
     /// Refuses what the kernel would refuse, or, without O_DIRECT, wrongly let pass.
@@ -185,7 +230,7 @@ impl Drop for FileDisk {
 fn truncated() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "the file has become shorter than it was when opened",
+        "it has become shorter than it was when opened, and has lost what it held there",
     )
 }
 
@@ -228,7 +273,8 @@ impl Disk for FileDisk {
             }
             let (result, buf) = self.read_all(offset, buf).await;
             let len = buf.len() as u64;
-            (result.map_err(|source| self.error(DiskOp::Read, offset, len, source)), buf)
+            let result = result.map_err(|source| self.error(DiskOp::Read, offset, len, source));
+            (result.and_then(|()| self.check_size(DiskOp::Read, offset, len)), buf)
         })
     }
 
@@ -236,6 +282,7 @@ impl Disk for FileDisk {
         Box::pin(async move {
             self.check_memory(DiskOp::Write, offset, &data)?;
             let len = data.len() as u64;
+            self.check_size(DiskOp::Write, offset, len)?;
             let result = self.write_all(offset, data, opts.fua).await;
             result.map_err(|source| self.error(DiskOp::Write, offset, len, source))
         })
@@ -243,6 +290,7 @@ impl Disk for FileDisk {
 
     fn flush(&self) -> DoneFuture<'_> {
         Box::pin(async move {
+            self.check_size(DiskOp::Flush, 0, 0)?;
             self.sync().await.map_err(|source| self.error(DiskOp::Flush, 0, 0, source))
         })
     }
@@ -250,6 +298,7 @@ impl Disk for FileDisk {
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.info.check(DiskOp::WriteZeroes, offset, len)?;
+            self.check_size(DiskOp::WriteZeroes, offset, len)?;
             let result = self.zero(offset, len, opts.fua).await;
             result.map_err(|source| self.error(DiskOp::WriteZeroes, offset, len, source))
         })
@@ -258,6 +307,7 @@ impl Disk for FileDisk {
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             self.info.check(DiskOp::Discard, offset, len)?;
+            self.check_size(DiskOp::Discard, offset, len)?;
             let result = self.punch(offset, len).await;
             result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
         })

@@ -80,9 +80,10 @@ impl From<DiskError> for VolumeError {
             DiskErrorKind::Invalid => VolumeErrorKind::Invalid,
             DiskErrorKind::NoSpace => VolumeErrorKind::NoSpace,
             DiskErrorKind::Medium => VolumeErrorKind::Unreadable,
-            DiskErrorKind::Gone | DiskErrorKind::TimedOut | DiskErrorKind::Other => {
-                VolumeErrorKind::Failed
-            }
+            DiskErrorKind::Gone
+            | DiskErrorKind::Shrunk
+            | DiskErrorKind::TimedOut
+            | DiskErrorKind::Other => VolumeErrorKind::Failed,
         };
         Self::new(kind, error)
     }

@@ -183,9 +183,47 @@ fn a_file_cut_short_gives_errors_not_stale_bytes() {
             let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
             handle.set_len(8192).expect("cut");
             let (result, buf) = disk.read(4096, Buf::new(8192), Class::User).await;
-            assert!(result.expect_err("cut").to_string().contains("shorter"));
-            assert_eq!(buf.len(), 8192);
+            let error = result.expect_err("cut");
+            assert!(error.to_string().contains("shorter"));
+            assert_eq!((error.kind, buf.len()), (DiskErrorKind::Shrunk, 8192));
         });
+    }
+}
+
+#[test]
+fn a_file_that_lost_its_end_stays_lost() {
+    for io_mode in [IoMode::Ring, IoMode::InPlace] {
+        for first_is_write in [true, false] {
+            let file = Temp::new(env!("CARGO_TARGET_TMPDIR"), "lost-end", MIB);
+            with_ring(async move |ring| {
+                let options = FileOptions { io_mode: Some(io_mode), ..FileOptions::default() };
+                let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
+                let last = MIB - 4096;
+                disk.write(0, pattern(1 << 20, 1), WriteOpts::USER_FUA).await.expect("write");
+                let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+                handle.set_len(8192).expect("cut");
+                // A write behind the new end would leave a hole that reads as zeros.
+                let result = if first_is_write {
+                    disk.write(last, pattern(4096, 2), WriteOpts::USER_FUA).await
+                } else {
+                    // What it reads is still there, and yet the loss is noticed.
+                    disk.read(0, Buf::new(4096), Class::User).await.0
+                };
+                assert_eq!(result.expect_err("cut").kind, DiskErrorKind::Shrunk);
+                assert_eq!(handle.metadata().expect("there").len(), 8192);
+                handle.set_len(MIB).expect("made longer again");
+                let (result, _) = disk.read(last, Buf::new(4096), Class::User).await;
+                assert_eq!(result.expect_err("lost").kind, DiskErrorKind::Shrunk);
+                let results = [
+                    disk.write(0, pattern(4096, 2), WriteOpts::USER).await,
+                    disk.write_zeroes(0, 4096, WriteOpts::USER).await,
+                    disk.discard(0, 4096).await,
+                    disk.flush().await,
+                ];
+                let kinds = results.map(|result| result.expect_err("lost").kind);
+                assert_eq!(kinds, [DiskErrorKind::Shrunk; 4]);
+            });
+        }
     }
 }
 

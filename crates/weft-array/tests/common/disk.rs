@@ -8,7 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
+use weft_disk::{
+    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
+};
 pub use weft_model::Medium;
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Frozen, Nanos, Rt};
@@ -101,6 +103,8 @@ pub enum ReadStep {
 pub struct Faults {
     /// Every operation fails.
     pub gone: Cell<bool>,
+    /// Every operation fails with an error of this kind.
+    pub kind: Cell<Option<DiskErrorKind>>,
     /// `gone` is set after this many more writes.
     pub gone_after_writes: Cell<Option<u64>>,
     /// Sectors that cannot be read until they are written, by number.
@@ -140,6 +144,11 @@ fn first_in(sectors: &RefCell<BTreeSet<u64>>, offset: u64, len: u64) -> Option<u
 }
 
 impl Faults {
+    /// Whether every operation fails.
+    fn fails(&self) -> bool {
+        self.gone.get() || self.kind.get().is_some()
+    }
+
     /// From now on writes that begin in `range` (bytes) are carried out but do not complete, except
     /// for the next `passes`.
     pub fn hold(&self, range: Range<u64>, passes: u64) {
@@ -216,7 +225,10 @@ impl TestDisk {
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, errno: i32) -> DiskError {
-        DiskError::new(&self.info.name, op, offset, len, io::Error::from_raw_os_error(errno))
+        let source = io::Error::from_raw_os_error(errno);
+        let mut error = DiskError::new(&self.info.name, op, offset, len, source);
+        error.kind = self.faults.kind.get().unwrap_or(error.kind);
+        error
     }
 
     fn check(&self, offset: u64, len: u64, aligned: bool) {
@@ -274,16 +286,16 @@ impl TestDisk {
         let full = self.faults.full.get() && is_new;
         let room = self.faults.room.borrow();
         let room = room.as_ref().and_then(|room| room(offset, len, !is_new));
-        if let Some(stored) = room.filter(|_| !self.faults.gone.get()) {
+        if let Some(stored) = room.filter(|_| !self.faults.fails()) {
             medium.abandon(number, |_| stored / SECTOR);
             return Err(self.error(op, offset, len, ENOSPC));
         }
         let dead = first_in(&self.faults.dead_writes, offset, len);
-        if let Some(dead) = dead.filter(|_| !self.faults.gone.get()) {
+        if let Some(dead) = dead.filter(|_| !self.faults.fails()) {
             medium.abandon(number, |_| dead - offset / SECTOR);
             return Err(self.error(op, offset, len, EIO));
         }
-        let errno = match (self.faults.gone.get(), full) {
+        let errno = match (self.faults.fails(), full) {
             (true, _) => Some(ENODEV),
             (_, true) => Some(ENOSPC),
             _ => self.faults.unwritable.borrow().contains(&offset).then_some(EIO),
@@ -316,7 +328,7 @@ impl Disk for TestDisk {
             while class == Class::User && self.faults.reads_at.get() == ReadStep::Start {
                 self.rt.sleep(100_000).await;
             }
-            let errno = if self.faults.gone.get() {
+            let errno = if self.faults.fails() {
                 ENODEV
             } else if first_in(&self.faults.unreadable, offset, len).is_some()
                 || first_in(&self.faults.dead_reads, offset, len).is_some()
@@ -353,7 +365,7 @@ impl Disk for TestDisk {
             let mark = self.medium.borrow().mark();
             self.begin();
             self.rt.sleep(self.delay()).await;
-            if self.faults.gone.get() {
+            if self.faults.fails() {
                 return Err(self.error(DiskOp::Flush, 0, 0, ENODEV));
             }
             self.power.step();
@@ -369,7 +381,7 @@ impl Disk for TestDisk {
             if self.medium.borrow().is_blank(offset, len) {
                 self.begin();
                 self.rt.sleep(self.delay()).await;
-                let gone = self.faults.gone.get();
+                let gone = self.faults.fails();
                 return if gone {
                     Err(self.error(DiskOp::WriteZeroes, offset, len, ENODEV))
                 } else {

@@ -66,6 +66,8 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         fd: Fd::from(fd),
         io_mode: options.io_mode.unwrap_or(default_mode),
         direct,
+        is_file: !block,
+        shrunk: Cell::new(false),
         zeroing: Cell::new(Way::Unknown),
         can_discard: Cell::new(true),
     })

@@ -5,6 +5,9 @@
 //! lane, and only those regions are rebuilt. The order is that of a spare (`spares.rs`): the region
 //! map and the log ring become durable on it; then one change of the superblock gives it the slot.
 //!
+//! A disk that failed with errors of its own, or that has become shorter, may have lost more than it
+//! tells: it is not remembered, and is rebuilt completely.
+//!
 //! Until that change is made, written regions are marked as before, and writes do not go to the
 //! member. So whether its unit of a stripe is lost is the same before and after a crash, on
 //! whichever side of the change the crash falls; log records rely on that (`log.rs`, "Lost units").
@@ -64,6 +67,12 @@ impl Inner {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
         let left = may_return(&self.members.superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
+        if disk.info().size_bytes < self.members.superblock().member_bytes()
+            && let Some(left) = self.members.slot(slot).left()
+        {
+            // What it held behind its end does not come back when it is made longer again.
+            self.change(|change| change.forget_left(left.lane)).await?;
+        }
         self.check_fits(&**disk)?;
         // A stop waits until this has ended: it writes to the members.
         let _running = self.budget.acquire(1).await;

@@ -6,6 +6,7 @@
 //! written from now on goes to the replacement directly.
 
 use crate::array::Inner;
+use crate::commit::Trust;
 use crate::events::Event;
 use crate::lane::Lane;
 use crate::members::Spare;
@@ -73,7 +74,7 @@ impl Inner {
             let job = format!("rebuild of slot {slot}");
             self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
             if self.members.holds(slot, &spare.disk) {
-                self.empty_slot(slot);
+                self.empty_slot(slot, Trust::Kept);
             }
             if how == Joining::New {
                 drop(self.change(|change| change.add_spare(spare.touched())));
