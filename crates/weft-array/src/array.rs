@@ -216,6 +216,16 @@ impl Inner {
         }
     }
 
+    /// As [`Inner::retire_all`], and every ring says so: after a crash, recovery uses none of the
+    /// records made so far. A member whose ring does not take that is excluded; whether that is in
+    /// effect is for the caller to check.
+    pub async fn retire_durably(&self) {
+        let Some(log) = &self.log else { return };
+        self.retire_all().await;
+        let rings = self.members.disks().into_iter();
+        join_all(rings.map(|(slot, _)| log.note_retirement(self, slot))).await;
+    }
+
     async fn retire_up_to(&self, log: &Log, seq: u64) {
         while !log.is_retired(seq) && self.broken.borrow().is_none() {
             let progress = log.progress();

@@ -59,7 +59,9 @@
 //! that is retired in memory, but not yet on disk, would still be used. As long as there may be
 //! one, a write at the same offsets makes a new record, even if it writes every byte and needs none
 //! for itself. Only a retirement noted in the record's own ring counts here: if another disk held
-//! the only note, losing that disk would bring the record back.
+//! the only note, losing that disk would bring the record back. What writes stripes without records
+//! that once had some - a reshape that turns back - has every ring note the retirement first
+//! (`Inner::retire_durably`).
 //!
 //! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
 //! The units of that write are then untouched, and applying half of its records would make parity
@@ -373,6 +375,11 @@ impl Log {
     /// went with the slot's last member from one whose sibling was never written.
     pub async fn begin_ring(&self, host: &impl LogHost, slot: SlotNo) {
         self.rings[slot.0].write_empty(host, slot).await;
+    }
+
+    /// Writes to the ring of `slot` what is retired now.
+    pub async fn note_retirement(&self, host: &impl LogHost, slot: SlotNo) {
+        self.rings[slot.0].note_retirement(host, slot).await;
     }
 
     /// Room for the payload of a record of `len` bytes for the ring of `slot`.

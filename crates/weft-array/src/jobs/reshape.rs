@@ -32,7 +32,8 @@
 //!
 //! *Turning back.* Wherever old and new stripes have a common edge the geometries can change their
 //! roles: below the border everything is in one of them, above it in the other, and both are whole.
-//! So this is a superblock that says so, and nothing moves. The way back is a reshape like any
+//! So this is a superblock that says so, and nothing moves. Before it, all log records are retired on
+//! disk: those of stripes that have moved would count again. The way back is a reshape like any
 //! other, in the other direction.
 //!
 //! *The end.* Members of slots that the new geometry does not use become spares, one superblock

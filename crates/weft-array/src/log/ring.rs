@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use weft_code::SlotNo;
-use weft_rt::sync::Sender;
+use weft_rt::sync::{Sender, oneshot};
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{HEADROOM, Payload};
 
@@ -42,6 +42,8 @@ pub(super) struct Ring {
     /// Memory for the payloads of the batch to come, behind those that have theirs.
     open: RefCell<Option<Buf>>,
     writing: Cell<bool>,
+    /// Wait until the ring says on disk what is retired; dropped then.
+    notes: RefCell<Vec<Sender<()>>>,
     head: Cell<u64>,
     /// Records below this are retired according to this ring's own disk.
     durable_below: Cell<u64>,
@@ -57,6 +59,7 @@ impl Ring {
             spare: RefCell::default(),
             open: RefCell::default(),
             writing: Cell::new(false),
+            notes: RefCell::default(),
             head: Cell::new(0),
             durable_below: Cell::new(1),
             batches: RefCell::default(),
@@ -111,11 +114,13 @@ impl Ring {
             let mut batch = ring.spare.take();
             loop {
                 ring.take(&mut batch);
-                if batch.is_empty() {
+                let notes = ring.notes.take();
+                if batch.is_empty() && notes.is_empty() {
                     break;
                 }
                 ring.write(&*host, slot, &mut batch).await;
                 batch.clear();
+                drop(notes);
             }
             ring.spare.replace(batch);
             ring.writing.set(false);
@@ -125,6 +130,15 @@ impl Ring {
     /// Writes a batch without records: the first one on a new disk.
     pub async fn write_empty(&self, host: &impl LogHost, slot: SlotNo) {
         self.write(host, slot, &mut VecDeque::new()).await;
+    }
+
+    /// Writes to the ring what is retired now: recovery finds no record of before. When this ends
+    /// that is durable, or the member has failed, or the array takes no more writes.
+    pub async fn note_retirement(&self, host: &impl LogHost, slot: SlotNo) {
+        let (sender, noted) = oneshot::<()>();
+        self.notes.borrow_mut().push(sender);
+        self.start(host, slot);
+        noted.await;
     }
 
     /// Moves as many queued records as fit in one batch to `batch`, which is empty.

@@ -456,6 +456,9 @@ impl<'a> Mover<'a> {
             let last = self.old.regions.of(end.div_ceil(self.old.stripe_bytes()) - 1);
             self.give_up_from(last.next()).await?;
         }
+        // The way back writes stripes that were written before they moved, without records. Those of
+        // that time are not used while the stripes are dead, and would be once they are not.
+        array.retire_durably().await;
         // Nothing but zeros has moved beyond it, or nothing at all.
         let at = if border < end { border } else { end.next_multiple_of(self.old.stripe_bytes()) };
         let turned = array.change_after_flush(|change| {
