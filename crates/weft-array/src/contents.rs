@@ -11,7 +11,9 @@ use std::fmt;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
-use crate::superblock::{Foreign, SuperblockError, find_foreign, read_superblock};
+use crate::area::LABEL_BYTES;
+use crate::geometry::to_len;
+use crate::superblock::{Foreign, SuperblockError, find_foreign, is_erased, read_superblock};
 use crate::uuid::Id;
 
 /// Bytes read at the start and at the end.
@@ -96,8 +98,10 @@ async fn first_data(disk: &dyn Disk) -> Result<Option<u64>, DiskError> {
         let len = usize::try_from(len.min(size - start)).expect("a mebibyte");
         let (result, buf) = disk.read(start, Buf::new(len), Class::User).await;
         result?;
-        let at = buf.iter().position(|byte| *byte != 0);
-        Ok::<_, DiskError>(at.map(|at| start + at as u64))
+        // What is left of a member that was to be erased is no data.
+        let skip = if start == 0 && is_erased(&buf) { to_len(LABEL_BYTES) } else { 0 };
+        let at = buf[skip..].iter().position(|byte| *byte != 0);
+        Ok::<_, DiskError>(at.map(|at| start + (skip + at) as u64))
     };
     let end = size.saturating_sub(EDGE_BYTES) & !4095;
     let samples = (1..=SAMPLES).map(|n| ((size / (SAMPLES + 1) * n) & !4095, SAMPLE_BYTES));

@@ -25,7 +25,8 @@ use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::consistency::Consistency;
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::{
-    Superblock, SuperblockError, erase_label, read_superblock, write_label, write_superblock,
+    Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_label,
+    write_superblock,
 };
 use crate::uuid::Id;
 
@@ -201,7 +202,7 @@ async fn on_all<'a>(
 /// Clears a disk: all steps except superblock and label. Durable on return.
 fn clear<'a>(disk: &'a dyn Disk, superblock: &'a Superblock) -> Step<'a> {
     Box::pin(async move {
-        erase_label(disk).await?;
+        mark_erased(disk).await?;
         Ok(prepare_member(disk, superblock).await?)
     })
 }

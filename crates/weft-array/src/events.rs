@@ -42,6 +42,13 @@ pub enum Event {
         /// Bytes.
         len: u64,
     },
+    /// A member's label, or one of its superblock copies, was damaged and has been written again.
+    MetadataRepaired {
+        /// The disk's name.
+        disk: String,
+        /// What was wrong.
+        what: String,
+    },
     /// The storage below a member is full. Writes that need space wait until there is some, or
     /// until the member is failed.
     NoSpace {

@@ -52,6 +52,16 @@ pub enum LabelReport {
         /// The member.
         member_id: Id,
     },
+    /// A member without a sound label: its superblocks say what it is. The label is written again
+    /// when its array starts.
+    Lost {
+        /// The array.
+        array_id: Id,
+        /// The member.
+        member_id: Id,
+        /// What is wrong with the label.
+        what: String,
+    },
     /// A member whose label cannot be used.
     Faulty {
         /// Why not.
@@ -171,7 +181,10 @@ pub async fn examine(disk: &dyn Disk) -> Result<MemberReport, DiskError> {
         }
     };
     let (array_id, member_id) = (copies.label.array_id, copies.label.member_id);
-    report.label = LabelReport::Whole { array_id, member_id };
+    report.label = match copies.label_fault.clone() {
+        None => LabelReport::Whole { array_id, member_id },
+        Some(what) => LabelReport::Lost { array_id, member_id, what },
+    };
     report.copies = copies.copies.iter().map(copy_report).collect();
     match copies.newest() {
         Ok(superblock) => {

@@ -18,6 +18,7 @@ mod checksum;
 mod commit;
 mod consistency;
 mod contents;
+mod copies;
 pub mod create;
 mod error;
 mod events;

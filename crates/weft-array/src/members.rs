@@ -25,6 +25,7 @@ use weft_rt::sync::Semaphore;
 use crate::lane::{Lane, LaneSet};
 use crate::slot::{Slot, SlotEvent};
 use crate::superblock::{Predecessor, SlotMeta, SlotState, SpareMeta, Superblock};
+use crate::uuid::Id;
 pub(crate) use change::{Change, Committer, Removal};
 use changes::Changes;
 pub(crate) use round::Refusal;
@@ -320,6 +321,11 @@ impl Members {
         let members = members.filter_map(|slot| Some((slot, of(&self.places[slot.0].member)?)));
         let second = replaced.filter_map(|slot| Some((slot, of(&self.places[slot.0].second)?)));
         members.chain(second).collect()
+    }
+
+    /// The disks that the superblock names, without the spares, each with its identity.
+    pub fn named_disks(&self) -> Vec<(Id, Rc<dyn Disk>)> {
+        self.named().into_iter().map(|(_, member)| (member.id, member.disk)).collect()
     }
 
     /// Whether the member of `slot` is the only active one in the superblock in effect. It cannot

@@ -32,7 +32,7 @@ use crate::salvage::salvage;
 use crate::slot::Slot;
 use crate::space::Room;
 use crate::superblock::{
-    Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, erase_label, read_superblock,
+    Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
     write_label, write_superblock,
 };
 use crate::uuid::Id;
@@ -121,6 +121,8 @@ impl Array {
                 // If this fails, the disk stays out as before.
                 let _ = array.take_back(&disks[*index]).await;
             }
+            array.repair_metadata().await;
+            array.repair_spares().await;
             array.start_jobs();
         }
         Ok(Start::Done(Self(array)))
@@ -428,7 +430,7 @@ impl Inner {
         let id = self.members.edit(Superblock::new_member_id);
         let superblock = self.members.superblock().clone();
         // It may be a former member, which the array would take back after a crash.
-        erase_label(&*disk).await?;
+        mark_erased(&*disk).await?;
         prepare_member(&*disk, &superblock).await?;
         // The superblock first: a label without one would look like a damaged member.
         write_superblock(&*disk, &superblock, id).await?;

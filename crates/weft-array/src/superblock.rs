@@ -41,8 +41,8 @@ use crate::uuid::Id;
 pub use check::check_name;
 pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
 pub use foreign::{Foreign, find_foreign};
-pub(crate) use io::read_copies;
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
+pub(crate) use io::{mark_erased, read_copies};
 pub(crate) use shape::direction;
 pub use shape::{Reshape, Shape};
 
@@ -439,6 +439,11 @@ impl Superblock {
 /// If they are a label, but damaged or of an unknown version.
 pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
     Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
+}
+
+/// Whether a disk's first 4 KiB are the mark of a member that is being erased: nothing of value.
+pub(crate) fn is_erased(bytes: &[u8]) -> bool {
+    bytes.get(..label::LEN) == Some(&label::erased())
 }
 
 /// The end of a disk's path or URI, shortened for a superblock and safe to print.

@@ -30,6 +30,7 @@ mod lane_reuse;
 mod latency_target;
 mod log_flushes;
 mod lost_contents;
+mod lost_labels;
 mod member_image;
 mod members;
 mod memory;

@@ -102,7 +102,7 @@ fn a_damaged_or_unknown_superblock_is_not_touched() {
     bench.members(2, 8 << 20);
     bench.weft(&["create", "t", "--code", "raid1", "d0", "d1"]);
     let file = fs::File::options().write(true).open(bench.path("d0")).expect("a member");
-    file.write_all_at(&[0x55; 64], 16).expect("damage the label");
+    file.write_all_at(&[0x55; 400 << 10], 16).expect("damage label and superblocks");
     drop(file);
     let before = contents(&bench);
     bench.serve_waiting(&["d0", "d1"]);

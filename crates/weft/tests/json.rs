@@ -264,6 +264,8 @@ fn offline(story: &Story) {
     story.does(&["examine", "n0"], "weft examine");
     let member = File::options().write(true).open(bench.path("n1")).expect("a member");
     member.write_all_at(&[0x55; 64], 16).expect("damage the label");
+    story.does(&["examine", "n1"], "weft examine");
+    member.write_all_at(&[0x55; 400 << 10], 16).expect("damage label and superblocks");
     story.ends(&["examine", "n0", "n1"], 1, Some("weft examine"));
     let member = File::options().write(true).open(bench.path("n0")).expect("a member");
     member.write_all_at(&[0x55; 512 << 10], 4096).expect("damage the superblocks");

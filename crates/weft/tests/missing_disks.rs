@@ -35,7 +35,7 @@ fn what_was_named_and_is_not_there_stops_nothing() {
     let mut bench = arrays("named");
     fs::rename(bench.path("e2"), bench.path("hidden")).expect("hide a member");
     let file = fs::File::options().write(true).open(bench.path("e4")).expect("a member");
-    file.write_all_at(&[0x55; 64], 16).expect("damage a label");
+    file.write_all_at(&[0x55; 400 << 10], 16).expect("damage label and superblocks");
     let _ = bench.scratch.file("plain", 8 << 20);
     bench.serve(&[
         "d0",
@@ -62,7 +62,7 @@ fn what_was_named_and_is_not_there_stops_nothing() {
     bench.signal(rustix::process::Signal::HUP);
     bench.wait_for_log("is back in slot 2; 0 regions to rebuild");
     assert_eq!(bench.status("u")["slots"][2]["disk"], common::text(&bench.path("e2")));
-    // The one with the damaged label is still missing.
+    // The one with the damaged superblocks is still missing.
     let said = bench.refused(&["rebuild", "u"], 1);
     assert!(said.contains("slot 4 of u is missing"), "{said}");
     assert_eq!(bench.status("u")["slots"][2]["state"], "active");

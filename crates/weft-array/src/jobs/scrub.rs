@@ -72,6 +72,9 @@ impl Inner {
             unreadable: 0,
         };
         self.jobs.scrub.begin(from, self.rt.now());
+        if self.check_writable().is_ok() {
+            self.repair_metadata().await;
+        }
         Ok(self.scrub_from(from).await)
     }
 

@@ -6,6 +6,7 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use super::signatures::{Place, SIGNATURES};
+use crate::salvage::salvage;
 
 /// A signature of another program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -44,6 +45,15 @@ pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError>
         read.push((offset, read_part(disk, offset, len).await?));
     }
     Ok(find_in(size, &read))
+}
+
+/// As [`find_foreign`], in the first part of the disk only: what is further on may belong to the data
+/// of a member.
+pub(super) async fn find_foreign_head(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError> {
+    let size = disk.info().size_bytes;
+    // The label itself may be unreadable.
+    let head = salvage(disk, 0, HEAD_BYTES.min(size)).await?.area;
+    Ok(find_in(size, &[(0, head)]))
 }
 
 /// Searches the parts that were read, each with its offset; the first is the head.

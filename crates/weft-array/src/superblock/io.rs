@@ -3,7 +3,8 @@
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use super::label::Label;
+use super::foreign::find_foreign_head;
+use super::label::{Label, erased, is_blank};
 use super::{Superblock, SuperblockError};
 use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::salvage::salvage;
@@ -16,7 +17,10 @@ const FIRST_READ_BYTES: u64 = 16 << 10;
 /// A member's label and superblock copies.
 #[derive(Debug)]
 pub(crate) struct Copies {
+    /// The label; one that is lost, as the superblocks have it.
     pub label: Label,
+    /// Why the label has to be written again.
+    pub label_fault: Option<String>,
     /// The copies, or why they cannot be used.
     pub copies: [Result<Superblock, SuperblockError>; 2],
 }
@@ -65,11 +69,39 @@ pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, Super
     if disk.info().size_bytes < SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES {
         return Ok(None);
     }
-    let label = read(disk, 0, LABEL_BYTES).await?;
-    let Some(label) = Label::decode(&label)? else { return Ok(None) };
-    let first = read_copy(disk, label.superblock_offsets[0]).await?;
-    let second = read_copy(disk, label.superblock_offsets[1]).await?;
-    Ok(Some(Copies { label, copies: [first, second] }))
+    let found = salvage(disk, 0, LABEL_BYTES).await?;
+    let unreadable =
+        |error: &DiskError| Err(SuperblockError::DamagedLabel { what: error.to_string() });
+    let label = match &found.error {
+        Some(error) => unreadable(error),
+        None => Label::decode(&found.area),
+    };
+    let fault = match label {
+        Ok(Some(label)) => {
+            let copies = read_both(disk, label.superblock_offsets).await?;
+            return Ok(Some(Copies { label, label_fault: None, copies }));
+        }
+        Ok(None) if is_blank(&found.area) => None,
+        Err(fault @ SuperblockError::DamagedLabel { .. }) => Some(fault),
+        other => return other.map(|_| None),
+    };
+    let copies = read_both(disk, SUPERBLOCK_OFFSETS).await?;
+    let newest = copies.iter().flatten().max_by_key(|copy| copy.seq);
+    let named = newest.map(|copy| Label::new(copy.array_id, copy.self_id));
+    let is_foreign = named.is_some() && find_foreign_head(disk).await?.is_some();
+    let Some(label) = named.filter(|_| !is_foreign) else {
+        return fault.map_or(Ok(None), Err);
+    };
+    let label_fault =
+        fault.map_or_else(|| "its label is gone".to_owned(), |fault| fault.to_string());
+    Ok(Some(Copies { label, label_fault: Some(label_fault), copies }))
+}
+
+async fn read_both(
+    disk: &dyn Disk,
+    offsets: [u64; 2],
+) -> Result<[Result<Superblock, SuperblockError>; 2], SuperblockError> {
+    Ok([read_copy(disk, offsets[0]).await?, read_copy(disk, offsets[1]).await?])
 }
 
 async fn read_copy(
@@ -89,12 +121,6 @@ async fn read_copy(
         }
     }
     unreachable!("the loop ends with the longest read")
-}
-
-async fn read(disk: &dyn Disk, offset: u64, len: u64) -> Result<Buf, DiskError> {
-    let len = usize::try_from(len).expect("superblock parts are small");
-    let (result, buf) = disk.read(offset, Buf::new(len), Class::User).await;
-    result.map(|()| buf)
 }
 
 /// Writes the superblock of member `self_id`, to the copy selected by its sequence number, so that
@@ -121,11 +147,32 @@ pub async fn write_label(disk: &dyn Disk, array_id: Id, self_id: Id) -> Result<(
     disk.write(0, Frozen::copy_from(&label), DURABLE).await
 }
 
-/// Erases the label: the disk is not a member any more. Durable on return.
+/// Erases label and superblocks: the disk is not a member any more. It is none from the first write
+/// on, also after a crash. Durable on return.
 ///
 /// # Errors
 /// If the disk fails.
 pub async fn erase_label(disk: &dyn Disk) -> Result<(), DiskError> {
-    let zeros = Buf::zeroed(usize::try_from(LABEL_BYTES).expect("4 KiB"));
-    disk.write(0, zeros.freeze(), DURABLE).await
+    mark_erased(disk).await?;
+    disk.write(0, block_of_zeros(), DURABLE).await
+}
+
+/// As [`erase_label`], but a mark stays in place of the label: until the next label is written the
+/// disk is no member, whatever is written to it before. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub(crate) async fn mark_erased(disk: &dyn Disk) -> Result<(), DiskError> {
+    disk.write(0, Frozen::copy_from(&erased()), DURABLE).await?;
+    for offset in SUPERBLOCK_OFFSETS {
+        if offset + LABEL_BYTES <= disk.info().size_bytes {
+            // Without its first block a copy is none.
+            disk.write(offset, block_of_zeros(), DURABLE).await?;
+        }
+    }
+    Ok(())
+}
+
+fn block_of_zeros() -> Frozen {
+    Buf::zeroed(usize::try_from(LABEL_BYTES).expect("4 KiB")).freeze()
 }

@@ -3,6 +3,10 @@
 //! It is written once, as the last step of making a member, and never changes. It names the array
 //! and the member, and points to the superblock copies. A disk with a valid label but without a
 //! valid superblock is a damaged member, never an empty disk.
+//!
+//! A label that is lost - zeros, damaged, unreadable - is made up for by the superblock copies, which
+//! name array and member too, and is written again. So what erases a member on purpose first puts a
+//! mark in its place: a disk with that mark is no member, whatever else it still holds.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -13,8 +17,10 @@ use crate::checksum::crc32c_skipping;
 use crate::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMBR1";
+/// Instead of a label while a member is being erased.
+const ERASED: [u8; 8] = *b"WEFTGONE";
 const CRC_AT: usize = 8;
-const LEN: usize = 4096;
+pub(crate) const LEN: usize = 4096;
 const _: () = assert!(LEN as u64 == LABEL_BYTES && size_of::<Raw>() == LEN);
 /// For people who inspect the disk with other tools.
 const NOTE: &[u8] = b"\nmember of a weft array; see `weft examine`\n";
@@ -109,6 +115,18 @@ impl Label {
         }
         Ok(Some(label))
     }
+}
+
+/// What stands in place of the label while a member is being erased.
+pub(crate) fn erased() -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    bytes[..ERASED.len()].copy_from_slice(&ERASED);
+    bytes
+}
+
+/// Whether there is nothing in place of the label: it may have been zeroed by accident.
+pub(crate) fn is_blank(bytes: &[u8]) -> bool {
+    bytes.iter().take(LEN).all(|byte| *byte == 0)
 }
 
 /// Whether everything except the magic number is a label: then the magic number was damaged.

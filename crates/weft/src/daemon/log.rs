@@ -49,6 +49,11 @@ pub fn event(array: &Array, event: &Event) {
         Event::ReadErrorRepaired { slot, offset, len } => {
             format!("slot {slot}: repaired {len} unreadable bytes at {offset} from redundancy")
         }
+        Event::MetadataRepaired { disk, what } => {
+            format!(
+                "ALERT: {disk} was damaged and is repaired: {what}; something else wrote to it?"
+            )
+        }
         Event::NoSpace { slot, disk } => format!(
             "ALERT: slot {slot} ({disk}) has no space left, and writes wait: free some space, or `weft fail {} {slot}`",
             status.name

@@ -37,6 +37,9 @@ pub fn show(report: &MemberReport, device: &Device) -> String {
         let state = MemberState::from(slot.state);
         let _ = writeln!(text, "  slot {n:<3} {state:<11} {}", slot.disk_hint);
     }
+    if let LabelReport::Lost { what, .. } = &report.label {
+        let _ = writeln!(text, "  {what}: it is written again when the array starts");
+    }
     for spare in &superblock.spares {
         let _ = writeln!(text, "  spare                {}", spare.disk_hint);
     }
@@ -58,7 +61,7 @@ pub fn fault(report: &MemberReport) -> Option<String> {
         }
         LabelReport::None { foreign: None } => Some("not a member of a weft array".into()),
         LabelReport::Faulty { what } => Some(what.clone()),
-        LabelReport::Whole { .. } => report.fault.clone(),
+        LabelReport::Whole { .. } | LabelReport::Lost { .. } => report.fault.clone(),
     }
 }
 
