@@ -11,6 +11,7 @@
 //! * [`workload`]: clients that check every answer against the oracle.
 #![forbid(unsafe_code)]
 
+mod block_status;
 mod cached;
 mod canary;
 mod clock;

@@ -230,6 +230,7 @@ impl Setup {
             pause_ns_max: *rng.pick(&[1_000_000, 20_000_000, 8_000_000_000]),
             abandon_percent: *rng.pick(&[0, 0, 3]),
             empty_percent: 2,
+            status_percent: 5,
         }
     }
 }

@@ -7,6 +7,8 @@ use std::ops::Range;
 pub enum ViolationKind {
     /// A read returned bytes that the oracle does not allow.
     WrongRead,
+    /// Block status called something a hole that does not read as zeros.
+    BlockStatus,
     /// A request failed that had to succeed.
     RequestFailed,
     /// An array that is lost acknowledged a write.

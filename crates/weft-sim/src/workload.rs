@@ -43,6 +43,8 @@ pub struct Load {
     pub abandon_percent: u64,
     /// Percentage of requests that are preceded by a request of zero bytes.
     pub empty_percent: u64,
+    /// Percentage of requests that are preceded by a question for the block status.
+    pub status_percent: u64,
 }
 
 impl Load {
@@ -158,7 +160,7 @@ impl ClientHarness {
         self.world.cut();
     }
 
-    fn check_result<E: std::fmt::Display>(
+    pub(crate) fn check_result<E: std::fmt::Display>(
         &self,
         what: &str,
         place: &Range<u64>,
@@ -371,6 +373,7 @@ impl ClientHarness {
         };
         let step = (256 * 1024 / size).max(1);
         for from in (0..count).step_by(step) {
+            self.check_block_status(volume, client, &(from..(from + step).min(count)));
             self.read(volume, client, from..(from + step).min(count)).await;
         }
     }
@@ -391,6 +394,7 @@ impl ClientHarness {
                     load: load.clone(),
                     rng: rng.fork(number as u64),
                     empty_rng: rng.fork(1000 + number as u64),
+                    status_rng: rng.fork(2000 + number as u64),
                 };
                 self.world.rt().spawn(client.run())
             })
@@ -422,6 +426,8 @@ struct Client {
     rng: Rng,
     /// Draws requests of zero bytes.
     empty_rng: Rng,
+    /// Draws questions for the block status.
+    status_rng: Rng,
 }
 
 /// Where a client sends its requests.
@@ -459,6 +465,9 @@ impl Client {
                 self.harness.empty_request(&*self.volume, self.number, rng).await;
             }
             let range = self.place(&mut pattern, cells);
+            if self.status_rng.chance(self.load.status_percent) {
+                self.harness.check_block_status(&*self.volume, self.number, &range);
+            }
             if self.rng.chance(self.load.reads_percent) {
                 self.harness.read(&*self.volume, self.number, range).await;
             } else {

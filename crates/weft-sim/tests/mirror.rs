@@ -132,6 +132,7 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
         pause_ns_max: 2_000_000,
         abandon_percent: 0,
         empty_percent: 0,
+        status_percent: 5,
     };
     let mut rng = Rng::new(seed);
     for life in 0..3 {
