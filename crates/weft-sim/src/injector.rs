@@ -1,5 +1,6 @@
 //! Injects faults and commands while clients work, and ends a life in order.
 
+mod held_commit;
 mod reshape;
 
 use std::cell::RefCell;

@@ -46,6 +46,8 @@ pub struct Options {
     pub canary: Option<Canary>,
     /// Whether the array is reshaped; drawn if `None`.
     pub reshape: Option<bool>,
+    /// Whether crashes come while superblocks are held back; drawn if `None`.
+    pub held_commit: Option<bool>,
     /// Events shown with a failure; 0: a few dozen.
     pub events_shown: usize,
 }
@@ -75,6 +77,14 @@ pub struct Report {
     pub turns: u64,
     /// Members rebuilt while the array was reshaped.
     pub rebuilds_within: u64,
+    /// Pairs of changes of the members that a power cut ended before they were durable.
+    pub held: u64,
+    /// Times that the tail of an array that became larger was taken into use.
+    pub grown: u64,
+    /// Members that came back with older contents.
+    pub older: u64,
+    /// Arrays with large units or many stripes.
+    pub large: u64,
     /// Changes of the consistency policy.
     pub policies: u64,
     /// Disks lost.

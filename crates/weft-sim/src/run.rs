@@ -61,6 +61,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         factory: DiskFactory::default(),
         last_slots: None,
         membership_crash: false,
+        held_commit: false,
         assembly_interrupted: false,
         new_disk_hangs: Rc::default(),
         world,

@@ -90,6 +90,12 @@ impl Hangs {
         Self { superblocks_percent: 100, most: Some(SECOND), quantum: 1, ..Self::default() }
     }
 
+    /// Every superblock write takes long, and if `held` nothing of it reaches the disk before its
+    /// end.
+    pub(crate) fn of_held_superblocks(held: bool) -> Self {
+        Self { held, ..Self::of_superblocks() }
+    }
+
     /// No hangs. All disks complete operations at the same instants.
     fn none(rng: &mut Rng, count: usize) -> Vec<Self> {
         let quantum = *rng.pick(&[1, 1, 1, 50 * MICROSECOND, MILLISECOND]);

@@ -30,10 +30,15 @@ impl Run {
         let crash = !last && self.rng.chance(85) || (number == 1 && self.options.cut_at.is_some());
         let may_crash_in_change =
             crash && !self.options.crashes_only && self.options.cut_at.is_none();
-        self.membership_crash = may_crash_in_change && self.rng.chance(40);
+        let held_commit = self.world.rng(18_000 + self.report.borrow().lives).chance(30);
+        let held_commit = self.options.held_commit.unwrap_or(held_commit);
+        let always = self.options.held_commit == Some(true);
+        self.membership_crash = may_crash_in_change && (self.rng.chance(40) || always);
+        self.held_commit = self.membership_crash && held_commit;
         if crash {
             let steps = match self.options.cut_at {
                 Some(step) if number == 1 => step,
+                _ if self.held_commit => 200_000,
                 _ if self.membership_crash => self.rng.within(1000, 6000),
                 _ => match self.rng.below(4) {
                     0 => self.rng.within(1, 300),
@@ -105,6 +110,7 @@ impl Run {
         let clients = self.world.rng(50 + self.report.borrow().lives);
         let cache_rng = self.world.rng(13_000 + self.report.borrow().lives);
         let (holder, membership_crash) = (self.engine.clone(), self.membership_crash);
+        let held_commit = self.held_commit;
         let durable = clients.clone().chance(60);
         let load = match membership_crash {
             true => self.setup.load.heavy(durable),
@@ -146,6 +152,11 @@ impl Run {
                 harness.read_all(&*volume, 90).await;
             }
             let tasks = harness.start(&volume, &load, &clients);
+            if held_commit {
+                futures_util::future::join_all(tasks).await;
+                injector.crash_in_held_commit(&engine, &volume, &load).await;
+                return injector.finish(&engine, false).await;
+            }
             let inject_faults = async {
                 if membership_crash {
                     injector.crash_in_membership_change(&engine).await;

@@ -46,6 +46,8 @@ pub(crate) struct Run {
     pub last_slots: Option<Slots>,
     /// The crash of this life, or of the previous one, is timed to hit a membership change.
     pub membership_crash: bool,
+    /// That crash comes while superblocks are held back.
+    pub held_commit: bool,
     /// The last assembly did not finish.
     pub assembly_interrupted: bool,
     /// The hangs of disks that are added during this life.
