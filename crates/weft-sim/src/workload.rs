@@ -68,6 +68,18 @@ const FIRST_CHECKER: usize = 80;
 /// Tells the oracle which members the engine has lost since the last call.
 type NoteLosses = Box<dyn Fn(&mut Oracle)>;
 
+/// What a discard leaves in its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Discards {
+    /// Anything.
+    #[default]
+    Anything,
+    /// Zeros or what was there, in any mixture.
+    ZerosOrNothing,
+    /// Zeros in whole stripes of this many bytes; the rest keeps its contents.
+    Stripes(u64),
+}
+
 /// What the clients share: the volume's reference, the switches of the run, and its first
 /// violation.
 pub struct ClientHarness {
@@ -84,9 +96,8 @@ pub struct ClientHarness {
     pub errors_allowed: Cell<bool>,
     /// From now on a write that succeeds is a violation.
     pub writes_must_fail: Cell<bool>,
-    /// Bytes of a stripe, if a discard zeroes the whole stripes in its range and leaves the rest
-    /// unchanged. `None`: a discarded range may hold anything.
-    pub discard_zeroes: Cell<Option<u64>>,
+    /// What a discard leaves.
+    pub discards: Cell<Discards>,
     /// Percentage of requests that clients abandon before the answer.
     pub abandon_percent: Cell<u64>,
     /// Returns whether the members that have failed so far force the array to stop.
@@ -120,7 +131,7 @@ impl ClientHarness {
             quiesce: Cell::new(false),
             errors_allowed: Cell::new(false),
             writes_must_fail: Cell::new(false),
-            discard_zeroes: Cell::new(None),
+            discards: Cell::default(),
             abandon_percent: Cell::new(0),
             stop_rule: RefCell::default(),
             losses: RefCell::default(),
@@ -274,7 +285,7 @@ impl ClientHarness {
         let place = self.oracle.borrow().bytes(&cells);
         let len = place.end - place.start;
         self.requests.set(self.requests.get() + 1);
-        let writing = self.begin_write(cells, kind);
+        let (writing, perhaps) = self.begin_write(cells, kind);
         let version = writing.version.number();
         let verb = match (kind, fua) {
             (Kind::Data, false) => "writes",
@@ -302,28 +313,48 @@ impl ClientHarness {
         }
         let Some(result) = answer else {
             self.world.client(client, "abandons the write of", place.start, len, version);
+            self.abandoned.borrow_mut().extend(perhaps);
             return self.abandoned.borrow_mut().push(writing);
         };
         let outcome = if result.is_ok() { "completes" } else { "fails" };
         self.world.client(client, outcome, place.start, len, version);
         self.check_result("write", &place, &result);
+        for writing in perhaps {
+            self.oracle.borrow_mut().end_write(writing, false, false);
+        }
         let fua = fua && kind != Kind::Anything;
         self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
     }
 
-    fn begin_write(&self, cells: Range<usize>, kind: Kind) -> Writing {
+    /// Begins a write. A discard begins as up to three: of cells that hold zeros afterwards, and of
+    /// cells that may.
+    fn begin_write(&self, cells: Range<usize>, kind: Kind) -> (Writing, Vec<Writing>) {
         let oracle = &mut *self.oracle.borrow_mut();
-        let size = oracle.cell_bytes() as u64;
-        match self.discard_zeroes.get() {
-            Some(stripe) if kind == Kind::Anything && stripe.is_multiple_of(size) => {
-                let bytes = oracle.bytes(&cells);
-                let (start, end) =
-                    (bytes.start.next_multiple_of(stripe), bytes.end / stripe * stripe);
-                let zeroed = oracle.cells_of(&(start..end.max(start)));
-                oracle.begin_write(zeroed, Kind::Zero)
+        let zeroed = match self.discards.get() {
+            _ if kind != Kind::Anything => return (oracle.begin_write(cells, kind), Vec::new()),
+            Discards::Anything => return (oracle.begin_write(cells, kind), Vec::new()),
+            Discards::ZerosOrNothing => cells.start..cells.start,
+            Discards::Stripes(stripe) => {
+                let (size, bytes) = (oracle.cell_bytes() as u64, oracle.bytes(&cells));
+                let start = bytes.start.next_multiple_of(stripe);
+                let end = (bytes.end / stripe * stripe).max(start);
+                let (first, last) = (start.div_ceil(size), end / size);
+                // Cells that a stripe cuts may hold zeros in part.
+                let touched = oracle.cells_of(&(start..end));
+                let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+                let whole = index(first)..index(last).max(index(first));
+                let parts = match touched.is_empty() {
+                    true => Vec::new(),
+                    false if whole.is_empty() => vec![touched],
+                    false => vec![touched.start..whole.start, whole.end..touched.end],
+                };
+                let parts = parts.into_iter().filter(|part| !part.is_empty());
+                let parts = parts.map(|part| oracle.begin_write(part, Kind::Zero)).collect();
+                return (oracle.begin_write(whole, Kind::Zero), parts);
             }
-            _ => oracle.begin_write(cells, kind),
-        }
+        };
+        let perhaps = vec![oracle.begin_write(cells, Kind::Zero)];
+        (oracle.begin_write(zeroed, Kind::Zero), perhaps)
     }
 
     /// Flushes the volume.

@@ -17,7 +17,7 @@ use crate::membership::superblock_of;
 use crate::oracle::Oracle;
 use crate::setup::Map;
 use crate::violation::Violation;
-use crate::workload::ClientHarness;
+use crate::workload::{ClientHarness, Discards};
 
 impl Run {
     /// From assembly to a crash or a clean stop.
@@ -211,8 +211,10 @@ impl Run {
         harness.abandon_percent.set(self.setup.load.abandon_percent);
         let k = self.setup.code.shape(self.setup.slots).map_or(1, |shape| shape.k as u64);
         // Which stripes are whole changes in a reshape.
-        let settled = self.setup.reshape.is_none();
-        harness.discard_zeroes.set(settled.then_some(k * u64::from(self.setup.unit_bytes)));
+        harness.discards.set(match self.setup.reshape {
+            Some(_) => Discards::ZerosOrNothing,
+            None => Discards::Stripes(k * u64::from(self.setup.unit_bytes)),
+        });
         self.harness = Some(harness.clone());
         harness
     }
