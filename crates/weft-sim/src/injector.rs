@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use weft_array::{ArrayError, Event, MemberState, ScrubMode};
 use weft_code::{SlotNo, SlotSet};
+use weft_disk::Volume;
 use weft_rt::{MILLISECOND, Nanos, Rng, Rt, SECOND};
 
 use crate::disk::{Hangs, Platter, Uniform};
@@ -21,7 +22,7 @@ use crate::report::Report;
 use crate::setup::{Map, Setup};
 use crate::slots::Slots;
 use crate::violation::ViolationKind;
-use crate::workload::ClientHarness;
+use crate::workload::{ClientHarness, Load};
 use crate::world::{CutTrigger, World};
 
 /// The most disks that a run adds to those that it began with.
@@ -663,6 +664,16 @@ impl FaultInjector {
         self.harness.end_abandoned();
         self.harness.consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
+        if self.take_tail(engine).await {
+            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
+            let load =
+                Load { requests: self.setup.load.requests.min(40), ..self.setup.load.clone() };
+            let tasks = self.harness.start(&volume, &load, &self.world.rng(19_000));
+            futures_util::future::join_all(tasks).await;
+            self.rt.sleep(600 * SECOND).await;
+            self.harness.end_abandoned();
+            self.harness.consistent_again();
+        }
         self.harness.read_all(&engine.0, 94).await;
         match engine.0.scrub(ScrubMode::Check).await {
             Ok(report) if report.mismatches == 0 && report.unreadable == 0 => {}

@@ -124,6 +124,15 @@ impl Oracle {
         }
     }
 
+    /// The volume has become larger: what is new reads as zeros. Returns the new cells.
+    pub fn grow(&mut self, size_bytes: u64) -> Range<usize> {
+        let count = usize::try_from(size_bytes).unwrap_or(usize::MAX) / self.cell_bytes();
+        let before = self.count;
+        self.count = count.max(before);
+        self.cells.resize(self.count, Vec::new());
+        before..self.count
+    }
+
     /// Number of cells.
     pub fn len(&self) -> usize {
         self.count

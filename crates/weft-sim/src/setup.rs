@@ -307,7 +307,8 @@ impl Map {
 
     /// The stripe that holds a byte of the volume, and the slot.
     pub fn of(&self, offset: u64) -> (u64, SlotNo) {
-        self.geometries[0].of(offset)
+        let holds = |geometry: &&Geometry| offset < geometry.end();
+        self.geometries.iter().find(holds).unwrap_or(&self.geometries[0]).of(offset)
     }
 
     /// Splits a range at unit boundaries.
@@ -378,11 +379,18 @@ impl Geometry {
         (stripe, self.layout.place(stripe, unit).slot)
     }
 
+    /// Where its data ends.
+    fn end(&self) -> u64 {
+        self.stripes * self.code.k() as u64 * self.unit_bytes
+    }
+
     fn pieces(&self, geometry: usize, bytes: std::ops::Range<u64>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = bytes.start;
-        while at < bytes.end {
-            let end = bytes.end.min(at - at % self.unit_bytes + self.unit_bytes);
+        // The other geometry may be larger.
+        let last = bytes.end.min(self.end());
+        while at < last {
+            let end = last.min(at - at % self.unit_bytes + self.unit_bytes);
             let (stripe, slot) = self.of(at);
             let at_in_unit = at % self.unit_bytes;
             let in_unit = at_in_unit..at_in_unit + end - at;

@@ -398,14 +398,18 @@ impl ClientHarness {
 
     /// Reads and checks the whole volume.
     pub async fn read_all(&self, volume: &dyn Volume, client: usize) {
-        let (count, size) = {
-            let oracle = self.oracle.borrow();
-            (oracle.len(), oracle.cell_bytes())
-        };
+        let count = self.oracle.borrow().len();
+        self.read_cells(volume, client, 0..count).await;
+    }
+
+    /// Reads and checks these cells.
+    pub(crate) async fn read_cells(&self, volume: &dyn Volume, client: usize, cells: Range<usize>) {
+        let size = self.oracle.borrow().cell_bytes();
         let step = (256 * 1024 / size).max(1);
-        for from in (0..count).step_by(step) {
-            self.check_block_status(volume, client, &(from..(from + step).min(count)));
-            self.read(volume, client, from..(from + step).min(count)).await;
+        for from in cells.clone().step_by(step) {
+            let part = from..(from + step).min(cells.end);
+            self.check_block_status(volume, client, &part);
+            self.read(volume, client, part).await;
         }
     }
 

@@ -31,6 +31,7 @@ impl FaultInjector {
                 return;
             }
             let (array, status) = (&engine.0, engine.0.status());
+            self.take_tail(engine).await;
             if array.is_reshaping() {
                 if reshape.turns {
                     let turned = array.turn_reshape().await;
@@ -56,6 +57,23 @@ impl FaultInjector {
             }
             self.note_reshape("reshaping", begun);
         }
+    }
+
+    /// Takes into use what the array has gained, unless another reshape would take it away again.
+    /// Returns whether there was anything. Whatever the disks held there, it reads as zeros.
+    pub(crate) async fn take_tail(&self, engine: &Engine) -> bool {
+        let last = self.setup.reshape.is_some_and(|reshape| !reshape.returns);
+        if !last || engine.0.is_reshaping() {
+            return false;
+        }
+        let tail = self.harness.oracle.borrow_mut().grow(engine.0.size_bytes());
+        if tail.is_empty() {
+            return false;
+        }
+        self.world.note(format!("the array has grown by the cells {tail:?}"));
+        self.report.borrow_mut().grown += 1;
+        self.harness.read_cells(&engine.0, 89, tail).await;
+        true
     }
 
     fn count_rebuilds_within(&self, engine: &Engine) {

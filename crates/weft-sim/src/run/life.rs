@@ -148,6 +148,7 @@ impl Run {
                 injector.change_policy(&engine).await;
             }
             let volume = cached::perhaps(world.rt(), cache_rng, Rc::new(engine.0.clone()));
+            injector.take_tail(&engine).await;
             if check_first {
                 harness.read_all(&*volume, 90).await;
             }
