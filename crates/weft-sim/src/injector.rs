@@ -193,6 +193,7 @@ impl FaultInjector {
                     || f.hangs_until > self.rt.now()
                     || f.gone_after_ops.is_some()
                     || f.write_errors_percent > 0
+                    || f.unwritable.is_some()
                     || !f.unreadable.is_empty()
             })
         };
@@ -323,7 +324,7 @@ impl FaultInjector {
             f.fail_requested = true;
             let has_room = !(f.full && f.copies_on_write);
             let answers = !f.failed && !f.gone && f.gone_after_ops.is_none();
-            answers && has_room && f.write_errors_percent == 0
+            answers && has_room && f.write_errors_percent == 0 && f.unwritable.is_none()
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
         // The condition may end at the very moment when the engine gives up.
@@ -436,10 +437,10 @@ impl FaultInjector {
 
     fn free_disk(&self, engine: &Engine) -> Option<Platter> {
         let slots = Slots::of(engine);
-        let spares = engine.0.status().spares;
+        let in_use = engine.0.status().disks();
         let used = |n: usize| {
             let claimed = self.claimed.borrow().contains(&n);
-            claimed || slots.disks.contains(&Some(n)) || spares.contains(&format!("sim{n}"))
+            claimed || slots.disks.contains(&Some(n)) || in_use.contains(&format!("sim{n}"))
         };
         // A disk with requests in progress stays reserved: they may still be carried out.
         let free = |n: &usize| !used(*n) && !self.disks.borrow()[*n].platter.is_busy();
@@ -630,6 +631,7 @@ impl FaultInjector {
             member.platter.faults(|f| {
                 f.unreadable.clear();
                 f.write_errors_percent = 0;
+                f.unwritable = None;
                 f.gone_after_ops = None;
                 f.full = false;
             });

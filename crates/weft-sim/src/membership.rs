@@ -239,6 +239,11 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
             let (before, force) = (gone(), may_be_stale(&left));
             wanted = wanted.filter(|_| !force);
             let settled = is_settled(&left);
+            let needs_force = || {
+                let left: Vec<Member> =
+                    left.iter().filter(|member| !is_gone(member)).cloned().collect();
+                may_be_stale(&left)
+            };
             if force
                 && Engine::assemble(&rt, disks.clone(), false, false, None, nonce).await.is_ok()
             {
@@ -257,8 +262,9 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 Err(error) if is_full(&left) && error.to_lowercase().contains("no space") => {
                     left.iter().for_each(|member| member.platter.faults(|f| f.full = false));
                 }
-                // A disk failed meanwhile: the operator tries again without it.
-                Err(_) if gone() > before && !must_have_stopped(&left) => {}
+                // A disk failed meanwhile, and without it the others may be stale: the operator
+                // tries again. Otherwise the engine goes on without it by itself.
+                Err(_) if gone() > before && !must_have_stopped(&left) && needs_force() => {}
                 Err(error) => {
                     let text = format!("the engine refused to assemble: {error}");
                     return Err(Violation::new(ViolationKind::AssemblyRefused, text));

@@ -27,6 +27,8 @@ pub struct Faults {
     pub hangs_until: Nanos,
     /// Percentage of writes that fail with an I/O error.
     pub write_errors_percent: u64,
+    /// Writes that touch this byte range fail with an I/O error; everything can be read.
+    pub unwritable: Option<std::ops::Range<u64>>,
     /// The disk failed an operation in a way that excludes a member, or a command excluded it.
     pub failed: bool,
     /// A command is excluding it; it is excluded once the engine severs the disk.
@@ -87,6 +89,9 @@ impl Faults {
             return WriteOutcome::Fails(Errno::NoSpace);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {
+            return WriteOutcome::Fails(Errno::Io);
+        }
+        if self.unwritable.as_ref().is_some_and(meets) {
             return WriteOutcome::Fails(Errno::Io);
         }
         if self.lose_write_in.as_ref().is_some_and(meets) {

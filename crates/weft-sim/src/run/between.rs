@@ -5,6 +5,7 @@ use weft_code::SlotSet;
 
 use super::state::Run;
 use crate::excuse::Lost;
+use crate::format::SUPERBLOCKS;
 use crate::membership;
 use crate::setup::Map;
 use crate::slots::Slots;
@@ -85,6 +86,7 @@ impl Run {
                 f.gone_after_ops = None;
                 f.hangs_until = 0;
                 f.write_errors_percent = 0;
+                f.unwritable = None;
                 f.failed = false;
                 f.failed_writes.clear();
                 f.unreadable.clear();
@@ -126,7 +128,8 @@ impl Run {
         }
     }
 
-    /// Sometimes a disk fails while the array is being assembled: before, during or after recovery.
+    /// Sometimes a disk fails while the array is being assembled: before, during or after recovery,
+    /// or it can be read and takes no writes, or no superblocks.
     /// Returns its slot.
     fn lose_while_assembling(&self, map: &Map, slots: &Slots, absent: SlotSet) -> SlotSet {
         let mut rng = self.world.rng(4000 + self.report.borrow().lives);
@@ -136,6 +139,12 @@ impl Run {
         let lost = slots.incomplete().union(&absent).union(&going);
         if self.options.crashes_only || !rng.chance(15) || going.is_empty() || !map.survives(lost) {
             return SlotSet::new();
+        }
+        if rng.chance(40) {
+            let range = *rng.pick(&[(SUPERBLOCKS.start, SUPERBLOCKS.end), (0, u64::MAX)]);
+            self.world.note(format!("disk {number} takes no writes at {range:?}"));
+            disks[number].platter.faults(|f| f.unwritable = Some(range.0..range.1));
+            return going;
         }
         let most = *rng.pick(&[12, 40]);
         let after = rng.below(most);

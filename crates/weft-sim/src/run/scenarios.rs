@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::excuse::Lost;
 use crate::format::FIRST_DATA;
 use crate::member::Member;
+use crate::membership::superblock_of;
 use crate::oracle::Kind;
 use crate::setup::Map;
 use crate::slots::Slots;
@@ -47,6 +48,8 @@ impl Run {
         let (load, clients, mut rng) =
             (self.setup.load.clone(), self.world.rng(70), self.world.rng(71));
         let cache_rng = self.world.rng(73);
+        // Disks often take no more writes while they can still be read.
+        let write_only = self.world.rng(74).chance(40);
         let harness2 = harness.clone();
         harness.quiesce.set(false);
         self.drive(async move {
@@ -66,9 +69,21 @@ impl Run {
                     && !lost.contains(SlotNo(slot))
                 {
                     lost.insert(SlotNo(slot));
-                    world.note(format!("the disk of slot {slot} fails"));
+                    let platter = disks.borrow()[number].platter.clone();
                     let after = rng.below(40);
-                    disks.borrow()[number].platter.faults(|f| f.gone_after_ops = Some(after));
+                    // The first ones die, so that there are units to reconstruct.
+                    let is_last = !map.survives(lost);
+                    match superblock_of(&platter).filter(|_| write_only && is_last) {
+                        Some(own) => {
+                            world.note(format!("the disk of slot {slot} fails writes of data"));
+                            let data = own.area.data_offset..u64::MAX;
+                            platter.faults(|f| f.unwritable = Some(data));
+                        }
+                        None => {
+                            world.note(format!("the disk of slot {slot} fails"));
+                            platter.faults(|f| f.gone_after_ops = Some(after));
+                        }
+                    }
                     world.rt().sleep(rng.below(20_000_000)).await;
                 }
             }
@@ -94,7 +109,7 @@ impl Run {
             harness2.writes_must_fail.set(true);
             harness2.write(&engine.0, 83, 0..1, Kind::Data, false).await;
             harness2.writes_must_fail.set(false);
-            Self::read_surviving_data(&harness2, &engine, &map, lost).await;
+            Self::read_surviving_data(&harness2, &engine, &map, lost, write_only).await;
             let _ = engine.0.stop().await;
         })?;
         self.end_program();
@@ -106,11 +121,17 @@ impl Run {
         engine: &Engine,
         map: &Map,
         lost: SlotSet,
+        write_only: bool,
     ) {
         let cells = harness.oracle.borrow().len();
-        for cell in (0..cells).step_by(7) {
+        for cell in (0..cells).step_by(if write_only { 3 } else { 7 }) {
             let bytes = harness.oracle.borrow().bytes(&(cell..cell + 1));
-            let readable = map.readable(bytes.start, lost) && map.readable(bytes.end - 1, lost);
+            // A stripe whose write was given up halfway has lost what is not on a disk that works.
+            let readable = |at| match write_only {
+                true => !lost.contains(map.of(at).1),
+                false => map.readable(at, lost),
+            };
+            let readable = readable(bytes.start) && readable(bytes.end - 1);
             let read = harness.read(&engine.0, 84, cell..cell + 1).await;
             if readable && !read {
                 let text = "a read failed although the data can be decoded";
