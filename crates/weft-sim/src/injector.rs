@@ -1,5 +1,6 @@
 //! Injects faults and commands while clients work, and ends a life in order.
 
+mod commands;
 mod held_commit;
 mod reshape;
 
@@ -87,6 +88,7 @@ impl FaultInjector {
         if self.crashes_only {
             return;
         }
+        let mut commands = self.world.rng(20_000 + self.report.borrow().lives);
         for _ in 0..self.draw(|rng| *rng.pick(&[0, 1, 3, 6])) {
             let pause = self.draw(|rng| {
                 let most = *rng.pick(&[MILLISECOND, 100 * MILLISECOND, 12 * SECOND]);
@@ -97,6 +99,9 @@ impl FaultInjector {
                 return;
             }
             self.inject_one(engine).await;
+            if commands.chance(30) {
+                self.give_command(engine, &mut commands).await;
+            }
             if self.hang_rng.borrow_mut().chance(8) {
                 self.hang(engine).await;
             }
