@@ -11,7 +11,7 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use weft_disk::Volume;
 use weft_rt::rng::mix;
-use weft_rt::{Buf, MILLISECOND, Rng, Task};
+use weft_rt::{Buf, MILLISECOND, Nanos, Rng, SECOND, Task};
 
 use crate::exposure::Exposure;
 use crate::oracle::{Kind, Oracle, Writing};
@@ -61,6 +61,9 @@ impl Load {
         }
     }
 }
+
+/// Every request ends within this time: no disk hangs or is full for as long as that.
+const REQUEST_MAX: Nanos = 2 * 3600 * SECOND;
 
 /// Clients from this number on verify the volume and never abandon a request.
 const FIRST_CHECKER: usize = 80;
@@ -226,6 +229,24 @@ impl ClientHarness {
         }
     }
 
+    /// Waits for the end of something; `None`, and a violation, if that takes longer than `most`.
+    pub(crate) async fn ends<T>(
+        &self,
+        what: &str,
+        most: Nanos,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        let (future, end) = (std::pin::pin!(future), self.world.rt().sleep(most));
+        match select(future, std::pin::pin!(end)).await {
+            Either::Left((value, _)) => Some(value),
+            Either::Right(_) => {
+                let text = format!("{what} did not end within {} s", most / SECOND);
+                self.fail(ViolationKind::NeverSettles, text, None);
+                None
+            }
+        }
+    }
+
     /// The answer to a request; `None` if the client abandons it first.
     async fn answer<T>(&self, client: usize, request: impl Future<Output = T>) -> Option<T> {
         let patience = {
@@ -234,7 +255,9 @@ impl ClientHarness {
             let goes = may && rng.chance(self.abandon_percent.get());
             goes.then(|| rng.below(3 * MILLISECOND))
         };
-        let Some(patience) = patience else { return Some(request.await) };
+        let Some(patience) = patience else {
+            return self.ends("a request", REQUEST_MAX, request).await;
+        };
         let (request, end) = (std::pin::pin!(request), self.world.rt().sleep(patience));
         match select(request, std::pin::pin!(end)).await {
             Either::Left((answer, _)) => Some(answer),

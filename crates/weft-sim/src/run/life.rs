@@ -6,6 +6,7 @@ use std::rc::Rc;
 use weft_array::Consistency;
 use weft_array::reshape::ReshapePlan;
 use weft_code::CodeSpec;
+use weft_rt::{Nanos, SECOND};
 
 use super::state::Run;
 use crate::cached;
@@ -18,6 +19,9 @@ use crate::oracle::Oracle;
 use crate::setup::Map;
 use crate::violation::Violation;
 use crate::workload::{ClientHarness, Discards};
+
+/// Clients, faults and commands of a life end within this time, and so does the stop.
+const LIFE_MAX: Nanos = 48 * 3600 * SECOND;
 
 impl Run {
     /// From assembly to a crash or a clean stop.
@@ -171,14 +175,16 @@ impl Run {
                     injector.finish(&engine, false).await;
                 }
             };
-            futures_util::future::join(futures_util::future::join_all(tasks), inject_faults).await;
+            let clients = futures_util::future::join_all(tasks);
+            let load_and_faults = futures_util::future::join(clients, inject_faults);
+            harness.ends("a command", LIFE_MAX, load_and_faults).await;
             if stop_early {
                 return;
             }
             if check_twice {
                 harness.read_all(&*volume, 91).await;
             }
-            injector.finish(&engine, last).await;
+            harness.ends("a stop", LIFE_MAX, injector.finish(&engine, last)).await;
         }
     }
 
