@@ -7,7 +7,7 @@ use weft_array::{Array, AssembleOptions, Consistency, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
-use crate::setup::{HEAD_ROOM_BYTES, Setup};
+use crate::setup::Setup;
 
 /// An assembled array.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ impl Engine {
             consistency: setup.policy,
             region_bytes: setup.region_bytes,
             log_bytes: None,
-            head_room_bytes: setup.reshape.map(|_| HEAD_ROOM_BYTES),
+            head_room_bytes: setup.reshape.map(|_| setup.head_room_bytes()),
             spares: setup.disks.len() - setup.slots,
             force: true,
             id,

@@ -1,6 +1,7 @@
 //! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
 mod reshape;
+mod scale;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,8 +13,8 @@ use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
 use crate::workload::Load;
-pub(crate) use reshape::HEAD_ROOM_BYTES;
 pub use reshape::ReshapeSetup;
+use scale::Scale;
 
 /// A disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,9 +139,14 @@ impl Setup {
     /// # Panics
     /// If `filter` asks for a code that cannot be built.
     pub fn draw(rng: &mut Rng, filter: &SetupFilter) -> Self {
+        let mut scale_rng = rng.fork(77);
+        let scale = match filter.code {
+            Some(_) => Scale::Usual,
+            None => Scale::draw(&mut scale_rng),
+        };
         let (code, slots) = filter.code.unwrap_or_else(|| {
             loop {
-                let codes = codes();
+                let codes = scale.codes().unwrap_or_else(codes);
                 let (code, slots) = rng.pick(&codes).clone();
                 let slots = rng.within(*slots.start(), *slots.end());
                 if !(filter.redundant && code == CodeSpec::Raid0) {
@@ -154,7 +160,7 @@ impl Setup {
             _ => Algorithm::LeftSymmetric,
         };
         let width = code.shape(slots).expect("a code of the table").width();
-        let unit_bytes = *rng.pick(&[4096, 4096, 8192, 16384, 65536]);
+        let unit_bytes = scale.unit_bytes(*rng.pick(&[4096, 4096, 8192, 16384, 65536]));
         let parity = !code.is_mirror() && code != CodeSpec::Raid0;
         let drawn = rng.below(10);
         let policy = match filter.policy {
@@ -168,8 +174,10 @@ impl Setup {
             },
         };
         let stripes = rng.within(6, if unit_bytes > 16384 { 12 } else { 40 });
+        let stripes = scale.stripes(stripes, &mut scale_rng);
         let rows = stripes * width as u64 / slots as u64 + 2;
         let spares = if rng.chance(40) { rng.within(1, 2) } else { 0 };
+        let spares = scale.spares(spares, &mut scale_rng);
         let mixed = rng.chance(15);
         let fast_zeroes = rng.chance(70);
         let sector = *rng.pick(&[512, 512, 4096]);
@@ -196,8 +204,16 @@ impl Setup {
         let k = code.shape(slots).expect("a code of the table").k as u64;
         let stripe_cells = k * u64::from(unit_bytes) / cell_bytes as u64;
         let load = Self::draw_load(rng, filter, stripe_cells, cell_bytes as u64);
+        let load = match scale {
+            Scale::LargeUnits => Load { requests: load.requests.min(40), ..load },
+            _ => load,
+        };
         // One to eight stripes; fewer and more by turns where a stripe is no power of two.
         let region_bytes = rng.chance(70).then(|| k * u64::from(unit_bytes) * rng.within(0, 4));
+        let region_bytes = match scale {
+            Scale::ManyStripes => Some(0),
+            _ => region_bytes,
+        };
         let volatile_percent = *rng.pick(&[0, 50, 100, 100]);
         for disk in &mut disks {
             disk.volatile_cache = rng.chance(volatile_percent);

@@ -32,8 +32,13 @@ pub struct ReshapeSetup {
     pub returns: bool,
 }
 
-/// Head room of the arrays that are reshaped.
-pub(crate) const HEAD_ROOM_BYTES: u64 = 1 << 20;
+/// Least head room of the arrays that are reshaped.
+const HEAD_ROOM_BYTES: u64 = 1 << 20;
+
+/// Whether the array may become one with parity.
+fn parity_fits(setup: &Setup) -> bool {
+    setup.policy == Consistency::Bitmap
+}
 
 impl ReshapeSetup {
     /// Draws whether and how the array of `setup` is reshaped.
@@ -44,6 +49,7 @@ impl ReshapeSetup {
         let to_raid6 = setup.code == CodeSpec::Raid5 && setup.slots > 3 && parity && rng.chance(30);
         let add = if to_raid6 || other_unit.is_none() { rng.within(1, 2) } else { rng.below(2) };
         let add = usize::try_from(add).unwrap_or(1).min(setup.slots);
+        let widens = setup.code == CodeSpec::Raid1 && unit_bytes >= 1 << 20 && parity_fits(setup);
         let shrinks = rng.chance(35);
         let from_raid6 = setup.code == CodeSpec::Raid6 && rng.chance(30);
         let code = match (to_raid6, shrinks && from_raid6) {
@@ -56,6 +62,11 @@ impl ReshapeSetup {
             (true, Some(CodeSpec::Raid6)) => (0, 0),
             (true, _) => (0, add),
             (false, _) => (add, 0),
+        };
+        // Far wider than before: the smallest step takes much memory.
+        let (code, add, remove) = match widens {
+            true => (Some(CodeSpec::Raid6), 16 - setup.slots, 0),
+            false => (code, add, remove),
         };
         let (turns, returns) = (rng.chance(30), rng.chance(30));
         let rows = rng.within(if shrinks { 2 } else { 1 }, 6);
@@ -127,10 +138,16 @@ impl Setup {
         units / shape.width() as u64 * shape.k as u64 * u64::from(self.unit_bytes)
     }
 
+    /// Head room of the array, if it is reshaped.
+    pub(crate) fn head_room_bytes(&self) -> u64 {
+        HEAD_ROOM_BYTES.max(8 * u64::from(self.unit_bytes))
+    }
+
     /// Gives the array a reshape: head room, and the disks that it adds.
     pub(crate) fn with_reshape(mut self, reshape: ReshapeSetup) -> Self {
+        let head_room = self.head_room_bytes();
         for disk in &mut self.disks {
-            disk.size_bytes += HEAD_ROOM_BYTES;
+            disk.size_bytes += head_room;
         }
         let largest = self.disks.iter().map(|disk| disk.size_bytes).max().unwrap_or(0);
         let model = self.disks[0];
