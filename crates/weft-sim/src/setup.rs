@@ -232,6 +232,12 @@ impl Setup {
         }
     }
 
+    /// Cells of a stripe.
+    pub(crate) fn stripe_cells(&self) -> u64 {
+        let k = self.code.shape(self.slots).map_or(1, |shape| shape.k as u64);
+        k * u64::from(self.unit_bytes) / self.cell_bytes as u64
+    }
+
     fn draw_load(rng: &mut Rng, filter: &SetupFilter, stripe_cells: u64, cell_bytes: u64) -> Load {
         let requests = *rng.pick(&[10, 40, 120, 300]);
         Load {
@@ -247,6 +253,8 @@ impl Setup {
             abandon_percent: *rng.pick(&[0, 0, 3]),
             empty_percent: 2,
             status_percent: 5,
+            whole_after: u64::MAX,
+            other_stripe_cells: stripe_cells,
         }
     }
 }

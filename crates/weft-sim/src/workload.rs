@@ -43,6 +43,10 @@ pub struct Load {
     pub abandon_percent: u64,
     /// Percentage of requests that are preceded by a request of zero bytes.
     pub empty_percent: u64,
+    /// After this many requests a client only writes whole stripes, which need no log records.
+    pub whole_after: u64,
+    /// Cells per stripe after the run's reshape; some requests cover whole stripes of that size.
+    pub other_stripe_cells: u64,
     /// Percentage of requests that are preceded by a question for the block status.
     pub status_percent: u64,
 }
@@ -510,9 +514,14 @@ impl Client {
             _ => AccessPattern::Random,
         };
         let rt = self.harness.world.rt().clone();
-        for _ in 0..self.load.requests {
+        for number in 0..self.load.requests {
             if self.harness.quiesce.get() || !self.harness.world.is_on() {
                 return;
+            }
+            if number >= self.load.whole_after {
+                let stripes = self.whole_stripes(cells);
+                self.harness.write(&*self.volume, self.number, stripes, Kind::Data, false).await;
+                continue;
             }
             if self.rng.chance(self.load.flushes_percent) {
                 self.harness.flush(&*self.volume, self.number).await;
@@ -543,6 +552,16 @@ impl Client {
                 rt.sleep(self.rng.below(self.load.pause_ns_max.max(MILLISECOND))).await;
             }
         }
+    }
+
+    /// A whole stripe, or a few.
+    fn whole_stripes(&mut self, cells: u64) -> Range<usize> {
+        let stripe = *self.rng.pick(&[self.load.stripe_cells, self.load.other_stripe_cells]);
+        let stripe = stripe.clamp(1, cells);
+        let start = self.rng.below(cells / stripe) * stripe;
+        let len = (stripe * self.rng.within(1, 2)).min(cells - start);
+        let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        index(start)..index(start + len)
     }
 
     fn place(&mut self, pattern: &mut AccessPattern, cells: u64) -> Range<usize> {

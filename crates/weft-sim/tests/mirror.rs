@@ -133,6 +133,8 @@ fn run(seed: u64, fault: Fault) -> (Option<String>, u64) {
         abandon_percent: 0,
         empty_percent: 0,
         status_percent: 5,
+        whole_after: u64::MAX,
+        other_stripe_cells: 16,
     };
     let mut rng = Rng::new(seed);
     for life in 0..3 {

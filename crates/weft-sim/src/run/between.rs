@@ -117,14 +117,15 @@ impl Run {
         let going = self.lose_while_assembling(&map, &slots, absent);
         let lost = absent.union(&going);
         self.excuse_at_crash(&map, &slots, lost);
-        if self.setup.reshape.is_some() {
-            // Which data is on torn sectors depends on how far the reshape has come.
-            return;
-        }
         let torn = self.tear_sectors(&map, &slots, lost);
         if let Some(harness) = &self.harness {
             let oracle = &mut *harness.oracle.borrow_mut();
-            self.report.borrow_mut().excused += torn.excuse(oracle, &map, harness.exposure.rules());
+            let rules = harness.exposure.rules();
+            self.report.borrow_mut().excused += match self.setup.reshape {
+                // Which data is on torn sectors depends on how far the reshape has come.
+                Some(_) => Lost::now(torn.slots()).excuse(oracle, &map, rules),
+                None => torn.excuse(oracle, &map, rules),
+            };
         }
     }
 

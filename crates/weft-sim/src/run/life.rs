@@ -18,7 +18,7 @@ use crate::membership::superblock_of;
 use crate::oracle::Oracle;
 use crate::setup::Map;
 use crate::violation::Violation;
-use crate::workload::{ClientHarness, Discards};
+use crate::workload::{ClientHarness, Discards, Load};
 
 /// Clients, faults and commands of a life end within this time, and so does the stop.
 const LIFE_MAX: Nanos = 48 * 3600 * SECOND;
@@ -120,6 +120,7 @@ impl Run {
             true => self.setup.load.heavy(durable),
             false => self.setup.load.clone(),
         };
+        let load = self.perhaps_quiet(load);
         let lost_at = self.lost_at.clone();
         let opening = self.assemble_all(self.draw_consistency());
         let check_first = self.rng.chance(50);
@@ -186,6 +187,19 @@ impl Run {
             }
             harness.ends("a stop", LIFE_MAX, injector.finish(&engine, last)).await;
         }
+    }
+
+    /// Sometimes gives the load a phase of whole stripes, in which the log has nothing to do: what it
+    /// holds stays there, however old.
+    fn perhaps_quiet(&self, load: Load) -> Load {
+        let mut rng = self.world.rng(21_000 + self.report.borrow().lives);
+        if !rng.chance(if self.setup.reshape.is_some() { 40 } else { 15 }) {
+            return load;
+        }
+        let after = self.setup.reshape.map(|reshape| reshape.after(&self.setup));
+        let other = after.map_or(load.other_stripe_cells, |after| after.stripe_cells());
+        let whole_after = rng.below(load.requests.max(1));
+        Load { whole_after, other_stripe_cells: other.max(1), ..load }
     }
 
     /// Sometimes draws the policy by which the array is kept consistent from this life on.

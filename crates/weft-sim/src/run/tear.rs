@@ -19,6 +19,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_rt::Rng;
 
 use super::state::Run;
+use crate::format::FIRST_DATA;
 use crate::membership::superblock_of;
 use crate::oracle::Oracle;
 use crate::setup::Map;
@@ -29,7 +30,7 @@ use crate::slots::Slots;
 pub(crate) struct Torn(BTreeMap<SlotNo, Vec<Range<u64>>>);
 
 impl Torn {
-    fn slots(&self) -> SlotSet {
+    pub(crate) fn slots(&self) -> SlotSet {
         self.0.keys().copied().collect()
     }
 
@@ -103,6 +104,11 @@ impl Run {
         if self.options.crashes_only || self.options.whole_sectors || !rng.chance(40) {
             return torn;
         }
+        // Where data begins changes in a reshape.
+        let first_data = match self.setup.reshape {
+            Some(_) => FIRST_DATA,
+            None => area.data_offset,
+        };
         let mut gone = slots.incomplete().union(&lost);
         let first = rng.index(disks.len());
         for index in 0..disks.len() {
@@ -110,7 +116,7 @@ impl Run {
             let platter = &disks[number].platter;
             let sector = u64::from(platter.sector_bytes());
             let interrupted = &interrupted[number];
-            let in_data = interrupted.partition_point(|at| *at < area.data_offset / sector);
+            let in_data = interrupted.partition_point(|at| *at < first_data / sector);
             let (metadata, data) = interrupted.split_at(in_data);
             let mut hit = Vec::new();
             if rng.chance(50) {
@@ -124,7 +130,7 @@ impl Run {
                 if !drawn.is_empty() {
                     gone.insert(slot);
                 }
-                let start = |at: &u64| at * sector - area.data_offset;
+                let start = |at: &u64| at * sector - first_data;
                 let ranges = drawn.iter().map(|at| start(at)..start(at) + sector);
                 torn.0.entry(slot).or_default().extend(ranges);
                 hit.extend(drawn);

@@ -32,6 +32,9 @@ pub struct ReshapeSetup {
     pub returns: bool,
 }
 
+/// The most spares that an array can be created with.
+const SPARES_MAX: usize = 64;
+
 /// Least head room of the arrays that are reshaped.
 const HEAD_ROOM_BYTES: u64 = 1 << 20;
 
@@ -71,6 +74,9 @@ impl ReshapeSetup {
         let (turns, returns) = (rng.chance(30), rng.chance(30));
         let rows = rng.within(if shrinks { 2 } else { 1 }, 6);
         let drawn = Self { code, unit_bytes: other_unit, add, remove, rows, turns, returns };
+        if setup.disks.len() - setup.slots + drawn.add > SPARES_MAX {
+            return None;
+        }
         // Some codes do not fit another number of slots, or gain nothing from it.
         drawn.shape(setup).is_some_and(|shape| shape.layout().is_ok()).then_some(drawn)
     }
