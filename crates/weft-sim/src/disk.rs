@@ -207,6 +207,20 @@ impl Platter {
         self.0.borrow_mut().medium.poke(offset, data);
     }
 
+    /// The disk becomes shorter: what it held from `offset` on is lost, and every operation fails until
+    /// [`Faults::shrunk`] is reset.
+    pub(crate) fn shrink(&self, offset: u64) {
+        let state = &mut *self.0.borrow_mut();
+        state.faults.shrunk = true;
+        let zeros = vec![0; usize::try_from(state.size - offset).expect("fits the address space")];
+        state.medium.poke(offset, &zeros);
+    }
+
+    /// Puts back what another copy of this disk holds, as from an image.
+    pub(crate) fn set_back(&self, image: &Self) {
+        self.0.borrow_mut().medium = image.0.borrow().medium.clone();
+    }
+
     /// The power is cut: draws what each sector at risk holds from now on.
     pub fn power_cut(&self) {
         let state = &mut *self.0.borrow_mut();
@@ -391,6 +405,10 @@ impl SimDisk {
                 state.faults.failed = true;
                 return (bad(offset, len, Errno::NoDevice), buf);
             }
+            if state.faults.shrunk {
+                world.disk(state.number, "is shorter, fails to read", offset, len, started.op);
+                return (bad(offset, len, Errno::Io), buf);
+            }
             let sectors = offset / sector..(offset + len) / sector;
             if let Some(number) = state.faults.first_unreadable(sectors) {
                 world.disk(state.number, "medium error in read", offset, len, started.op);
@@ -484,6 +502,11 @@ impl SimDisk {
                 world.disk(state.number, "is gone, fails to flush", 0, 0, started.op);
                 state.faults.failed = true;
                 return Err(Self::error(&info, DiskOp::Flush, 0, 0, Errno::NoDevice));
+            }
+            if state.faults.shrunk {
+                world.disk(state.number, "is shorter, fails to flush", 0, 0, started.op);
+                state.faults.failed = true;
+                return Err(Self::error(&info, DiskOp::Flush, 0, 0, Errno::Io));
             }
             state.medium.flushed(mark);
             world.disk(state.number, "flushed", 0, 0, started.op);

@@ -194,6 +194,7 @@ impl FaultInjector {
         let troubled = |n: usize| {
             disks[n].platter.faults(|f| {
                 f.gone
+                    || f.shrunk
                     || f.full
                     || f.hangs_until > self.rt.now()
                     || f.gone_after_ops.is_some()
@@ -447,8 +448,12 @@ impl FaultInjector {
             let claimed = self.claimed.borrow().contains(&n);
             claimed || slots.disks.contains(&Some(n)) || in_use.contains(&format!("sim{n}"))
         };
-        // A disk with requests in progress stays reserved: they may still be carried out.
-        let free = |n: &usize| !used(*n) && !self.disks.borrow()[*n].platter.is_busy();
+        // A disk with requests in progress stays reserved: they may still be carried out. One that has
+        // lost contents unnoticed must not come back.
+        let free = |n: &usize| {
+            let platter = &self.disks.borrow()[*n].platter;
+            !used(*n) && !platter.is_busy() && !platter.faults(|f| f.shrunk)
+        };
         let old = self.disks.borrow().iter().map(|m| m.platter.number()).find(free);
         match old {
             Some(number) if self.draw(|rng| rng.chance(50)) => {

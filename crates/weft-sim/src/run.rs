@@ -9,6 +9,7 @@
 //! with each member removed in turn.
 
 mod between;
+mod image;
 mod life;
 mod scenarios;
 mod state;
@@ -62,6 +63,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         last_slots: None,
         membership_crash: false,
         held_commit: false,
+        stopped: false,
+        image: Rc::default(),
         assembly_interrupted: false,
         new_disk_hangs: Rc::default(),
         world,

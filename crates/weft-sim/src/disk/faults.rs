@@ -29,6 +29,9 @@ pub struct Faults {
     pub write_errors_percent: u64,
     /// Writes that touch this byte range fail with an I/O error; everything can be read.
     pub unwritable: Option<std::ops::Range<u64>>,
+    /// The disk has become shorter and lost what it held behind its new end: every operation fails
+    /// until somebody makes it as long again. The contents do not come back with that.
+    pub shrunk: bool,
     /// The disk failed an operation in a way that excludes a member, or a command excluded it.
     pub failed: bool,
     /// A command is excluding it; it is excluded once the engine severs the disk.
@@ -89,6 +92,9 @@ impl Faults {
             return WriteOutcome::Fails(Errno::NoSpace);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {
+            return WriteOutcome::Fails(Errno::Io);
+        }
+        if self.shrunk {
             return WriteOutcome::Fails(Errno::Io);
         }
         if self.unwritable.as_ref().is_some_and(meets) {

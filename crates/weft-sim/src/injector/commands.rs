@@ -7,12 +7,17 @@ use weft_rt::{Rng, SECOND};
 
 use super::FaultInjector;
 use crate::engine::Engine;
+use crate::format::FIRST_DATA;
+use crate::slots::Slots;
 use crate::violation::ViolationKind;
 
 impl FaultInjector {
     /// Gives one command.
     pub(super) async fn give_command(&self, engine: &Engine, rng: &mut Rng) {
         let status = engine.0.status();
+        if rng.chance(15) {
+            return self.lose_contents(engine, rng).await;
+        }
         match rng.below(6) {
             0 | 1 => {
                 let replaced = status.slots.iter().find_map(|slot| {
@@ -45,6 +50,35 @@ impl FaultInjector {
                 futures_util::future::join(scrub, cancelling).await;
             }
         }
+    }
+
+    /// A disk loses the end of its contents, the engine notices, and somebody makes it as long as
+    /// before and adds it again.
+    pub(super) async fn lose_contents(&self, engine: &Engine, rng: &mut Rng) {
+        let Some((slot, platter)) = self.victim(engine) else { return };
+        let from = rng.within(FIRST_DATA, platter.size_bytes()) / 4096 * 4096;
+        let number = platter.number();
+        self.world.note(format!("disk {number} of slot {slot} is cut off at {from}"));
+        platter.shrink(from);
+        let notices = async {
+            while self.world.is_on() && Slots::of(engine).disks.contains(&Some(number)) {
+                self.harness.flush(&engine.0, 91).await;
+                if self.harness.array_stopped.get() {
+                    return false;
+                }
+                self.rt.sleep(SECOND).await;
+            }
+            self.world.is_on()
+        };
+        if !notices.await || engine.0.flush().await.is_err() || rng.chance(30) {
+            return;
+        }
+        let is_used = engine.0.status().disks().contains(&format!("sim{number}"));
+        if is_used || platter.is_busy() || !self.claimed.borrow_mut().insert(number) {
+            return;
+        }
+        self.disks.borrow_mut()[number].comes_back();
+        self.add(engine, &platter).await;
     }
 
     async fn remove_spare(&self, engine: &Engine, name: &str) {

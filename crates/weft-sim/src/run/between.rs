@@ -94,7 +94,7 @@ impl Run {
             let gone = member.platter.faults(|f| f.gone) || member.absent;
             let back = gone && (all_return || self.rng.chance(40));
             member.platter.faults(|f| f.gone = false);
-            member.absent = gone && !back;
+            member.absent = gone && !back || member.platter.faults(|f| f.shrunk);
         }
         let lose = if self.options.crashes_only || all_return {
             0
@@ -114,6 +114,8 @@ impl Run {
         }
         let absent = slots.holding(|n| disks[n].absent);
         drop(disks);
+        let older = self.perhaps_set_back(&map, &slots, absent);
+        let absent = absent.union(&older);
         let going = self.lose_while_assembling(&map, &slots, absent);
         let lost = absent.union(&going);
         self.excuse_at_crash(&map, &slots, lost);

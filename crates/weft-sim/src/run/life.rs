@@ -53,6 +53,7 @@ impl Run {
         }
         self.draw_hangs(crash && self.options.cut_at.is_none());
         let body = self.body(last);
+        self.perhaps_take_image();
         let start = self.world.steps();
         let done = self.drive(body);
         if number == 1 {
@@ -62,10 +63,12 @@ impl Run {
         self.world.set_cut_trigger(None);
         self.remember_slots();
         // A life in which the array had to stop ends without a clean stop, too.
+        self.stopped = false;
         if done?.is_none() || !self.world.is_on() {
             self.crash();
         } else {
             self.end_program();
+            self.stopped = true;
         }
         self.world.restore();
         Ok(())

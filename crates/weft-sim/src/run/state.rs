@@ -48,6 +48,10 @@ pub(crate) struct Run {
     pub membership_crash: bool,
     /// That crash comes while superblocks are held back.
     pub held_commit: bool,
+    /// The last life ended with a clean stop.
+    pub stopped: bool,
+    /// An image of a disk.
+    pub image: Rc<RefCell<Option<Platter>>>,
     /// The last assembly did not finish.
     pub assembly_interrupted: bool,
     /// The hangs of disks that are added during this life.
