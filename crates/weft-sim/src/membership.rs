@@ -229,6 +229,7 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
     let rt = rt.clone();
     async move {
         let is_gone = |member: &Member| member.platter.faults(|f| f.gone);
+        let is_dead = |member: &Member| member.platter.faults(|f| f.gone || f.unwritable.is_some());
         let is_full = |left: &[Member]| left.iter().any(|m| m.platter.faults(|f| f.full));
         let gone = || attached.iter().filter(|member| is_gone(member)).count();
         loop {
@@ -241,7 +242,7 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
             let settled = is_settled(&left);
             let needs_force = || {
                 let left: Vec<Member> =
-                    left.iter().filter(|member| !is_gone(member)).cloned().collect();
+                    left.iter().filter(|member| !is_dead(member)).cloned().collect();
                 may_be_stale(&left)
             };
             if force
@@ -265,6 +266,10 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 // A disk failed meanwhile, and without it the others may be stale: the operator
                 // tries again. Otherwise the engine goes on without it by itself.
                 Err(_) if gone() > before && !must_have_stopped(&left) && needs_force() => {}
+                // One takes no writes, and the others may be stale without it: the operator repairs it.
+                Err(_) if left.iter().any(is_dead) && needs_force() => {
+                    left.iter().for_each(|member| member.platter.faults(|f| f.unwritable = None));
+                }
                 Err(error) => {
                     let text = format!("the engine refused to assemble: {error}");
                     return Err(Violation::new(ViolationKind::AssemblyRefused, text));
