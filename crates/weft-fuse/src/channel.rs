@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use weft_rt::ring::{Fd, Ring};
 use weft_rt::sync::Semaphore;
-use weft_rt::{Buf, Rt};
+use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::lookout::{self, Lookout};
@@ -27,6 +27,9 @@ const BACKGROUND_MAX: u16 = 128;
 /// Number of requests received before other tasks of this thread run, and before the disk requests
 /// are submitted.
 const BATCH: usize = 8;
+
+/// How long to wait when a request cannot be received.
+const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// Receives requests until the file system is unmounted; each is carried out in a task of its own.
 /// `lookout` decides how the next one is waited for.
@@ -67,11 +70,12 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
                 Ok(()) => {}
                 Err(e) => break Err(Errno::from_io_error(&e).unwrap_or(Errno::IO)),
             },
-            // Interrupted between our wake-up and our read.
-            Err(Errno::INTR | Errno::NOENT) => {}
-            // Unmounted, or the connection was ended otherwise.
-            Err(Errno::NODEV | Errno::CONNABORTED) => break Ok(()),
-            Err(e) => break Err(e),
+            Err(errno) => match after(errno) {
+                After::Again => {}
+                After::Pause => rt.sleep(PAUSE_NS).await,
+                After::End => break Ok(()),
+                After::Fail => break Err(errno),
+            },
         }
     };
     // Requests in progress still own their buffers and must still be answered.
@@ -79,16 +83,54 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
     ended
 }
 
-/// Answers a request.
+/// What to do when no request could be received.
+#[derive(Debug, PartialEq, Eq)]
+enum After {
+    /// Receive the next one.
+    Again,
+    /// The same, a little later.
+    Pause,
+    /// The file system is unmounted.
+    End,
+    /// Nothing will come any more.
+    Fail,
+}
+
+fn after(errno: Errno) -> After {
+    match errno {
+        // Interrupted between our wake-up and our read.
+        Errno::INTR | Errno::NOENT => After::Again,
+        // Unmounted, or the connection was ended otherwise.
+        Errno::NODEV | Errno::CONNABORTED => After::End,
+        // There is no such descriptor, or not one of this kind.
+        Errno::BADF | Errno::PERM => After::Fail,
+        // A lack of memory, or what nobody has foreseen. Programs use the file system, and it can still
+        // serve the next request.
+        _ => After::Pause,
+    }
+}
+
+/// Answers a request. If the kernel does not take the answer, it gets an error: whoever waits must not
+/// wait for ever.
 pub(crate) fn answer(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) {
+    for result in [result, Err(Errno::IO)] {
+        match send(fd, head, result) {
+            // The request was interrupted, or the file system was unmounted.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+fn send(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) -> Result<(), Errno> {
     let (error, data) = match result {
         Ok(data) => (0, data),
         Err(e) => (-e.raw_os_error(), [].as_slice()),
     };
     let len = u32::try_from(size_of::<OutHeader>() + data.len()).unwrap_or(u32::MAX);
     let out = OutHeader { len, error, unique: head.unique };
-    // It fails only if the request was interrupted, or the file system was unmounted.
-    let _ = rustix::io::writev(fd, &[IoSlice::new(out.as_bytes()), IoSlice::new(data)]);
+    let parts = [IoSlice::new(out.as_bytes()), IoSlice::new(data)];
+    rustix::io::retry_on_intr(|| rustix::io::writev(fd, &parts)).map(drop)
 }
 
 /// The answer to INIT; `also` are flags wanted beyond the usual ones.
@@ -163,5 +205,41 @@ impl Receiver {
         let mut data = std::mem::replace(&mut self.payload, Buf::new(WRITE_BYTES_MAX));
         data.truncate(len);
         data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_the_channel_ends_the_service() {
+        assert_eq!(after(Errno::NODEV), After::End);
+        assert_eq!(after(Errno::BADF), After::Fail);
+        assert_eq!(after(Errno::INTR), After::Again);
+        for errno in [Errno::NOMEM, Errno::IO, Errno::INVAL, Errno::FAULT, Errno::NOBUFS] {
+            assert_eq!(after(errno), After::Pause);
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_not_taken_is_replaced_by_an_error() {
+        use std::io::Read as _;
+        use std::os::unix::net::UnixDatagram;
+
+        // It takes messages up to a size.
+        let (ours, kernel) = UnixDatagram::pair().expect("made");
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).expect("set");
+        let head = InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).expect("its size");
+        let head = InHeader { unique: 77, ..head };
+        let fd = Fd::from(std::os::fd::OwnedFd::from(ours));
+        answer(&fd, &head, Ok(&vec![1; 1 << 20]));
+        kernel.set_nonblocking(true).expect("set");
+        let mut bytes = [0; 64];
+        let len = std::fs::File::from(std::os::fd::OwnedFd::from(kernel))
+            .read(&mut bytes)
+            .expect("an answer came");
+        let out = OutHeader { len: 16, error: -Errno::IO.raw_os_error(), unique: 77 };
+        assert_eq!(&bytes[..len], out.as_bytes());
     }
 }
