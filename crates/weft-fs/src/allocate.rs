@@ -26,6 +26,7 @@ impl Inner {
         offset: u64,
         len: u64,
         keep_size: bool,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
@@ -40,10 +41,14 @@ impl Inner {
         let node = self.in_use.node(ino);
         let mut at = blocks.start;
         while at < blocks.end {
+            if !goes_on() {
+                return Err(FsError::Cancelled);
+            }
             let to = (at + STEP).min(blocks.end);
             self.allocate_blocks(&node, at..to).await?;
             self.drain().await?;
             at = to;
+            self.rt.yield_now().await;
         }
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
@@ -79,8 +84,23 @@ impl Fs {
     /// # Errors
     /// [`FsError::NoSpace`] if there is no room. If that shows only on the way, a part stays reserved.
     pub async fn allocate(&self, ino: Ino, offset: u64, len: u64, keep_size: bool) -> Result<()> {
+        self.allocate_while(ino, offset, len, keep_size, || true).await
+    }
+
+    /// The same, until it is to go on no more.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then: a part stays reserved.
+    pub async fn allocate_while(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+        goes_on: impl Fn() -> bool + 'static,
+    ) -> Result<()> {
         let fs = self.0.clone();
-        let allocate = || async move { fs.allocate(ino, offset, len, keep_size).await };
+        let allocate = || async move { fs.allocate(ino, offset, len, keep_size, &goes_on).await };
         self.0.rt.attach(allocate).await
     }
 }

@@ -49,7 +49,8 @@ impl Inner {
         if let Some(live) = self.in_use.get(ino).and_then(|node| node.live.get()) {
             inode.size = live.size;
             inode.modified = live.modified;
-            inode.changed = inode.changed.max(live.modified);
+            // A program may have set a time to come. It is not that of the change.
+            inode.changed = inode.changed.max(live.modified.min(self.now()));
         }
         inode
     }
@@ -84,8 +85,7 @@ impl Inner {
         }
         let now = self.now();
         let inode = self
-            .meta
-            .run(|tx| {
+            .change(|tx| {
                 let mut inode = tx.inode(ino)?;
                 let kind = inode.kind().mode();
                 let new_owner = set.uid.is_some() || set.gid.is_some();
@@ -125,7 +125,7 @@ fn drop_privileges(tx: &Tx<'_>, ino: Ino, inode: &mut Inode, suid: bool) -> Resu
             inode.mode &= !SET_GID;
         }
     }
-    let had = tx.xattr(ino, CAPABILITY)?.is_some();
+    let had = tx.has_xattr(ino, CAPABILITY)?;
     Ok((had && tx.remove_xattr(ino, CAPABILITY)?) || inode.mode != before)
 }
 
@@ -177,7 +177,7 @@ impl Fs {
     pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
         self.0.begin_change().await?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
-        let dropped = self.0.meta.run(|tx| {
+        let dropped = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
             if drop_privileges(tx, ino, &mut inode, suid)? {
                 tx.put_inode(ino, &inode)?;

@@ -153,6 +153,9 @@ impl Inner {
     }
 
     async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        // A record with a hole is two.
+        self.begin_change().await?;
+        self.check_room(0, false)?;
         let _held = self.hold_to_change(ino, offset, len).await;
         let node = self.in_use.node(ino);
         let alone = node.alone().await;

@@ -161,6 +161,18 @@ pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
 
+/// Columns that lines have where there are many disks.
+const COLUMNS_USUAL: usize = 16;
+/// Lines that a record of blocks written one behind the other has at least, but for the first and last.
+const LINES_USUAL: u64 = 8;
+/// Records that a search for holes looks at before others have a turn.
+const SOUGHT_RECORDS: usize = 256;
+
+/// More bytes than the rows have that a record of one line needs, and its disks' maps.
+fn record_row_bytes(columns: usize) -> u64 {
+    128 + columns as u64 * 64
+}
+
 impl Inner {
     /// The inode of a file that has contents.
     pub(crate) async fn file(&self, ino: Ino) -> Result<Inode> {
@@ -305,6 +317,7 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
+        self.write_if_rows_are_scarce().await;
         let held = self.hold_to_write(ino, offset, len).await?;
         let node = self.in_use.node(ino);
         if !self.write_meanwhile(&node, offset, &data).await? {
@@ -366,12 +379,31 @@ impl Inner {
         node.live.set(Some(Live { size: known.max(end), modified: self.now() }));
     }
 
+    /// Bytes of the rows that what is dirty may need: each block a record of its own.
+    fn waiting_row_bytes(&self) -> u64 {
+        self.dirty_blocks.get() * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
+    }
+
+    /// Writes what waits, if the metadata might have no room for all of it. The caller holds nothing.
+    async fn write_if_rows_are_scarce(&self) {
+        let waits = self.dirty_blocks.get() > 0;
+        if waits
+            && self.meta.has_room(0, false)
+            && !self.meta.has_room(self.waiting_row_bytes(), false)
+        {
+            // The blocks stay dirty if this fails, and fsync reports it.
+            let _ = self.write_all().await;
+        }
+    }
+
     /// Whether there is room for so many more blocks of a file, even if all that is dirty is new.
     fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
-        if !self.meta.has_room() {
+        let Ok(coded) = self.pool.coded_now(inode.redundancy) else { return false };
+        let records = blocks / coded.k() as u64 / LINES_USUAL + 2;
+        let rows = self.waiting_row_bytes() + records * record_row_bytes(coded.columns);
+        if !self.meta.has_room(rows, false) {
             return false;
         }
-        let Ok(coded) = self.pool.coded_now(inode.redundancy) else { return false };
         let free: u64 = self.pool.members().iter().map(|member| member.free_blocks()).sum();
         (self.dirty_blocks.get() + blocks) * (1 + coded.p() as u64) <= free
     }
@@ -407,42 +439,79 @@ impl Inner {
         if placed.await? { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
-    /// The first byte from `offset` on that is data, or a hole.
-    async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
+    /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it ends
+    /// when it is to go on no more.
+    async fn seek(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: bool,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>> {
         let _held = self.hold_to_read(ino, offset, u64::MAX).await;
         let node = self.in_use.node(ino);
         let shared = node.share().await;
         let size = self.file(ino).await?.size;
-        let mut block = offset / BLOCK_BYTES;
+        let end = size.div_ceil(BLOCK_BYTES);
+        let mut from = offset / BLOCK_BYTES;
         let found = loop {
-            let at = (block * BLOCK_BYTES).max(offset);
-            if at >= size {
-                break (!data && offset < size).then_some(size);
+            if from >= end || offset >= size {
+                break Ok((!data && offset < size).then_some(size));
             }
-            let cached = node.dirty.borrow().range(block..).next().map(|(block, _)| *block);
-            let (covered, next) = self
-                .meta
-                .run(|tx| Ok((covering(tx, ino, block)?, tx.next_record(ino, block)?)))
-                .await?;
-            let is_active = |(first, record): &(u64, Record)| {
-                record.columns[record.locate(block - first).1].is_some()
-            };
-            let is_data = cached == Some(block) || covered.as_ref().is_some_and(is_active);
-            if is_data == data {
-                break Some(at);
+            if !goes_on() {
+                break Err(FsError::Cancelled);
             }
-            // A hole without a record ends with the next record or dirty block.
-            block = match (data, &covered) {
-                (true, None) => {
-                    let next = next.into_iter().chain(cached).min();
-                    next.unwrap_or_else(|| size.div_ceil(BLOCK_BYTES)).max(block + 1)
-                }
-                _ => block + 1,
-            };
+            let records =
+                self.meta.run(|tx| tx.first_records(ino, from..end, SOUGHT_RECORDS)).await?;
+            // The next record may begin within the last one.
+            let is_all = records.len() < SOUGHT_RECORDS;
+            let last = records.last().filter(|_| !is_all).map_or(end, |(first, _)| *first);
+            if let Some(block) = first_block(&node.dirty.borrow(), &records, from..last, data) {
+                break Ok(Some((block * BLOCK_BYTES).max(offset)));
+            }
+            from = last;
+            self.rt.yield_now().await;
         };
         drop(shared);
         self.in_use.forget_clean(&node);
-        Ok(found)
+        found
+    }
+}
+
+/// The first block of a range that is data, or none. All records of the range are there.
+fn first_block(
+    dirty: &BTreeMap<u64, (u64, Frozen)>,
+    records: &[(u64, Record)],
+    range: Range<u64>,
+    data: bool,
+) -> Option<u64> {
+    let mut at = range.start;
+    for (n, (first, record)) in records.iter().enumerate() {
+        let next = records.get(n + 1).map_or(range.end, |(next, _)| *next);
+        let (from, to) = (at.max(*first), next.min(first + record.blocks()).min(range.end));
+        if let Some(found) = first_without_record(dirty, at..from.min(range.end), data) {
+            return Some(found);
+        }
+        let is_active = |block: u64| record.columns[record.locate(block - first).1].is_some();
+        let is_data = |block: &u64| (dirty.contains_key(block) || is_active(*block)) == data;
+        if let Some(found) = (from..to).find(is_data) {
+            return Some(found);
+        }
+        at = at.max(to);
+    }
+    first_without_record(dirty, at..range.end, data)
+}
+
+/// The same of blocks that have no record.
+fn first_without_record(
+    dirty: &BTreeMap<u64, (u64, Frozen)>,
+    mut range: Range<u64>,
+    data: bool,
+) -> Option<u64> {
+    match data {
+        _ if range.is_empty() => None,
+        true => dirty.range(range).next().map(|(block, _)| *block),
+        false => range.find(|block| !dirty.contains_key(block)),
     }
 }
 
@@ -464,6 +533,17 @@ impl Fs {
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
         self.0.rt.attach(|| async move { fs.write(ino, offset, data).await }).await
+    }
+
+    /// Writes what waits of a file, so that the next commit has it.
+    ///
+    /// # Errors
+    /// If blocks cannot be written.
+    pub async fn write_back(&self, ino: Ino) -> Result<()> {
+        self.0.check()?;
+        let Some(node) = self.0.in_use.get(ino) else { return Ok(()) };
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.flush_file(&node).await }).await
     }
 
     /// Makes a file durable, with its name, and a folder with its entries.
@@ -493,6 +573,20 @@ impl Fs {
     /// # Errors
     /// If it is no file.
     pub async fn seek(&self, ino: Ino, offset: u64, data: bool) -> Result<Option<u64>> {
-        self.0.seek(ino, offset, data).await
+        self.0.seek(ino, offset, data, &|| true).await
+    }
+
+    /// The same, until it is to go on no more.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then.
+    pub async fn seek_while(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: bool,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<u64>> {
+        self.0.seek(ino, offset, data, &goes_on).await
     }
 }

@@ -37,7 +37,7 @@ use crate::block::BLOCK_BYTES;
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::in_use::{Dirty, Live, Node, live_of};
-use crate::inode::Ino;
+use crate::inode::{Ino, Time};
 use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
 use crate::log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
@@ -90,7 +90,8 @@ impl Inner {
         if live.is_empty() {
             return Ok(());
         }
-        self.meta.run(|tx| live.iter().try_for_each(|file| put_live(tx, file))).await?;
+        let now = self.now();
+        self.meta.run(|tx| live.iter().try_for_each(|file| put_live(tx, file, now))).await?;
         forget_live(nodes, &live);
         Ok(())
     }
@@ -468,7 +469,7 @@ impl Inner {
                 files.iter().try_for_each(|(targets, end)| put_targets(tx, targets, *end))?;
                 let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
                 replaced.for_each(|replaced| self.free_later(&replaced.record));
-                tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file)))
+                tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file, self.now())))
             })
             .await?;
         self.log.complete();
@@ -548,10 +549,11 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], end: u64) -> Result<()> {
 }
 
 /// Puts a file's size and time into the metadata.
-pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile) -> Result<()> {
+pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile, now: Time) -> Result<()> {
     let mut inode = tx.inode(file.ino)?;
     (inode.size, inode.modified) = (file.size, file.modified);
-    inode.changed = inode.changed.max(file.modified);
+    // A program may have set a time to come. It is not that of the change.
+    inode.changed = inode.changed.max(file.modified.min(now));
     tx.put_inode(file.ino, &inode)
 }
 

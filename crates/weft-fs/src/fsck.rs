@@ -311,6 +311,7 @@ fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckRepo
             }
         }
     }
+    let mut known = BTreeMap::new();
     for (ino, inode) in inodes {
         let named = links.get(ino).copied().unwrap_or(0);
         if inode.is_folder() && inode.links > 0 {
@@ -322,7 +323,7 @@ fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckRepo
             if inode.size != sizes.get(ino).copied().unwrap_or(0) {
                 report.find(*ino, "the number of its entries is wrong");
             }
-            if !reaches_root(inodes, *ino) {
+            if !reaches_root(inodes, &mut known, *ino) {
                 report.find(*ino, "the folder cannot be reached from the root");
             }
         } else if inode.links != named {
@@ -332,17 +333,31 @@ fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckRepo
     Ok(())
 }
 
-fn reaches_root(inodes: &BTreeMap<Ino, Inode>, mut ino: Ino) -> bool {
-    for _ in 0..=inodes.len() {
+/// Whether the way up from a folder ends at the root. Folders of which that is known are in `known`, and
+/// none is walked through twice.
+fn reaches_root(
+    inodes: &BTreeMap<Ino, Inode>,
+    known: &mut BTreeMap<Ino, bool>,
+    mut ino: Ino,
+) -> bool {
+    let mut way = Vec::new();
+    let reaches = loop {
         if ino == ROOT {
-            return true;
+            break true;
         }
+        if let Some(reaches) = known.get(&ino) {
+            break *reaches;
+        }
+        // Who meets this folder again on the way up goes in a circle.
+        known.insert(ino, false);
+        way.push(ino);
         match inodes.get(&ino) {
             Some(inode) => ino = inode.parent,
-            None => return false,
+            None => break false,
         }
-    }
-    false
+    };
+    known.extend(way.into_iter().map(|ino| (ino, reaches)));
+    reaches
 }
 
 impl Fs {
@@ -381,6 +396,43 @@ mod tests {
     use super::*;
     use crate::{CreateOptions, MountOptions, NewFile, Redundancy, Time};
 
+    #[test]
+    fn folders_reach_the_root_or_not_however_deep_they_are() {
+        let now = Time { s: 0, ns: 0 };
+        let folder = |parent| Inode {
+            mode: Kind::Folder.mode(),
+            uid: 0,
+            gid: 0,
+            links: 2,
+            device: 0,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            blocks: 0,
+            parent,
+            next_position: 3,
+            generation: 0,
+            redundancy: Redundancy::Auto,
+        };
+        // Each is in the one before; the deepest has the lowest number, or the highest.
+        const DEEP: Ino = 200_000;
+        let down = (ROOT + 1..DEEP).map(|ino| (ino, folder(ino - 1)));
+        let up = (DEEP..2 * DEEP).map(|ino| (ino, folder(ino + 1)));
+        let mut inodes: BTreeMap<Ino, Inode> = down.chain(up).collect();
+        inodes.insert(2 * DEEP, folder(ROOT));
+        // One in a circle, one beside it, and one in nothing.
+        inodes.extend(
+            [(-3, -2), (-2, -3), (-4, -3), (-6, -5)].map(|(ino, above): (i64, i64)| {
+                (ino.cast_unsigned(), folder(above.cast_unsigned()))
+            }),
+        );
+        let mut known = BTreeMap::new();
+        let lost = inodes.keys().filter(|ino| !reaches_root(&inodes, &mut known, **ino));
+        let lost: Vec<i64> = lost.map(|ino| ino.cast_signed()).collect();
+        assert_eq!(lost, [-6, -4, -3, -2]);
+    }
+
     /// What a plant of damage does to the metadata of file `ino`, which lies on `disk`.
     type Plant = fn(&Tx<'_>, u16, Ino) -> Result<()>;
 
@@ -406,6 +458,7 @@ mod tests {
                 meta_cache_bytes: 0,
                 nonce: 1,
                 now,
+                clock: None,
             };
             let fs = Fs::mount(&inner, &disks, options).await.expect("mounted");
             let mode = Kind::File.mode() | 0o644;

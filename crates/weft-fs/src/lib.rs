@@ -88,4 +88,4 @@ pub use record::{Column, Record};
 pub use redundancy::{Coded, Redundancy};
 pub use scrub::ScrubReport;
 pub use status::{DiskStatus, FsStatus, SpaceFor};
-pub use xattrs::SetXattr;
+pub use xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};

@@ -29,6 +29,7 @@ mod pages;
 mod places;
 mod room;
 mod tables;
+mod values;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -56,7 +57,7 @@ pub(crate) const META_COPIES: usize = 3;
 /// the database is small ([`room`]).
 const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.
-const ROW_BYTES: &str = "row bytes";
+const ROW_BYTES: &str = "row bytes with keys";
 
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
@@ -79,6 +80,8 @@ pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64
     }
 }
 
+type TellFailed = Box<dyn Fn(&str)>;
+
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
     pub(crate) array: Array,
@@ -93,6 +96,7 @@ pub(crate) struct Meta {
     committing: Semaphore,
     /// Why no more requests are taken.
     failed: RefCell<Option<String>>,
+    tell_failed: RefCell<Option<TellFailed>>,
     changes: Changes,
     /// Whether commits store which pages are free.
     is_ending: Cell<bool>,
@@ -148,6 +152,7 @@ impl Meta {
             operating,
             committing,
             failed,
+            tell_failed: RefCell::default(),
             changes,
             is_ending,
         })
@@ -158,9 +163,9 @@ impl Meta {
         self.areas.log.clone()
     }
 
-    /// Bytes of all rows, and the most that there may be.
+    /// Bytes of all rows, and the most that everyone may fill.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        (self.changes.row_bytes(), room::row_bytes_max(self.capacity()))
+        (self.changes.row_bytes(), room::row_bytes_for_all(self.capacity()))
     }
 
     /// Bytes that the database may have.
@@ -177,10 +182,14 @@ impl Meta {
         room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
     }
 
-    /// Whether there may be more files, names, attributes and places.
-    pub(crate) fn has_room(&self) -> bool {
-        let (rows, most) = self.usage();
-        rows < most
+    /// Whether there may be so many more bytes of files, names, attributes and places: for everyone, or
+    /// for root and the file system itself.
+    pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
+        let most = match for_root {
+            true => room::row_bytes_max(self.capacity()),
+            false => room::row_bytes_for_all(self.capacity()),
+        };
+        self.changes.row_bytes() + bytes < most
     }
 
     /// Whether the rows have as many bytes as was counted.
@@ -211,9 +220,25 @@ impl Meta {
         self.check().is_err()
     }
 
+    /// Why no more requests are taken, if so.
+    pub(crate) fn why_failed(&self) -> Option<String> {
+        self.failed.borrow().clone()
+    }
+
+    /// Who is told when no more requests are taken, and why.
+    pub(crate) fn on_fail(&self, tell: impl Fn(&str) + 'static) {
+        *self.tell_failed.borrow_mut() = Some(Box::new(tell));
+    }
+
     /// Takes no more requests.
     pub(crate) fn fail(&self, why: &str) {
-        self.failed.borrow_mut().get_or_insert_with(|| why.to_owned());
+        if self.failed.borrow().is_some() {
+            return;
+        }
+        *self.failed.borrow_mut() = Some(why.to_owned());
+        if let Some(tell) = &*self.tell_failed.borrow() {
+            tell(why);
+        }
     }
 
     /// Runs an operation, on a fiber: it waits where a page must be read, and others run behind it. If
@@ -222,6 +247,19 @@ impl Meta {
     pub(crate) async fn run<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.operating.acquire(1).await;
         self.run_alone(operation).await
+    }
+
+    /// The same, unless so much has changed that a commit must come before: then the operation is
+    /// given back.
+    pub(crate) async fn run_in_room<T, O: FnOnce(&Tx<'_>) -> Result<T>>(
+        &self,
+        operation: O,
+    ) -> Result<std::result::Result<T, O>> {
+        let _alone = self.operating.acquire(1).await;
+        match self.is_crowded() {
+            true => self.check().map(|()| Err(operation)),
+            false => self.run_alone(operation).await.map(Ok),
+        }
     }
 
     /// The same for a caller that holds `operating`.

@@ -39,6 +39,8 @@ pub struct MountOptions {
     pub nonce: u64,
     /// The time now.
     pub now: Time,
+    /// Reads the clock; without it, time goes on from `now` as the executor's does.
+    pub clock: Option<fn() -> Time>,
 }
 
 /// Streams of new lines at the same time.
@@ -96,6 +98,7 @@ pub(crate) struct Inner {
     pub(crate) wanted: Cell<u64>,
     mounted: Nanos,
     mounted_at: Time,
+    clock: Option<fn() -> Time>,
 }
 
 /// A mounted file system. Clones are handles of the same one.
@@ -122,6 +125,7 @@ impl Inner {
             reopen,
             mounted: rt.now(),
             mounted_at: options.now,
+            clock: options.clock,
             rt,
             label,
             meta,
@@ -153,6 +157,9 @@ impl Inner {
 
     /// The time now.
     pub(crate) fn now(&self) -> Time {
+        if let Some(clock) = self.clock {
+            return clock();
+        }
         let passed = self.rt.now() - self.mounted + u64::from(self.mounted_at.ns);
         let s = self.mounted_at.s + i64::try_from(passed / SECOND).unwrap_or(0);
         Time { s, ns: u32::try_from(passed % SECOND).unwrap_or(0) }
@@ -282,9 +289,25 @@ impl Inner {
         self.write_all().await
     }
 
-    /// Fails if the metadata has no room for more.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        if self.meta.has_room() { Ok(()) } else { Err(FsError::NoSpace) }
+    /// Fails if the metadata has no room for so many bytes more, for everyone or for root. Within an
+    /// operation it counts what all before it have done.
+    pub(crate) fn check_room(&self, bytes: u64, for_root: bool) -> Result<()> {
+        if self.meta.has_room(bytes, for_root) { Ok(()) } else { Err(FsError::NoSpace) }
+    }
+
+    /// Runs an operation that changes metadata, after a commit if much has changed. The caller does not
+    /// hold the lock of flushes.
+    pub(crate) async fn change<T>(
+        &self,
+        mut operation: impl FnOnce(&Tx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            match self.meta.run_in_room(operation).await? {
+                Ok(given) => return Ok(given),
+                Err(again) => operation = again,
+            }
+            self.commit_if_crowded().await?;
+        }
     }
 
     /// Before an operation that changes metadata and holds nothing yet.
@@ -309,6 +332,11 @@ impl Fs {
     pub async fn sync(&self) -> Result<()> {
         self.0.check()?;
         self.0.sync().await
+    }
+
+    /// Tells why the file system has stopped, if that ever happens.
+    pub fn on_stop(&self, tell: impl Fn(&str) + 'static) {
+        self.0.meta.on_fail(tell);
     }
 
     /// A use of a file begins: it was opened, or the kernel knows its number.

@@ -3,7 +3,8 @@
 //! Every operation is one closure in the open transaction: it checks everything, then changes
 //! everything. So a crash leaves an operation whole or not at all.
 //!
-//! Each entry of a folder has a position, which is never used again in that folder. Readers of a
+//! Each entry of a folder has a position, which is never used again in that folder, but by the entry that
+//! replaces it: who replaces what a reader has just seen does not lead it on for ever. Readers of a
 //! folder continue behind the position of the last entry they saw, whatever is added or removed
 //! meanwhile.
 
@@ -82,10 +83,21 @@ fn folder(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
 }
 
 /// Adds an entry to a folder, at a new position.
-fn add(tx: &Tx<'_>, into: Ino, name: &[u8], (ino, inode): (Ino, &Inode), now: Time) -> Result<()> {
+fn add(tx: &Tx<'_>, into: Ino, name: &[u8], file: (Ino, &Inode), now: Time) -> Result<()> {
+    let position = folder(tx, into)?.next_position;
+    add_at(tx, into, (name, position), file, now)
+}
+
+/// The same at a position that was taken from another entry.
+fn add_at(
+    tx: &Tx<'_>,
+    into: Ino,
+    (name, position): (&[u8], u64),
+    (ino, inode): (Ino, &Inode),
+    now: Time,
+) -> Result<()> {
     let mut parent = folder(tx, into)?;
-    let position = parent.next_position;
-    parent.next_position += 1;
+    parent.next_position = parent.next_position.max(position + 1);
     parent.size += 1;
     parent.links += u32::from(inode.is_folder());
     (parent.modified, parent.changed) = (now, now);
@@ -158,8 +170,7 @@ impl Inner {
         let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
         let purge = self
-            .meta
-            .run(|tx| {
+            .change(|tx| {
                 folder(tx, parent)?;
                 let entry = tx.entry(parent, name)?.ok_or(FsError::NotFound)?;
                 let inode = tx.inode(entry.ino)?;
@@ -179,6 +190,26 @@ impl Inner {
         }
     }
 
+    /// Writes the blocks of a file that is to replace another one. Programs write a new version of a
+    /// file and rename it without fsync: what is there after a crash is to be the old one or the new
+    /// one, and not an empty file. The commit with the new name comes behind these blocks.
+    async fn write_before_replace(
+        &self,
+        (from, name): (Ino, &[u8]),
+        (to, new_name): (Ino, &[u8]),
+    ) -> Result<()> {
+        let found = self.meta.run(|tx| {
+            let is_taken = tx.entry(to, new_name)?.is_some();
+            Ok(tx.entry(from, name)?.filter(|_| is_taken).map(|entry| entry.ino))
+        });
+        let node = found.await?.and_then(|ino| self.in_use.get(ino));
+        if let Some(node) = node {
+            // What cannot be written stays, and fsync tells.
+            let _ = self.flush_file(&node).await;
+        }
+        Ok(())
+    }
+
     async fn rename(
         &self,
         (from, name): (Ino, &[u8]),
@@ -187,9 +218,15 @@ impl Inner {
     ) -> Result<()> {
         self.begin_change().await?;
         check_name(new_name)?;
+        if how == Rename::Replace {
+            self.write_before_replace((from, name), (to, new_name)).await?;
+        }
         let _held = self.hold_names(&[(from, name), (to, new_name)], &[]).await?;
         let now = self.now();
-        let renamed = self.meta.run(|tx| {
+        let renamed = self.change(|tx| {
+            if new_name.len() > name.len() {
+                self.check_room(0, false)?;
+            }
             folder(tx, from)?;
             folder(tx, to)?;
             let entry = tx.entry(from, name)?.ok_or(FsError::NotFound)?;
@@ -220,8 +257,8 @@ impl Inner {
                 }
                 take(tx, from, name, &entry, now)?;
                 take(tx, to, new_name, &target, now)?;
-                add(tx, to, new_name, (entry.ino, &inode), now)?;
-                add(tx, from, name, (target.ino, &other), now)?;
+                add_at(tx, to, (new_name, target.position), (entry.ino, &inode), now)?;
+                add_at(tx, from, (name, entry.position), (target.ino, &other), now)?;
                 moved(tx, entry.ino, to, now)?;
                 moved(tx, target.ino, from, now)?;
                 return Ok(None);
@@ -234,7 +271,7 @@ impl Inner {
             }
             take(tx, to, new_name, &target, now)?;
             take(tx, from, name, &entry, now)?;
-            add(tx, to, new_name, (entry.ino, &inode), now)?;
+            add_at(tx, to, (new_name, target.position), (entry.ino, &inode), now)?;
             moved(tx, entry.ino, to, now)?;
             Ok(self.drop_link(tx, target.ino, now)?.then_some(target.ino))
         });
@@ -256,57 +293,56 @@ impl Inner {
         if new.target.len() > TARGET_MAX {
             return Err(FsError::TooLong);
         }
-        self.check_room()?;
         let _held = match name {
             Some(name) => self.hold_names(&[(parent, name)], &[]).await?,
             None => self.hold_attributes(parent, Mode::Shared).await,
         };
         let now = self.now();
-        self.meta
-            .run(|tx| {
-                let above = folder(tx, parent)?;
-                if above.links == 0 {
-                    return Err(FsError::NotFound);
-                }
-                if let Some(name) = name
-                    && tx.entry(parent, name)?.is_some()
-                {
-                    return Err(FsError::Exists);
-                }
-                let kind = Kind::of_mode(new.mode);
-                let is_folder = kind == Kind::Folder;
-                let inherits = above.mode & SET_GID != 0;
-                let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
-                let ino = tx.state("next inode")?;
-                tx.set_state("next inode", ino + 1)?;
-                let inode = Inode {
-                    mode: mode | if inherits && is_folder { SET_GID } else { 0 },
-                    uid: new.uid,
-                    gid: if inherits { above.gid } else { new.gid },
-                    links: u32::from(name.is_some()) + u32::from(is_folder),
-                    device: new.device,
-                    size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
-                    accessed: now,
-                    modified: now,
-                    changed: now,
-                    blocks: 0,
-                    parent: if is_folder { parent } else { 0 },
-                    next_position: FIRST_POSITION,
-                    generation: 0,
-                    redundancy: above.redundancy,
-                };
-                tx.put_inode(ino, &inode)?;
-                lists.put(tx, ino)?;
-                if kind == Kind::Symlink {
-                    tx.put_symlink(ino, new.target)?;
-                }
-                match name {
-                    Some(name) => add(tx, parent, name, (ino, &inode), now)?,
-                    None => tx.put_orphan(ino)?,
-                }
-                Ok((ino, inode))
-            })
-            .await
+        self.change(|tx| {
+            self.check_room(0, new.uid == 0)?;
+            let above = folder(tx, parent)?;
+            if above.links == 0 {
+                return Err(FsError::NotFound);
+            }
+            if let Some(name) = name
+                && tx.entry(parent, name)?.is_some()
+            {
+                return Err(FsError::Exists);
+            }
+            let kind = Kind::of_mode(new.mode);
+            let is_folder = kind == Kind::Folder;
+            let inherits = above.mode & SET_GID != 0;
+            let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
+            let ino = tx.state("next inode")?;
+            tx.set_state("next inode", ino + 1)?;
+            let inode = Inode {
+                mode: mode | if inherits && is_folder { SET_GID } else { 0 },
+                uid: new.uid,
+                gid: if inherits { above.gid } else { new.gid },
+                links: u32::from(name.is_some()) + u32::from(is_folder),
+                device: new.device,
+                size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
+                accessed: now,
+                modified: now,
+                changed: now,
+                blocks: 0,
+                parent: if is_folder { parent } else { 0 },
+                next_position: FIRST_POSITION,
+                generation: 0,
+                redundancy: above.redundancy,
+            };
+            tx.put_inode(ino, &inode)?;
+            lists.put(tx, ino)?;
+            if kind == Kind::Symlink {
+                tx.put_symlink(ino, new.target)?;
+            }
+            match name {
+                Some(name) => add(tx, parent, name, (ino, &inode), now)?,
+                None => tx.put_orphan(ino)?,
+            }
+            Ok((ino, inode))
+        })
+        .await
     }
 }
 
@@ -370,10 +406,10 @@ impl Fs {
     pub async fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Inode> {
         self.0.begin_change().await?;
         check_name(name)?;
-        self.0.check_room()?;
         let _held = self.0.hold_names(&[(parent, name)], &[ino]).await?;
         let now = self.0.now();
-        let linked = self.0.meta.run(|tx| {
+        let linked = self.0.change(|tx| {
+            self.0.check_room(0, false)?;
             let mut inode = tx.inode(ino)?;
             folder(tx, parent)?;
             if inode.is_folder() {

@@ -86,7 +86,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
     let files = records.iter().flat_map(|record| &record.files);
     let put = |tx: &Tx<'_>| {
         for file in files {
-            match put_live(tx, file) {
+            match put_live(tx, file, file.modified) {
                 // It was deleted since.
                 Err(FsError::NotFound) => {}
                 done => done?,

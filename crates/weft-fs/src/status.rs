@@ -61,6 +61,8 @@ pub struct FsStatus {
     /// Files of which more is in memory than their contents and metadata: they are open or are used,
     /// or something of them waits to be written.
     pub files_in_memory: u64,
+    /// Why it takes no more requests, if so.
+    pub stopped: Option<String>,
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
     /// Batches of new lines that were computed while others were written, since the mount.
@@ -109,7 +111,10 @@ impl Fs {
     /// If the metadata has failed.
     pub async fn status(&self) -> Result<FsStatus> {
         self.0.check()?;
-        let inodes = self.0.meta.run(|tx| tx.inode_count()).await?;
+        // A file system that has stopped still says so.
+        let inodes = self.0.meta.run(|tx| tx.inode_count()).await;
+        let stopped = self.0.meta.why_failed();
+        let inodes = if stopped.is_some() { 0 } else { inodes? };
         let disk = |member: &std::rc::Rc<crate::member::Member>| DiskStatus {
             number: member.number,
             name: member.row.name.clone(),
@@ -130,6 +135,7 @@ impl Fs {
             epoch: self.0.log.epoch(),
             disks: self.0.pool.members().iter().map(disk).collect(),
             space: space.collect(),
+            stopped,
             inodes,
             meta_bytes: self.0.meta.usage(),
             files_in_memory: self.0.in_use.count(),

@@ -13,8 +13,30 @@ use crate::names::NAME_MAX;
 
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
+/// Longest list of names, each with a zero behind it: the kernel hands out no more.
+pub const XATTR_LIST_MAX: usize = 64 << 10;
+/// The most bytes of names and values of a file: they go with it in one operation.
+const BYTES_MAX: u64 = 512 << 10;
 /// The attribute that shows and sets the redundancy of a file.
-const REDUNDANCY: &[u8] = b"user.weft.redundancy";
+pub const REDUNDANCY_XATTR: &[u8] = b"user.weft.redundancy";
+const REDUNDANCY: &[u8] = REDUNDANCY_XATTR;
+/// What names begin with. For the rest of `system.` and for other names, the kernel leaves it to the
+/// file system who may set them, and here nobody may.
+const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+
+/// Fails if there can be no attribute of this name.
+fn check_name(name: &[u8]) -> Result<()> {
+    if matches!(name, acl::ACCESS | acl::DEFAULT) {
+        return Ok(());
+    }
+    let within = NAME_SPACES.iter().find_map(|space| name.strip_prefix(*space));
+    match within {
+        None => Err(FsError::Unsupported),
+        Some([]) => Err(FsError::Invalid("the name of an attribute ends with its dot".into())),
+        Some(_) if name.len() > NAME_MAX => Err(FsError::TooLong),
+        Some(_) => Ok(()),
+    }
+}
 
 /// How an extended attribute is set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,6 +46,8 @@ pub struct SetXattr {
     /// Whether a file's set-group-ID bit ends with a new access control list: its program is not in
     /// the group.
     pub drop_set_gid: bool,
+    /// Whether root sets it: some room is kept for that.
+    pub by_root: bool,
 }
 
 impl Fs {
@@ -33,6 +57,7 @@ impl Fs {
     /// [`FsError::NoAttribute`] if there is none of this name.
     pub async fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.0.check()?;
+        check_name(name)?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         let value = self.0.meta.run(|tx| match name {
             REDUNDANCY => Ok(Some(tx.inode(ino)?.redundancy.to_string().into_bytes())),
@@ -42,14 +67,18 @@ impl Fs {
     }
 
     /// The names of all extended attributes. The redundancy, which every file has, is left out:
-    /// programs that copy attributes are not to copy it.
+    /// programs that copy attributes are not to copy it. Those that would make the list longer than
+    /// [`XATTR_LIST_MAX`] are missing, but for the first.
     ///
     /// # Errors
     /// If the metadata has failed.
     pub async fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        self.0.meta.run(|tx| tx.xattr_names(ino)).await
+        let mut names = self.0.meta.run(|tx| tx.xattr_names(ino, XATTR_LIST_MAX)).await?;
+        // Older versions let others be set.
+        names.retain(|name| check_name(name).is_ok());
+        Ok(names)
     }
 
     /// Sets an extended attribute.
@@ -65,23 +94,35 @@ impl Fs {
         how: SetXattr,
     ) -> Result<()> {
         self.0.begin_change().await?;
-        if name.len() > NAME_MAX || value.len() > VALUE_MAX {
+        check_name(name)?;
+        if value.len() > VALUE_MAX {
             return Err(FsError::TooLong);
         }
         if name == REDUNDANCY {
+            // Every file has it.
+            if how.exists == Some(false) {
+                return Err(FsError::Exists);
+            }
             let text =
                 std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
             return self.set_redundancy(ino, text.parse()?).await.map(drop);
         }
-        self.0.check_room()?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
-        let set = self.0.meta.run(|tx| {
+        let set = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
-            match (how.exists, tx.xattr(ino, name)?.is_some()) {
+            let is_there = tx.has_xattr(ino, name)?;
+            match (how.exists, is_there) {
                 (Some(true), false) => return Err(FsError::NoAttribute),
                 (Some(false), true) => return Err(FsError::Exists),
                 _ => {}
+            }
+            self.0.check_room(value.len() as u64, how.by_root)?;
+            let (listed, bytes) = tx.xattr_bytes(ino)?;
+            let lists = listed + if is_there { 0 } else { name.len() as u64 + 1 };
+            let old = tx.xattr(ino, name)?.map_or(0, |old| old.len() as u64);
+            if lists > XATTR_LIST_MAX as u64 || bytes - old + (value.len() as u64) > BYTES_MAX {
+                return Err(FsError::NoSpace);
             }
             match name {
                 acl::ACCESS => acl::set_access(tx, ino, &mut inode, value, how.drop_set_gid)?,
@@ -100,9 +141,10 @@ impl Fs {
     /// [`FsError::NoAttribute`] if there is none of this name, unless it is an access control list.
     pub async fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.0.begin_change().await?;
+        check_name(name)?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();
-        let removed = self.0.meta.run(|tx| {
+        let removed = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
             if !tx.remove_xattr(ino, name)? {
                 // To have no list is to have the list that the mode says.

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
-use weft_fs::{Fs, FsError, Ino, MountOptions, SetAttr};
+use weft_fs::{Fs, FsError, Ino, MountOptions, ROOT, Rename, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, SECOND};
 
 const REDUNDANCIES: [(&str, usize); 8] = [
@@ -315,6 +316,127 @@ fn new_lines_are_written_before_overwrites() {
         let all = read_all(&fs, old).await;
         assert!(all[..bytes.len()] == bytes);
         assert!(all[(4 * PART * BLOCK) as usize..] == pattern((PART * BLOCK) as usize, 4));
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_file_that_replaces_another_is_whole_after_a_crash_without_fsync() {
+    run(|rt| async move {
+        const SIZE: u64 = 24 << 20;
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); 3]);
+        let fs = made(&rt, &all(&disks)).await;
+        let (old, new) = (pattern(10_000, 1), pattern(12_345, 2));
+        let ino = make(&fs, "file").await;
+        write(&fs, ino, 0, &old).await;
+        fs.sync().await.expect("synced");
+        let ino = make(&fs, "new").await;
+        write(&fs, ino, 0, &new).await;
+        let names = ((ROOT, &b"new"[..]), (ROOT, &b"file"[..]));
+        fs.rename(names.0, names.1, Rename::Replace).await.expect("renamed");
+        // Somebody makes names durable.
+        fs.fsync(ROOT).await.expect("synced");
+        let left: Vec<Medium> =
+            disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+        drop(fs);
+        let disks = holding(&rt, &Power::new(), SIZE, &left);
+        let fs = mount(&rt, &all(&disks)).await;
+        assert!(read_all(&fs, find(&fs, "file").await).await == new);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn readers_of_a_folder_do_not_meet_what_replaces_entries_again() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 3])).await;
+        for n in 0..10 {
+            make(&fs, &n.to_string()).await;
+        }
+        let positions = async || {
+            let entries = fs.read_folder(ROOT, 2, 100).await.expect("read");
+            let of = |entry: weft_fs::DirEntry| (entry.name, entry.position);
+            entries.into_iter().map(of).collect::<BTreeMap<_, _>>()
+        };
+        let before = positions().await;
+        for n in 0..10 {
+            let name = n.to_string();
+            make(&fs, "new").await;
+            let (from, to) = ((ROOT, &b"new"[..]), (ROOT, name.as_bytes()));
+            fs.rename(from, to, Rename::Replace).await.expect("renamed");
+        }
+        assert_eq!(positions().await, before);
+        let (from, to) = ((ROOT, &b"1"[..]), (ROOT, &b"8"[..]));
+        fs.rename(from, to, Rename::Exchange).await.expect("exchanged");
+        assert_eq!(positions().await, before);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn long_searches_and_reservations_let_others_go_on_and_can_be_ended() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[100; 3])).await;
+        let ino = make_as(&fs, "file", "none").await;
+        fs.allocate(ino, 0, 100 << 20, false).await.expect("reserved");
+        fs.sync().await.expect("synced");
+        let size = 100 << 20;
+        assert_eq!(fs.seek(ino, 0, false).await.expect("found"), Some(size));
+        let asked = std::rc::Rc::new(std::cell::Cell::new(0));
+        let most = |most: u32| {
+            let asked = asked.clone();
+            asked.set(0);
+            move || {
+                asked.set(asked.get() + 1);
+                asked.get() <= most
+            }
+        };
+        fs.seek_while(ino, 0, false, most(u32::MAX)).await.expect("found");
+        assert!(asked.get() >= 2, "{} steps", asked.get());
+        let ended = fs.seek_while(ino, 0, false, most(1)).await;
+        assert!(matches!(ended, Err(FsError::Cancelled)), "{ended:?}");
+        let other = make_as(&fs, "other", "none").await;
+        let ended = fs.allocate_while(other, 0, 50 << 20, false, most(3)).await;
+        assert!(matches!(ended, Err(FsError::Cancelled)), "{ended:?}");
+        assert!(fs.attr(other).await.expect("there").size == 0);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn data_and_holes_are_found_as_they_are_block_by_block() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[64; 4])).await;
+        let ino = make_as(&fs, "file", "raid6").await;
+        let mut rng = weft_random::Rng::new(1);
+        let mut is_data = vec![false; 3000];
+        for round in 0..6 {
+            for _ in 0..60 {
+                let (at, len) = (rng.below(2900), 1 + rng.below(40));
+                if rng.chance(70) {
+                    write(&fs, ino, at * BLOCK, &pattern((len * BLOCK) as usize, round)).await;
+                }
+            }
+            // Some is written, and some waits.
+            if round % 2 == 0 {
+                fs.sync().await.expect("synced");
+            }
+            let size = fs.attr(ino).await.expect("there").size / BLOCK;
+            let zeros = [0; BLOCK as usize];
+            for (block, is_data) in is_data.iter_mut().enumerate() {
+                let found = fs.read(ino, block as u64 * BLOCK, BLOCK as usize).await.expect("read");
+                *is_data = !found.is_empty() && found[..] != zeros[..found.len()];
+            }
+            for _ in 0..300 {
+                let at = rng.below(size);
+                let data = rng.chance(50);
+                let next = (at..size).find(|block| is_data[*block as usize] == data);
+                let expected = if data { next } else { Some(next.unwrap_or(size)) };
+                let found = fs.seek(ino, at * BLOCK, data).await.expect("found");
+                assert_eq!(found, expected.map(|block| block * BLOCK), "{at}, {data}");
+            }
+        }
         assert_sound(&fs).await;
     });
 }

@@ -4,6 +4,7 @@
 
 mod afresh;
 mod at_hand;
+mod attributes;
 mod balance;
 mod cancel;
 mod common;

@@ -1,6 +1,8 @@
 //! Metadata of which only a part is in memory.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
@@ -218,6 +220,9 @@ fn a_page_that_cannot_be_read_stops_the_file_system_with_an_error() {
             let sectors = ((64 << 10) + (1 << 20)) / 512..(8 << 20) / 512;
             disk.faults.dead_reads.borrow_mut().extend(sectors);
         }
+        let told: Rc<RefCell<Vec<String>>> = Rc::default();
+        let tell = told.clone();
+        fs.on_stop(move |why| tell.borrow_mut().push(why.to_owned()));
         let mut failed = None;
         for n in 0..200 {
             match fs.lookup(ROOT, format!("file {n}").as_bytes()).await {
@@ -228,6 +233,9 @@ fn a_page_that_cannot_be_read_stops_the_file_system_with_an_error() {
         assert!(matches!(failed, Some(FsError::Database(_))), "{failed:?}");
         let stopped = fs.attr(ROOT).await.expect_err("it has stopped");
         assert!(matches!(stopped, FsError::Stopped(_)), "{stopped}");
+        // It says so, and why.
+        let why = fs.status().await.expect("known").stopped.expect("it has stopped");
+        assert_eq!(*told.borrow(), [why]);
         fs.unmount().await.expect_err("nothing can be written any more");
     });
 }

@@ -50,24 +50,32 @@ pub(crate) fn opened(open_flags: u32) -> OpenOut {
     OpenOut { open_flags, ..OpenOut::default() }
 }
 
-pub(crate) fn entry_out(ino: Ino, inode: &Inode) -> EntryOut {
+/// An entry, of a file that a program has open for writing, or has not.
+pub(crate) fn entry_out(ino: Ino, inode: &Inode, is_written: bool) -> EntryOut {
     EntryOut {
         nodeid: ino,
         generation: inode.generation,
         entry_valid: VALID_S,
-        attr_valid: VALID_S,
+        attr_valid: valid_s(inode, is_written),
         entry_valid_nsec: 0,
         attr_valid_nsec: 0,
-        attr: attr_of(ino, inode),
+        attr: attr_of(ino, inode, is_written),
     }
 }
 
-pub(crate) fn attr_of(ino: Ino, inode: &Inode) -> Attr {
+/// How long the kernel may believe attributes. It keeps the size of what is written itself, and not
+/// the number of blocks, which must not stay that of an empty file.
+pub(crate) fn valid_s(inode: &Inode, is_written: bool) -> u64 {
+    let may_get_blocks = inode.kind() == Kind::File && inode.size == 0 && !is_written;
+    if may_get_blocks { 0 } else { VALID_S }
+}
+
+pub(crate) fn attr_of(ino: Ino, inode: &Inode, is_written: bool) -> Attr {
     let s = |time: Time| time.s.cast_unsigned();
     // Blocks that were written lately are not counted yet. Programs take a file with bytes and
     // without blocks for one hole, and a backup of it (`tar --sparse`) would have zeros for what
-    // was written.
-    let blocks_min = u64::from(inode.kind() == Kind::File && inode.size > 0);
+    // was written. So may one that is empty here, and open: the kernel tells last.
+    let blocks_min = u64::from(inode.kind() == Kind::File && (inode.size > 0 || is_written));
     Attr {
         ino,
         size: if inode.is_folder() { 4096 } else { inode.size },
@@ -103,6 +111,7 @@ pub(crate) fn errno_of(error: FsError) -> Errno {
         FsError::Invalid(_) => Errno::INVAL,
         FsError::Busy(_) => Errno::BUSY,
         FsError::Unsupported => Errno::OPNOTSUPP,
+        FsError::Cancelled => Errno::INTR,
         _ => Errno::IO,
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
+use weft_cli::output::log_line;
 use weft_disk::Disk;
 use weft_fs::{
     BalanceReport, Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport,
@@ -66,6 +67,10 @@ impl Control {
     pub(crate) fn new(rt: Rt, fs: Fs, open: OpenDisk) -> Self {
         let last_job: Rc<RefCell<Value>> = Rc::default();
         let last = last_job.clone();
+        let name = fs.label().name.clone();
+        fs.on_stop(move |why| {
+            log_line(&format!("ALERT: the file system '{name}' has stopped: {why}"));
+        });
         fs.keep(move |job, ended| *last.borrow_mut() = outcome_json(job, ended));
         Self { rt, fs, open, refused: RefCell::default(), last_job }
     }
@@ -198,6 +203,7 @@ impl Control {
         });
         Ok(json!({
             "name": status.name, "id": status.id, "epoch": status.epoch,
+            "stopped": status.stopped,
             "disks": status.disks.iter().map(disk).collect::<Vec<_>>(),
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
             "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,

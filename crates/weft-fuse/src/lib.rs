@@ -18,6 +18,7 @@ mod answer;
 pub mod awake;
 mod channel;
 pub mod control;
+mod long;
 mod lookout;
 pub mod mount;
 pub mod session;

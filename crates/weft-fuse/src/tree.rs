@@ -11,23 +11,28 @@
 //! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So commands
 //! reach the mounted file system by its mount point, and need no other connection.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use weft_fs::{Fs, Ino, Inode, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, Time};
+use weft_fs::{
+    Fs, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr, SetXattr,
+    Time, XATTR_LIST_MAX,
+};
 use weft_rt::Rt;
 use weft_rt::ring::{Fd, Ring};
 use zerocopy::IntoBytes as _;
 
 use crate::answer::{
-    Answer, VALID_S, attr_of, bytes, empty, entry_out, errno_of, name, number, opened, parse, sized,
+    Answer, attr_of, bytes, empty, entry_out, errno_of, name, number, opened, parse, sized, valid_s,
 };
 use crate::awake::Awake;
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
-use crate::control::{Control, OpenDisk};
+use crate::control::{self, Control, OpenDisk};
+use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
 use crate::wire::{
@@ -59,14 +64,27 @@ pub async fn serve(
     let control = Control::new(rt.clone(), fs.clone(), open);
     let fd = Fd::from(channel);
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
-    let tree = Tree { rt: rt.clone(), fd: fd.clone(), fs, control, setxattr_ext, writers };
-    let tree = Rc::new(tree);
+    let tree = Rc::new(Tree {
+        rt: rt.clone(),
+        fd: fd.clone(),
+        fs,
+        control,
+        setxattr_ext,
+        writers,
+        long: Rc::default(),
+        folders: RefCell::default(),
+        next_folder: Cell::new(1),
+        cut: RefCell::default(),
+    });
+    let long = tree.long.clone();
     let awake = latency.map(|latency| Awake::new(rt.clone(), latency));
-    channel::receive(&rt, &ring, &fd, Lookout::new(awake), move |request| {
+    let received = channel::receive(&rt, &ring, &fd, Lookout::new(awake), move |request| {
         let tree = tree.clone();
         async move { tree.carry_out(request).await }
-    })
-    .await
+    });
+    let received = received.await;
+    long.interrupt_all();
+    received
 }
 
 struct Tree {
@@ -77,6 +95,13 @@ struct Tree {
     /// SETXATTR has flags of its own.
     setxattr_ext: Cell<bool>,
     writers: Writers,
+    long: Rc<Long>,
+    /// For each open folder, the position at which its reader ends: what comes later, and that is what
+    /// the reader makes itself, would lead it on for ever.
+    folders: RefCell<BTreeMap<u64, u64>>,
+    next_folder: Cell<u64>,
+    /// Files that were cut to nothing, and not closed since.
+    cut: RefCell<BTreeSet<Ino>>,
 }
 
 impl Tree {
@@ -91,17 +116,47 @@ impl Tree {
                     let each: Vec<_> = each.map(|one| (number(one), &one[8..])).collect();
                     return self.forget(&each).await;
                 }
-                op::INTERRUPT => return,
-                op::LSEEK if self.writers.has(head.nodeid) => {
-                    // It waits for requests that come behind it, and must not hold them up.
-                    let tree = self.clone();
-                    let seek = async move { tree.answer(&head, tree.seek(&head, &body).await) };
-                    return self.rt.launch(Box::pin(seek));
+                op::INTERRUPT => return self.long.interrupt(number(&body)),
+                _ if self.takes_long(&head, &body) => {
+                    let (tree, going) = (self.clone(), self.long.begin(head.unique, head.uid));
+                    let carry_out =
+                        async move { tree.answer(&head, tree.long(going, &head, &body).await) };
+                    return self.rt.launch(Box::pin(carry_out));
                 }
                 _ => self.plain(&head, &body).await,
             },
         };
         self.answer(&head, answer);
+    }
+
+    /// Whether a request may take long, or waits for requests that come behind it. It must not hold up
+    /// others.
+    fn takes_long(&self, head: &InHeader, body: &[u8]) -> bool {
+        let key =
+            |before: usize| body.get(before..).and_then(|rest| name(rest).ok()).map(|key| key.0);
+        match head.opcode {
+            op::FALLOCATE | op::COPY_FILE_RANGE | op::LSEEK => true,
+            op::RENAME | op::RENAME2 => self.writers.any(),
+            op::SETXATTR => {
+                let before = if self.setxattr_ext.get() { 16 } else { 8 };
+                key(before) == Some(REDUNDANCY_XATTR)
+            }
+            op::GETXATTR => {
+                let checks = [control::CHECK.as_bytes(), control::CHECK_DATA.as_bytes()];
+                head.nodeid == ROOT && key(8).is_some_and(|key| checks.contains(&key))
+            }
+            _ => false,
+        }
+    }
+
+    async fn long(&self, mut going: Going, head: &InHeader, body: &[u8]) -> Answer {
+        going.turn().await?;
+        match head.opcode {
+            op::FALLOCATE => self.fallocate(&going, head, &parse::<FallocateIn>(body)?.0).await,
+            op::COPY_FILE_RANGE => self.copy(&going, head, &parse::<CopyIn>(body)?.0).await,
+            op::LSEEK => self.seek(&going, head, body).await,
+            _ => self.plain(head, body).await,
+        }
     }
 
     fn answer(&self, head: &InHeader, answer: Answer) {
@@ -113,6 +168,7 @@ impl Tree {
 
     async fn forget(&self, nodes: &[(u64, &[u8])]) {
         for (ino, count) in nodes {
+            self.cut.borrow_mut().remove(ino);
             // A failure shows in the next request.
             let _ = self.fs.end_uses(*ino, number(count)).await;
         }
@@ -160,16 +216,16 @@ impl Tree {
             op::CREATE | op::TMPFILE => {
                 let ([flags, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
                 let mode = Kind::File.mode() | mode & 0o7777;
-                let new = NewFile { mode, umask, ..NewFile::default() };
-                let mut out = match head.opcode {
-                    op::CREATE => self.make(head, name(rest)?.0, new).await?,
-                    _ => {
-                        let new = NewFile { uid: head.uid, gid: head.gid, ..new };
-                        self.entry(&self.fs.make_unnamed(ino, new).await.map_err(errno_of)?)?
-                    }
+                let (uid, gid) = (head.uid, head.gid);
+                let new = NewFile { mode, umask, uid, gid, ..NewFile::default() };
+                let made = match head.opcode {
+                    op::CREATE => self.fs.make(ino, name(rest)?.0, new).await,
+                    _ => self.fs.make_unnamed(ino, new).await,
                 };
+                let made = made.map_err(errno_of)?;
+                self.writers.opened(made.0, flags);
+                let mut out = self.entry(&made)?;
                 self.fs.begin_use(number(&out));
-                self.writers.opened(number(&out), flags);
                 out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
                 Ok(out)
             }
@@ -202,13 +258,28 @@ impl Tree {
                 self.fs.begin_use(ino);
                 bytes(&opened(wire::FOPEN_KEEP_CACHE))
             }
-            op::OPENDIR => bytes(&opened(wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR)),
+            op::OPENDIR => {
+                let end = self.fs.attr(ino).await.map_err(errno_of)?.next_position;
+                let fh = self.next_folder.replace(self.next_folder.get() + 1);
+                self.folders.borrow_mut().insert(fh, end);
+                let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR;
+                bytes(&wire::OpenOut { fh, ..opened(open_flags) })
+            }
             op::RELEASE => {
                 let ([_, _, flags], _) = parse::<[u32; 3]>(body)?;
+                if unwritten::writes(flags) && self.cut.borrow_mut().remove(&ino) {
+                    // A program has replaced all contents, and knows no fsync. What is there after
+                    // a crash is to be the new ones.
+                    let _ = self.fs.write_back(ino).await;
+                }
                 self.writers.closed(ino, flags);
                 empty(self.fs.end_uses(ino, 1).await)
             }
-            op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
+            op::RELEASEDIR => {
+                self.folders.borrow_mut().remove(&number(body));
+                Ok(Vec::new())
+            }
+            op::DESTROY => Ok(Vec::new()),
             op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
             op::SYNCFS => empty(self.fs.sync().await),
             op::READDIR => self.read_folder(ino, &parse::<IoIn>(body)?.0, false).await,
@@ -224,12 +295,16 @@ impl Tree {
                 let (key, rest) = name(rest)?;
                 let value = rest.get(..size as usize).ok_or(Errno::INVAL)?;
                 let exists = match flags {
+                    0 => None,
                     1 => Some(false),
                     2 => Some(true),
-                    _ => None,
+                    // It must not exist, and it must: there is an error for each case.
+                    _ => Some(self.fs.xattr(ino, key).await.is_err()),
                 };
                 let drop_set_gid = more & wire::SETXATTR_ACL_KILL_SGID != 0;
-                self.set_xattr(ino, key, value, SetXattr { exists, drop_set_gid }).await
+                let by_root = head.uid == 0;
+                let how = SetXattr { exists, drop_set_gid, by_root };
+                self.set_xattr(head, key, value, how).await
             }
             op::GETXATTR => {
                 let ([size, _], rest) = parse::<[u32; 2]>(body)?;
@@ -238,13 +313,15 @@ impl Tree {
             }
             op::LISTXATTR => {
                 let ([size, _], _) = parse::<[u32; 2]>(body)?;
-                let names = self.fs.xattr_names(ino).await.map_err(errno_of)?;
+                let mut names = self.fs.xattr_names(ino).await.map_err(errno_of)?;
+                // Others cannot read them either.
+                names.retain(|name| head.uid == 0 || !name.starts_with(b"trusted."));
+                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_MAX {
+                    return Err(Errno::TOOBIG);
+                }
                 sized(names.into_iter().flat_map(|name| [&name[..], &[0]].concat()).collect(), size)
             }
             op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
-            op::FALLOCATE => self.fallocate(head, &parse::<FallocateIn>(body)?.0).await,
-            op::COPY_FILE_RANGE => self.copy(head, &parse::<CopyIn>(body)?.0).await,
-            op::LSEEK => self.seek(head, body).await,
             _ => Err(Errno::NOSYS),
         }
     }
@@ -272,19 +349,24 @@ impl Tree {
         bytes(&WriteOut { size: io.size, padding: 0 })
     }
 
-    async fn seek(&self, head: &InHeader, body: &[u8]) -> Answer {
+    async fn seek(&self, going: &Going, head: &InHeader, body: &[u8]) -> Answer {
         let ino = head.nodeid;
         let (LseekIn { offset, whence, .. }, _) = parse::<LseekIn>(body)?;
+        if i64::try_from(offset).is_err() {
+            return Err(Errno::NXIO);
+        }
         let data = match whence {
             SEEK_DATA => true,
             SEEK_HOLE => false,
             _ => return Err(Errno::INVAL),
         };
         let found = match self.writers.has(ino) {
-            true => unwritten::seek(&self.fs, &self.fd, ino, offset, data).await?,
+            true => {
+                unwritten::seek(&self.fs, &self.fd, ino, offset, data, &going.goes_on()).await?
+            }
             false => {
-                let found = self.fs.seek(ino, offset, data).await.map_err(errno_of)?;
-                found.ok_or(Errno::NXIO)?
+                let found = self.fs.seek_while(ino, offset, data, going.goes_on()).await;
+                found.map_err(errno_of)?.ok_or(Errno::NXIO)?
             }
         };
         bytes(&found)
@@ -293,12 +375,14 @@ impl Tree {
     /// An entry that the kernel will know.
     fn entry(&self, (ino, inode): &(Ino, Inode)) -> Answer {
         self.fs.begin_use(*ino);
-        bytes(&entry_out(*ino, inode))
+        bytes(&entry_out(*ino, inode, self.writers.has(*ino)))
     }
 
     fn attr(&self, ino: Ino, inode: &Inode) -> Answer {
-        let attr = attr_of(ino, inode);
-        bytes(&AttrOut { attr_valid: VALID_S, attr_valid_nsec: 0, dummy: 0, attr })
+        let is_written = self.writers.has(ino);
+        let attr = attr_of(ino, inode, is_written);
+        let attr_valid = valid_s(inode, is_written);
+        bytes(&AttrOut { attr_valid, attr_valid_nsec: 0, dummy: 0, attr })
     }
 
     async fn set_attr(&self, head: &InHeader, wanted: &SetattrIn) -> Answer {
@@ -327,6 +411,9 @@ impl Tree {
             let owner = self.fs.attr(ino).await.map_err(errno_of)?.uid;
             set.drop_suid = head.uid == 0 || head.uid == owner;
         }
+        if set.size == Some(0) && self.fs.attr(ino).await.map_err(errno_of)?.size > 0 {
+            self.cut.borrow_mut().insert(ino);
+        }
         let inode = self.fs.set_attr(ino, set).await.map_err(errno_of)?;
         self.attr(ino, &inode)
     }
@@ -341,13 +428,32 @@ impl Tree {
     async fn rename(&self, from: Ino, to: Ino, names: &[u8], how: Rename) -> Answer {
         let (old, rest) = name(names)?;
         let (new, _) = name(rest)?;
+        if how == Rename::Replace && self.writers.any() {
+            self.write_before_replace((from, old), (to, new)).await;
+        }
         empty(self.fs.rename((from, old), (to, new), how).await)
+    }
+
+    /// What replaces another file is written first; so is what the kernel has of it.
+    async fn write_before_replace(&self, (from, old): (Ino, &[u8]), (to, new): (Ino, &[u8])) {
+        let Ok((ino, _)) = self.fs.lookup(from, old).await else { return };
+        if self.writers.has(ino) && self.fs.lookup(to, new).await.is_ok() {
+            // It can be renamed all the same.
+            let _ = unwritten::write_back(&self.fd, ino, 0..u64::MAX).await;
+        }
     }
 
     async fn read_folder(&self, ino: Ino, io: &IoIn, plus: bool) -> Answer {
         let (mut out, mut after) = (Vec::new(), io.offset);
+        if io.offset == 0 {
+            // The reader begins, or begins again.
+            let end = self.fs.attr(ino).await.map_err(errno_of)?.next_position;
+            self.folders.borrow_mut().entry(io.fh).and_modify(|known| *known = end);
+        }
+        let end = self.folders.borrow().get(&io.fh).copied().unwrap_or(u64::MAX);
         loop {
-            let entries = self.fs.read_folder(ino, after, ENTRIES).await.map_err(errno_of)?;
+            let mut entries = self.fs.read_folder(ino, after, ENTRIES).await.map_err(errno_of)?;
+            entries.retain(|entry| entry.position < end);
             if entries.is_empty() {
                 return Ok(out);
             }
@@ -389,7 +495,8 @@ impl Tree {
         let usable = status.disks.iter().filter(|disk| !disk.lost);
         let used: u64 = usable.map(|disk| disk.data_bytes - disk.free_bytes).sum();
         let used = used / weft_fs::BLOCK_BYTES;
-        let root = self.fs.attr(ROOT).await.map_err(errno_of)?.redundancy;
+        // One that has stopped is still to be recognized.
+        let root = self.fs.attr(ROOT).await.map_or(Redundancy::Auto, |root| root.redundancy);
         let free = self.fs.free_bytes(root) / weft_fs::BLOCK_BYTES;
         bytes(&StatfsOut {
             blocks: used + free,
@@ -413,7 +520,15 @@ impl Tree {
         self.fs.xattr(ino, name).await.map_err(errno_of)
     }
 
-    async fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Answer {
+    async fn set_xattr(&self, head: &InHeader, name: &[u8], value: &[u8], how: SetXattr) -> Answer {
+        let ino = head.nodeid;
+        // It says where contents lie, and is no note for whoever may write them.
+        if name == REDUNDANCY_XATTR && head.uid != 0 {
+            let owner = self.fs.attr(ino).await.map_err(errno_of)?.uid;
+            if head.uid != owner {
+                return Err(Errno::PERM);
+            }
+        }
         if ino == ROOT
             && let Some(done) = self.control.set(name, value).await
         {
@@ -430,12 +545,19 @@ impl Tree {
 
     /// Copies bytes from one file to another; as many as one request should take. The kernel asks for
     /// the rest.
-    async fn copy(&self, head: &InHeader, wanted: &CopyIn) -> Answer {
+    async fn copy(&self, going: &Going, head: &InHeader, wanted: &CopyIn) -> Answer {
         let from = head.nodeid;
         self.end_privileges(head, wanted.node_to).await?;
         let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);
         let mut copied = 0;
+        let goes_on = going.goes_on();
         while copied < most {
+            if !goes_on() && copied == 0 {
+                return Err(Errno::INTR);
+            }
+            if !goes_on() {
+                break;
+            }
             let len = (most - copied).min(WRITE_BYTES_MAX);
             let at = |offset: u64| offset.checked_add(copied as u64).ok_or(Errno::FBIG);
             let read = self.fs.read(from, at(wanted.offset_from)?, len).await;
@@ -455,7 +577,7 @@ impl Tree {
         bytes(&WriteOut { size, padding: 0 })
     }
 
-    async fn fallocate(&self, head: &InHeader, wanted: &FallocateIn) -> Answer {
+    async fn fallocate(&self, going: &Going, head: &InHeader, wanted: &FallocateIn) -> Answer {
         let ino = head.nodeid;
         self.end_privileges(head, ino).await?;
         let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
@@ -472,7 +594,9 @@ impl Tree {
             }
             0 => {
                 let keep_size = wanted.mode & fallocate::KEEP_SIZE != 0;
-                empty(self.fs.allocate(ino, wanted.offset, wanted.length, keep_size).await)
+                let (offset, len) = (wanted.offset, wanted.length);
+                let goes_on = going.goes_on();
+                empty(self.fs.allocate_while(ino, offset, len, keep_size, goes_on).await)
             }
             _ => Err(Errno::OPNOTSUPP),
         }

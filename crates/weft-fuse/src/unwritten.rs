@@ -31,7 +31,8 @@ use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
 #[derive(Default)]
 pub(crate) struct Writers(RefCell<BTreeMap<Ino, u64>>);
 
-fn writes(flags: u32) -> bool {
+/// Whether a file that is opened with these flags may be written.
+pub(crate) fn writes(flags: u32) -> bool {
     flags & (OFlags::WRONLY | OFlags::RDWR).bits() != 0
 }
 
@@ -56,6 +57,11 @@ impl Writers {
         }
     }
 
+    /// Whether any file is open for writing.
+    pub(crate) fn any(&self) -> bool {
+        !self.0.borrow().is_empty()
+    }
+
     /// Whether the kernel may have pages of a file that it has not written.
     pub(crate) fn has(&self, ino: Ino) -> bool {
         self.0.borrow().contains_key(&ino)
@@ -72,8 +78,10 @@ pub(crate) async fn seek(
     ino: Ino,
     offset: u64,
     data: bool,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<u64, Errno> {
-    let look = async |offset, data| fs.seek(ino, offset, data).await.map_err(errno_of);
+    let look =
+        async |offset, data| fs.seek_while(ino, offset, data, goes_on).await.map_err(errno_of);
     loop {
         let found = look(offset, data).await?;
         let from = if data { offset } else { found.unwrap_or(offset) };
@@ -90,7 +98,10 @@ pub(crate) async fn seek(
 }
 
 /// Returns when the kernel has written, and given up, its pages of these bytes of a file.
-async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Result<(), Errno> {
+///
+/// # Errors
+/// If it cannot be told.
+pub(crate) async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Result<(), Errno> {
     let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
     let offset = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
     // 0: to the end.

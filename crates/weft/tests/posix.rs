@@ -276,3 +276,176 @@ fn programs_append_lock_and_keep_times_and_see_the_room() {
     drop(large);
     mounted.ends_sound();
 }
+
+/// Runs a script as a user who owns nothing, in a folder.
+fn as_nobody(at: &Path, script: &str) -> std::process::Output {
+    let mut sh = command("setpriv");
+    sh.args(["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script]);
+    sh.current_dir(at).output().expect("started")
+}
+
+#[test]
+fn users_set_only_what_is_theirs_and_see_only_what_they_may() {
+    use rustix::fs::{XattrFlags, setxattr};
+    if !have(&NEEDS) || !have(&[Need::Tool("setpriv"), Need::Tool("python3")]) {
+        return;
+    }
+    let mounted = Mounted::on_disks("weftfs-users", 3, 64 << 20);
+    let at = |name: &str| mounted.at.join(name);
+    let file = at("file");
+    fs::write(&file, "of root").expect("written");
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("set");
+    let set = |name: &str, flags: u32| {
+        setxattr(&file, name, b"raid1", XattrFlags::from_bits_retain(flags))
+    };
+    for name in ["system.x", "weft.x", "x"] {
+        assert_eq!(set(name, 0), Err(Errno::OPNOTSUPP), "{name}");
+    }
+    assert_eq!(set("user.", 0), Err(Errno::INVAL));
+    set("trusted.x", 0).expect("set");
+    // It must not exist, and it must.
+    assert_eq!(set("user.x", 3), Err(Errno::NODATA));
+    set("user.x", 1).expect("set");
+    assert_eq!(set("user.x", 3), Err(Errno::EXIST));
+    let python = |expression: &str| {
+        let script = format!("python3 -c 'import os; print({expression})'");
+        let output = as_nobody(&mounted.at, &script);
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let names = python("os.listxattr(\"file\")");
+    assert!(names.contains("user.x") && !names.contains("trusted"), "{names}");
+    // Whoever may write a file may note something with it, and not say where it lies.
+    let said = python("os.setxattr(\"file\", \"user.y\", b\"y\")");
+    assert_eq!(said, "None\n");
+    let said = python("os.setxattr(\"file\", \"user.weft.redundancy\", b\"none\")");
+    assert!(said.contains("PermissionError"), "{said}");
+    let said = python("os.setxattr(\"file\", \"system.y\", b\"y\")");
+    assert!(said.contains("Errno 95"), "{said}");
+    rustix::fs::chown(&file, Some(rustix::fs::Uid::from_raw(65534)), None).expect("set");
+    let said = python("os.setxattr(\"file\", \"user.weft.redundancy\", b\"raid1\")");
+    assert_eq!(said, "None\n");
+    mounted.ends_sound();
+}
+
+#[test]
+fn readers_of_a_folder_end_whatever_they_rename() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mounted = Mounted::on_disks("weftfs-readdir", 3, 64 << 20);
+    let folder = mounted.at.join("folder");
+    fs::create_dir(&folder).expect("made");
+    for n in 0..600 {
+        File::create_new(folder.join(n.to_string())).expect("made");
+    }
+    let mut seen = 0;
+    for entry in fs::read_dir(&folder).expect("a folder") {
+        let at = entry.expect("read").path();
+        let other = folder.join("other");
+        fs::rename(&at, &other).expect("renamed");
+        fs::rename(&other, &at).expect("renamed");
+        // A new file in its place.
+        File::create_new(&other).expect("made");
+        fs::rename(&other, &at).expect("replaced");
+        seen += 1;
+        assert!(seen <= 600, "it does not end");
+    }
+    assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 600);
+    mounted.ends_sound();
+}
+
+#[test]
+fn what_replaces_contents_without_fsync_is_whole_after_a_crash() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-replaced", 3, 64 << 20);
+    let place = mounted.at.clone();
+    let at = |name: &str| place.join(name);
+    let (old, new) = (vec![1; 50_000], vec![2; 60_000]);
+    for name in ["renamed", "rewritten", "open"] {
+        fs::write(at(name), &old).expect("written");
+    }
+    let folder = File::open(&place).expect("there");
+    rustix::fs::syncfs(&folder).expect("synced");
+    fs::write(at("new"), &new).expect("written");
+    fs::rename(at("new"), at("renamed")).expect("renamed");
+    fs::write(at("rewritten"), &new).expect("written");
+    // The kernel still has what it is to hold.
+    let file = made(&at("new"));
+    file.write_all_at(&new, 0).expect("written");
+    fs::rename(at("new"), at("open")).expect("renamed");
+    // The kernel closes files after the program has gone on.
+    std::thread::sleep(Duration::from_millis(500));
+    folder.sync_all().expect("synced");
+    mounted.kill9();
+    drop((file, folder));
+    mounted.mount_again();
+    for name in ["renamed", "rewritten", "open"] {
+        assert!(fs::read(at(name)).expect("read") == new, "{name}");
+    }
+    mounted.ends_sound();
+}
+
+#[test]
+fn long_requests_can_be_killed_and_hold_up_nobody() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mounted = Mounted::on_disks("weftfs-long", 3, 2 << 30);
+    let at = |name: &str| mounted.at.join(name);
+    let mut children = Vec::new();
+    for n in 0..250 {
+        let place = at(&format!("reserved{n}"));
+        let mut child = command("fallocate");
+        children.push(child.args(["-l", "16M"]).arg(place).spawn().expect("started"));
+    }
+    let mut large =
+        command("fallocate").args(["-l", "1G"]).arg(at("large")).spawn().expect("started");
+    std::thread::sleep(Duration::from_millis(500));
+    let mut slowest = Duration::ZERO;
+    for n in 0..20 {
+        let began = std::time::Instant::now();
+        let _ = fs::metadata(at(&format!("nothing{n}")));
+        slowest = slowest.max(began.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(2), "{slowest:?} for a look");
+    let began = std::time::Instant::now();
+    for child in children.iter_mut().chain([&mut large]) {
+        child.kill().expect("there");
+    }
+    for child in children.iter_mut().chain([&mut large]) {
+        child.wait().expect("ended");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?} until they end", began.elapsed());
+    // A search for a hole takes a negative offset for one behind the end.
+    let file = made(&at("file"));
+    file.write_all_at(b"some", 0).expect("written");
+    assert_eq!(seek(&file, SeekFrom::Data(u64::MAX)), Err(Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(u64::MAX)), Err(Errno::NXIO));
+    mounted.ends_sound();
+}
+
+#[test]
+fn an_empty_file_that_is_written_has_blocks_at_once() {
+    if !have(&NEEDS) || !have(&[Need::Tool("tar")]) {
+        return;
+    }
+    let mounted = Mounted::on_disks("weftfs-blocks", 3, 64 << 20);
+    let at = |name: &str| mounted.at.join(name);
+    let tar = |args: &[&str]| run(command("tar").args(args).current_dir(&mounted.at)).stdout;
+    fs::write(at("cut"), vec![1; 80_000]).expect("written");
+    fs::write(at("empty"), "").expect("written");
+    for name in ["new", "cut", "empty"] {
+        let mut options = File::options();
+        let open = options.write(true).create(true).truncate(name == "cut").open(at(name));
+        let open = open.expect("opened");
+        // The kernel keeps these attributes.
+        let _ = fs::metadata(at(name)).expect("there");
+        open.write_all_at(&[7; 80_000], 0).expect("written");
+        assert!(fs::metadata(at(name)).expect("there").blocks() > 0, "{name}");
+        tar(&["--sparse", "-cf", "archive", name]);
+        assert!(tar(&["-xOf", "archive", name]) == [7; 80_000], "zeros in the backup of {name}");
+    }
+    mounted.ends_sound();
+}

@@ -1,17 +1,25 @@
 //! How much the metadata may hold.
 //!
 //! redb needs more room than its rows have bytes. Pages of a B-tree are between a third and all full;
-//! most are half full or more. And nothing is overwritten: pages that a transaction changes get other
-//! places, and the old ones are free when it or the next one is durable. So up to two generations of
-//! what changes lie beside the tree. A transaction that finds no room cannot be undone alone and ends
-//! the file system. Two rules prevent that:
+//! most are half full or more, but whoever deletes with care leaves a third. And nothing is overwritten:
+//! pages that a transaction changes get other places, and the old ones are free when it or the next one
+//! is durable. So up to two generations of what changes lie beside the tree. A transaction that finds no
+//! room cannot be undone alone and ends the file system. Two rules prevent that:
 //!
 //! ```text
-//!   new files and new blocks are refused if        rows × 5/2 + 2 × reserve  >  15/16 of the room
+//!   new files and new blocks are refused if        rows × 3 + 2 × reserve  >  15/16 of the room
 //!   before more changes, a transaction is
 //!   committed that changes more than the
-//!   reserve, if                      rows × 5/2 + 2 × what it changes  >  15/16 of the room
+//!   reserve, if                      rows × 3 + 2 × what it changes  >  15/16 of the room
 //! ```
+//!
+//! Both are asked while no other operation runs, so that many at once do no more than one.
+//!
+//! A row that is longer than a third of a page may have a page of its own, and one that is longer than
+//! a page takes several *that lie together*: what is free may lie apart. So long values are cut into
+//! parts ([`super::values`]).
+//!
+//! The last part of the room ([`KEPT_PART`]) is for root and for what the file system does itself.
 //!
 //! The bytes of all rows are counted as they change, and stored with each commit. What a transaction
 //! changes is known when redb writes the pages; up to half of redb's cache is not written yet, so that
@@ -29,6 +37,13 @@ use redb::{Key, Value};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
 const ROW_BYTES: u64 = 16;
+/// Pages above repeat a key for each page below, and that may hold few rows with long keys: this part
+/// of the key counts once more.
+const KEY_PART: u64 = 4;
+/// How many bytes of pages a byte of rows may take.
+const PAGES_FOR_ROWS: u64 = 3;
+/// This part of the room is not for everyone.
+const KEPT_PART: u64 = 16;
 /// Bytes of pages that a transaction may change, however full the database is: a part of the database,
 /// within bounds. The lower one is many times what a single operation changes.
 const RESERVE_PART: u64 = 16;
@@ -42,8 +57,8 @@ const HEADER_BYTES: u64 = 1 << 20;
 
 /// Bytes that a row counts for.
 pub(super) fn row_bytes<K: Key, V: Value>(key: &K::SelfType<'_>, value: &V::SelfType<'_>) -> u64 {
-    let len = K::as_bytes(key).as_ref().len() + V::as_bytes(value).as_ref().len();
-    len as u64 + ROW_BYTES
+    let key = K::as_bytes(key).as_ref().len() as u64;
+    key + key / KEY_PART + V::as_bytes(value).as_ref().len() as u64 + ROW_BYTES
 }
 
 /// Bytes of pages that a database in so many bytes can have.
@@ -86,14 +101,20 @@ pub(super) fn reserve_bytes(capacity: u64) -> u64 {
 pub(super) fn row_bytes_max(capacity: u64) -> u64 {
     let usable = usable_bytes(capacity);
     let needed = (usable / 3).max(usable.saturating_sub(2 * reserve_bytes(capacity)));
-    needed / 5 * 2
+    needed / PAGES_FOR_ROWS
+}
+
+/// The same, as far as everyone may fill it.
+pub(super) fn row_bytes_for_all(capacity: u64) -> u64 {
+    let most = row_bytes_max(capacity);
+    most - most / KEPT_PART
 }
 
 /// Bytes of pages that a transaction may change before it is committed, besides those that redb has not
 /// written yet, if there are so many bytes of rows.
 pub(super) fn changed_bytes_max(capacity: u64, row_bytes: u64) -> u64 {
     let reserve = reserve_bytes(capacity);
-    let beside = usable_bytes(capacity).saturating_sub(row_bytes / 2 * 5);
+    let beside = usable_bytes(capacity).saturating_sub(row_bytes * PAGES_FOR_ROWS);
     (beside / 2).max(reserve) - reserve / 4 * 3
 }
 
@@ -175,11 +196,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_less_than_half_of_the_room_and_a_third_of_that_if_it_is_small() {
-        assert_eq!(row_bytes_max(9 * MIB) / MIB, 1);
+    fn rows_have_less_than_a_third_of_the_room_and_less_if_it_is_small() {
+        assert_eq!(row_bytes_max(9 * MIB) >> 10, 853);
         assert_eq!(row_bytes_max(17 * MIB) / MIB, 2);
-        assert_eq!(row_bytes_max(33 * MIB) / MIB, 8);
-        assert_eq!(row_bytes_max(65 * MIB) / MIB, 20);
-        assert_eq!(row_bytes_max(4097 * MIB) / MIB, 1510);
+        assert_eq!(row_bytes_max(33 * MIB) / MIB, 7);
+        assert_eq!(row_bytes_max(65 * MIB) / MIB, 17);
+        assert_eq!(row_bytes_max(4097 * MIB) / MIB, 1258);
     }
 }

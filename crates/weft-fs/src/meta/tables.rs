@@ -22,6 +22,7 @@ const INODES: TableDefinition<'_, u64, Bytes> = TableDefinition::new("inodes");
 const NAMES: TableDefinition<'_, (u64, Bytes), (u64, u32, u64)> = TableDefinition::new("names");
 const POSITIONS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("positions");
 const XATTRS: TableDefinition<'_, (u64, Bytes), Bytes> = TableDefinition::new("xattrs");
+const PARTS: TableDefinition<'_, (u64, Bytes, u64), Bytes> = TableDefinition::new("parts");
 const SYMLINKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("symlinks");
 const EXTENTS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("extents");
 const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
@@ -80,8 +81,9 @@ pub(crate) struct Tx<'a> {
     inodes: Opened<'a, u64, Bytes>,
     names: Opened<'a, (u64, Bytes), (u64, u32, u64)>,
     positions: Opened<'a, (u64, u64), Bytes>,
-    xattrs: Opened<'a, (u64, Bytes), Bytes>,
-    symlinks: Opened<'a, u64, Bytes>,
+    pub(super) xattrs: Opened<'a, (u64, Bytes), Bytes>,
+    pub(super) symlinks: Opened<'a, u64, Bytes>,
+    pub(super) parts: Opened<'a, (u64, Bytes, u64), Bytes>,
     extents: Opened<'a, (u64, u64), Bytes>,
     orphans: Opened<'a, u64, ()>,
     anew: Opened<'a, u64, ()>,
@@ -102,6 +104,7 @@ impl<'a> Tx<'a> {
             positions: Opened::new(POSITIONS),
             xattrs: Opened::new(XATTRS),
             symlinks: Opened::new(SYMLINKS),
+            parts: Opened::new(PARTS),
             extents: Opened::new(EXTENTS),
             orphans: Opened::new(ORPHANS),
             anew: Opened::new(ANEW),
@@ -172,6 +175,9 @@ impl<'a> Tx<'a> {
             + sum(&*self.read(&self.positions)?)?
             + sum(&*self.read(&self.xattrs)?)?
             + sum(&*self.read(&self.symlinks)?)?
+            + sum(&*self.read(&self.parts)?)?
+            + sum(&*self.read(&self.orphans)?)?
+            + sum(&*self.read(&self.anew)?)?
             + sum(&*self.read(&self.extents)?)?
             + sum(&*self.read(&self.maps)?)?)
     }
@@ -197,6 +203,7 @@ impl<'a> Tx<'a> {
         self.change(&self.positions, None)?;
         self.change(&self.xattrs, None)?;
         self.change(&self.symlinks, None)?;
+        self.change(&self.parts, None)?;
         self.change(&self.extents, None)?;
         self.change(&self.orphans, None)?;
         self.change(&self.anew, None)?;
@@ -259,9 +266,11 @@ impl<'a> Tx<'a> {
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
         self.take(&self.inodes, ino, &ino)?;
-        self.take(&self.symlinks, ino, &ino)?;
+        self.remove_symlink(ino)?;
         self.remove_orphan(ino)?;
-        self.xattr_names(ino)?.iter().try_for_each(|name| self.remove_xattr(ino, name).map(drop))
+        self.xattr_names(ino, usize::MAX)?
+            .iter()
+            .try_for_each(|name| self.remove_xattr(ino, name).map(drop))
     }
 
     /// Up to `max` inodes, from number `from` on.
@@ -349,39 +358,6 @@ impl<'a> Tx<'a> {
             positions.push((folder, position, name.value().to_vec()));
         }
         Ok(positions)
-    }
-
-    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.read(&self.xattrs)?;
-        Ok(table.get((ino, name)).db()?.map(|value| value.value().to_vec()))
-    }
-
-    pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
-        self.put(&self.xattrs, ino, &(ino, name), &value)
-    }
-
-    /// Whether there was one.
-    pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        self.take(&self.xattrs, ino, &(ino, name))
-    }
-
-    pub(crate) fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
-        let table = self.read(&self.xattrs)?;
-        let mut names = Vec::new();
-        for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
-            names.push(row.db()?.0.value().1.to_vec());
-        }
-        Ok(names)
-    }
-
-    pub(crate) fn symlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let table = self.read(&self.symlinks)?;
-        let target = table.get(ino).db()?.ok_or(FsError::NotFound)?;
-        Ok(target.value().to_vec())
-    }
-
-    pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.put(&self.symlinks, ino, &ino, &target)
     }
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
@@ -482,13 +458,11 @@ impl<'a> Tx<'a> {
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
-        self.change(&self.orphans, ino)?.insert(ino, ()).db()?;
-        Ok(())
+        self.put(&self.orphans, ino, &ino, &())
     }
 
     pub(crate) fn remove_orphan(&self, ino: Ino) -> Result<()> {
-        self.change(&self.orphans, ino)?.remove(ino).db()?;
-        Ok(())
+        self.take(&self.orphans, ino, &ino).map(drop)
     }
 
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
@@ -502,13 +476,11 @@ impl<'a> Tx<'a> {
 
     /// A file waits to be laid out anew.
     pub(crate) fn put_anew(&self, ino: Ino) -> Result<()> {
-        self.change(&self.anew, ino)?.insert(ino, ()).db()?;
-        Ok(())
+        self.put(&self.anew, ino, &ino, &())
     }
 
     pub(crate) fn remove_anew(&self, ino: Ino) -> Result<()> {
-        self.change(&self.anew, ino)?.remove(ino).db()?;
-        Ok(())
+        self.take(&self.anew, ino, &ino).map(drop)
     }
 
     /// The first file, from a number on, that waits to be laid out anew.

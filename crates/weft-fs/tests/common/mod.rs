@@ -60,6 +60,7 @@ pub fn mounting() -> MountOptions {
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,
         now: NOW,
+        clock: None,
     }
 }
 

@@ -126,6 +126,7 @@ async fn file(
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: setup.seed,
         now,
+        clock: None,
     };
     let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
     let (ino, _) = fs.make(ROOT, b"file", new_file()).await.map_err(text)?;

@@ -26,6 +26,7 @@ use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
     FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
+use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
 use crate::daemon::scan::members_of;
 
@@ -149,6 +150,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         meta_cache_bytes: args.metadata_cache,
         nonce: u64::from_le_bytes(thread::random()?),
         now: now(),
+        clock: Some(now),
     };
     let keeps_awake = args.awake;
     thread::run(move |opener: Opener| async move {
@@ -182,6 +184,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             false => announce(&format!("file system '{name}' is mounted on {}", folder.display())),
         }
         notify::systemd("READY=1");
+        prepare_for_reclaim();
         let served = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, latency).await;
         let unmounted = fs.unmount().await.map_err(failed);
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;

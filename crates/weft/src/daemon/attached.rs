@@ -83,7 +83,7 @@ async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible 
 /// Short of memory, the kernel may wait for writes to this very device while this thread asks for
 /// memory. From now on this thread's requests must not wait for that. Both calls need privilege;
 /// without it the risk stays, as for every block device served from user space.
-fn prepare_for_reclaim() {
+pub(crate) fn prepare_for_reclaim() {
     if let Err(e) = configure_io_flusher_behavior(true) {
         log_line(&format!(
             "note: PR_SET_IO_FLUSHER: {e}; a mounted array may hang when memory runs out"

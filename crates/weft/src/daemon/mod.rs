@@ -5,7 +5,7 @@
 //! The other threads mostly sleep: one for signals, and those of the control socket
 //! ([`crate::control`]). They pass messages to [`Daemon::run`].
 
-mod attached;
+pub(crate) mod attached;
 mod bring_up;
 mod caches;
 mod clients;

@@ -38,6 +38,9 @@ pub(super) fn df(args: &FsPlaceArgs, json: bool) -> Outcome {
 /// What somebody should look at, and what to do.
 fn attention(status: &Value, folder: &str) -> Vec<String> {
     let mut found = Vec::new();
+    if let Some(why) = status["stopped"].as_str() {
+        found.push(format!("the file system has stopped: {why}; unmount it and mount it again"));
+    }
     for disk in status["disks"].as_array().into_iter().flatten() {
         if disk["lost"] == true {
             let number = &disk["number"];
