@@ -16,10 +16,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use weft_array::MemberState;
-use weft_code::SlotNo;
 use weft_disk::Disk;
-use weft_rt::MILLISECOND;
 
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
@@ -31,9 +28,6 @@ use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::rebuild::RebuildReport;
-
-/// How often it is looked whether the metadata array has its copies again.
-const LOOK_EVERY_MS: u64 = 20;
 
 /// The number that the next disk gets, if it is not that behind the highest; in the state.
 const NEXT: &str = "next disk";
@@ -58,8 +52,8 @@ impl Inner {
         if members.len() >= DISKS_MAX {
             return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
         }
-        let name = &disk.info().name;
-        if members.iter().any(|member| member.is_present() && member.row.name == *name) {
+        if self.is_in_use(disk).await {
+            let name = &disk.info().name;
             return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
         }
         if !force {
@@ -72,7 +66,7 @@ impl Inner {
         let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
         let size = disk.info().size_bytes;
         let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
-        let (present, slice) = present(disk, &label, self.reopen.as_ref())?;
+        let present = present(disk, &label, self.reopen.as_ref())?;
         self.meta
             .run(|tx| {
                 tx.set_state(NEXT, next)?;
@@ -81,7 +75,7 @@ impl Inner {
             .await?;
         self.commit().await?;
         Label::erase(&**disk).await?;
-        self.meta.array.add_spare(slice).await?;
+        self.meta.array.add_spare(present.slice.clone()).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
         self.meta
@@ -93,6 +87,19 @@ impl Inner {
         self.commit().await?;
         self.pool.add(Member::new(number, row, Some(present)));
         Ok(number)
+    }
+
+    /// Whether this is a disk of the file system that works, whatever it is called: a new one in the place
+    /// of one that is lost may have its name.
+    async fn is_in_use(&self, disk: &Rc<dyn Disk>) -> bool {
+        let label = Label::read(&**disk).await.ok().flatten();
+        let is_it = |member: &Rc<Member>| {
+            let name = &member.row.name;
+            label.as_ref().is_some_and(|label| label.disk_id.0 == member.row.id)
+                || *name == disk.info().name
+        };
+        let members = self.pool.members();
+        members.iter().any(|member| member.is_present() && !member.is_lost() && is_it(member))
     }
 
     pub(crate) async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
@@ -161,6 +168,7 @@ impl Inner {
     /// A disk that no record names leaves the file system.
     pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
         let _alone = self.hold_alone().await;
+        let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;
         self.meta
@@ -178,47 +186,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Takes a disk's slice out of the metadata array; a spare takes its place, and with `wait` has
-    /// all contents when this returns.
-    async fn vacate_metadata(&self, member: &Member, wait: bool) -> Result<()> {
-        let array = &self.meta.array;
-        let name = &member.row.name;
-        let status = array.status();
-        if status.spares.contains(name) {
-            let removed = array.remove_spare(name).await;
-            // A lost disk cannot be wiped; it is out of the array all the same.
-            return if member.is_lost() { Ok(()) } else { Ok(removed?) };
-        }
-        let Some(slot) = status.slots.iter().find(|slot| slot.disk == *name) else { return Ok(()) };
-        if slot.state != MemberState::Missing {
-            array.fail(slot.slot).await?;
-        }
-        while wait && self.is_rebuilding_metadata() {
-            self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
-        }
-        let status = array.status();
-        let missing = |slot: &&weft_array::SlotStatus| {
-            slot.state == MemberState::Missing && slot.disk == *name
-        };
-        let left: Vec<SlotNo> = status.slots.iter().filter(missing).map(|slot| slot.slot).collect();
-        for slot in left {
-            array.forget(slot).await?;
-        }
-        Ok(())
-    }
-
-    /// Whether a copy of the metadata is being made, or is about to be.
-    fn is_rebuilding_metadata(&self) -> bool {
-        let status = self.meta.array.status();
-        let is = |state| status.slots.iter().any(|slot| slot.state == state);
-        status.broken.is_none()
-            && (is(MemberState::Rebuilding)
-                || (is(MemberState::Missing) && !status.spares.is_empty()))
-    }
-
     async fn fail_disk(&self, number: u16) -> Result<()> {
         let _alone = self.hold_alone().await;
         self.check()?;
+        let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, false).await?;
         self.pool.lose(&member);

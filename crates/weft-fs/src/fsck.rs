@@ -454,6 +454,7 @@ mod tests {
             crate::create(&inner, &disks, &options).await.expect("created");
             let options = MountOptions {
                 degraded: false,
+                stale: false,
                 cache_bytes: 1 << 20,
                 meta_cache_bytes: 0,
                 nonce: 1,

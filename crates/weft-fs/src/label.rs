@@ -57,6 +57,11 @@ struct Raw {
 /// Longest name of a file system, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
+/// What the metadata array calls the slice of a disk. No other disk ever has its number.
+pub(crate) fn slice_name(number: u16) -> String {
+    format!("disk {number}")
+}
+
 /// Where diagnostic blocks are, in bytes of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Site {

@@ -25,6 +25,8 @@ pub(crate) struct Present {
     pub(crate) whole: Rc<dyn Disk>,
     /// The same, if it can be opened again.
     pub(crate) path: Option<Rc<PathDisk>>,
+    /// Its metadata slice.
+    pub(crate) slice: Rc<dyn Disk>,
     /// Its data blocks.
     pub(crate) data: Rc<dyn Disk>,
 }

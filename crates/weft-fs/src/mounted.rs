@@ -30,6 +30,9 @@ use crate::record::{Record, Run};
 pub struct MountOptions {
     /// Mount although disks are missing: they are lost from then on.
     pub degraded: bool,
+    /// The same, and mount copies of the metadata that may be stale: others that are missing may have been
+    /// used without them.
+    pub stale: bool,
     /// Bytes of memory for contents: at most half of them wait to be written, and the rest were read
     /// or written lately.
     pub cache_bytes: u64,
@@ -80,10 +83,12 @@ pub(crate) struct Inner {
     pub(crate) left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
-    /// New lines in the open transaction: file, first block, record. The disks may have them in their
-    /// caches only.
+    /// New lines in the open transaction, and lines that were overwritten and are in the log: file, first
+    /// block, record. The disks may have them in their caches only.
     pub(crate) unflushed: RefCell<Vec<(Ino, u64, Record)>>,
     pub(crate) stopped: Cell<bool>,
+    /// Held while slices join the metadata array or leave it.
+    pub(crate) changing_slices: Semaphore,
     /// Held while blocks that have failed are moved.
     pub(crate) relocating: Semaphore,
     /// The job that runs.
@@ -146,6 +151,7 @@ impl Inner {
             freed: RefCell::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
+            changing_slices: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::new(None),
             job_losses: Cell::new(0),
@@ -260,7 +266,7 @@ impl Inner {
         Ok(())
     }
 
-    /// New lines were flushed, if their disks were not lost: notes the files of which nothing gives
+    /// Lines were flushed, if their disks were not lost: notes the files of which nothing gives
     /// the blocks.
     fn note_lost(&self, lines: &[(Ino, u64, Record)]) {
         if self.pool.members().iter().all(|member| !member.is_lost()) {

@@ -18,9 +18,10 @@ use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
 use crate::at_hand::AtHand;
+use crate::copies;
 use crate::error::{FsError, Result};
 use crate::inode::Time;
-use crate::label::{Label, NAME_BYTES_MAX};
+use crate::label::{Label, NAME_BYTES_MAX, slice_name};
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present};
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
@@ -71,13 +72,13 @@ pub(crate) struct Parted {
     pub(crate) data: Rc<dyn Disk>,
 }
 
-/// A disk that belongs to a mounted file system, and its metadata slice. With `reopen` it is opened
+/// A disk that belongs to a mounted file system. With `reopen` it is opened
 /// again if the way to it fails.
 pub(crate) fn present(
     disk: &Rc<dyn Disk>,
     label: &Label,
     reopen: Option<&Reopen>,
-) -> Result<(Present, Rc<dyn Disk>)> {
+) -> Result<Present> {
     let path = reopen.map(|reopen| PathDisk::new(disk.clone(), label.clone(), reopen.clone()));
     let path = path.map(Rc::new);
     let whole: Rc<dyn Disk> = match &path {
@@ -85,15 +86,15 @@ pub(crate) fn present(
         None => disk.clone(),
     };
     let Parted { slice, data } = part(&whole, label)?;
-    Ok((Present { label: label.clone(), whole, path, data }, slice))
+    Ok(Present { label: label.clone(), whole, path, slice, data })
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
     let config = QueueConfig { long_bytes: LONG_BYTES, ..QueueConfig::default() };
     let queue = Rc::new(QueuedDisk::new(disk.clone(), config));
-    let name = &disk.info().name;
+    let (name, slice) = (&disk.info().name, slice_name(label.number));
     Ok(Parted {
-        slice: Rc::new(SliceDisk::new(&queue, label.slice(), name)?.urgent()),
+        slice: Rc::new(SliceDisk::new(&queue, label.slice(), &slice)?.urgent()),
         data: Rc::new(SliceDisk::new(&queue, label.data(), name)?),
     })
 }
@@ -267,20 +268,14 @@ impl Fs {
         let label = label.clone();
         let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
         for (number, (label, disk)) in &found {
-            let (part, slice) = present(disk, label, reopen.as_ref())?;
-            parts.insert(*number, part);
+            let part = present(disk, label, reopen.as_ref())?;
             // A disk that was taken out of service gave up its slice.
-            if !matches!(read_superblock(&*slice).await, Ok(None)) {
-                slices.push(slice);
+            if !matches!(read_superblock(&*part.slice).await, Ok(None)) {
+                slices.push(part.slice.clone());
             }
+            parts.insert(*number, part);
         }
-        let assemble = AssembleOptions {
-            force_degraded: options.degraded,
-            now_unix_s: u64::try_from(options.now.s).unwrap_or(0),
-            nonce: options.nonce,
-            ..AssembleOptions::default()
-        };
-        let array = Array::assemble(rt, slices, assemble).await?;
+        let array = copies::assemble(rt, slices, &options).await?;
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
         let (leaving, epoch, mark) = meta
             .run(|tx| {
@@ -299,7 +294,7 @@ impl Fs {
         let mut members = Vec::new();
         for (number, mut row) in rows {
             let here = found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
-            if here.is_none() && !row.lost && !options.degraded {
+            if here.is_none() && !row.lost && !(options.degraded || options.stale) {
                 return Err(FsError::Unmountable(format!(
                     "disk {number} ({}) is missing: give it, or mount without it as degraded",
                     row.name
@@ -331,6 +326,7 @@ impl Fs {
         fs.0.commit().await?;
         fs.revoke_when_asked();
         fs.flush_now_and_then();
+        fs.watch_copies();
         Ok(fs)
     }
 

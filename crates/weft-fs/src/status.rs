@@ -2,6 +2,7 @@
 
 use crate::at_hand::AtHandCounts;
 use crate::block::BLOCK_BYTES;
+use crate::copies::{MetaCopy, copy_on, count_copies};
 use crate::error::Result;
 use crate::inode::Ino;
 use crate::job::JobStatus;
@@ -30,6 +31,8 @@ pub struct DiskStatus {
     pub free_bytes: u64,
     /// Blocks that have failed, and are not used any more.
     pub bad_blocks: u64,
+    /// What it has of the metadata.
+    pub metadata: MetaCopy,
 }
 
 /// What is left for files of a redundancy.
@@ -56,6 +59,8 @@ pub struct FsStatus {
     pub space: Vec<SpaceFor>,
     /// Files, folders and links.
     pub inodes: u64,
+    /// Copies of the metadata that have all of it, and how many there are to be.
+    pub meta_copies: (usize, usize),
     /// Bytes of the metadata, and the most that there may be.
     pub meta_bytes: (u64, u64),
     /// Files of which more is in memory than their contents and metadata: they are open or are used,
@@ -115,6 +120,7 @@ impl Fs {
         let inodes = self.0.meta.run(|tx| tx.inode_count()).await;
         let stopped = self.0.meta.why_failed();
         let inodes = if stopped.is_some() { 0 } else { inodes? };
+        let array = self.0.meta.array.status();
         let disk = |member: &std::rc::Rc<crate::member::Member>| DiskStatus {
             number: member.number,
             name: member.row.name.clone(),
@@ -124,6 +130,7 @@ impl Fs {
             data_bytes: member.row.blocks * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
             bad_blocks: member.space.borrow().bad_blocks().len() as u64,
+            metadata: copy_on(&array, member.number),
         };
         let names = ["auto", "none", "raid1", "raid6"];
         let redundancies = names.iter().filter_map(|name| name.parse().ok());
@@ -137,6 +144,7 @@ impl Fs {
             space: space.collect(),
             stopped,
             inodes,
+            meta_copies: count_copies(&array),
             meta_bytes: self.0.meta.usage(),
             files_in_memory: self.0.in_use.count(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,

@@ -8,6 +8,7 @@ mod attributes;
 mod balance;
 mod cancel;
 mod common;
+mod copies;
 mod crashes;
 mod damage;
 mod disks;

@@ -477,7 +477,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     // With the last one of these, requests to disks are so long that metadata passes them.
     let cache_bytes = [1 << 20, 2 << 20, 16 << 20][rng.below(3) as usize];
     let mut options =
-        MountOptions { degraded: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
+        MountOptions { degraded: true, stale: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
     let mut missing = None;
     if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack && !may_be_degraded {
         let numbers: Vec<usize> = disks.keys().copied().collect();

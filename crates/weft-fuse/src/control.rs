@@ -188,6 +188,7 @@ impl Control {
                 "number": disk.number, "name": disk.name, "present": disk.present,
                 "lost": disk.lost, "leaving": disk.leaving, "data_bytes": disk.data_bytes,
                 "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
+                "metadata": disk.metadata.name(),
             })
         };
         let space = |space: &weft_fs::SpaceFor| json!({ "redundancy": space.redundancy.to_string(), "free_bytes": space.free_bytes });
@@ -207,7 +208,8 @@ impl Control {
             "disks": status.disks.iter().map(disk).collect::<Vec<_>>(),
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
             "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,
-            "metadata_bytes_max": status.meta_bytes.1, "dirty_bytes": status.dirty_bytes,
+            "metadata_bytes_max": status.meta_bytes.1, "metadata_copies": status.meta_copies.0,
+            "metadata_copies_wanted": status.meta_copies.1, "dirty_bytes": status.dirty_bytes,
             "files_in_memory": status.files_in_memory,
             "at_hand_bytes": status.at_hand_bytes, "at_hand_hits": status.at_hand.hits,
             "at_hand_misses": status.at_hand.misses, "at_hand_wrong": status.at_hand.wrong,

@@ -56,6 +56,7 @@ pub fn options() -> CreateOptions {
 pub fn mounting() -> MountOptions {
     MountOptions {
         degraded: false,
+        stale: false,
         cache_bytes: 1 << 20,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,

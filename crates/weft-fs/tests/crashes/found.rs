@@ -30,7 +30,12 @@ pub(crate) async fn check(
         .filter(|(n, _)| lost != Some(*n))
         .map(|(_, disk)| disk)
         .collect();
-    let options = MountOptions { degraded: lost.is_some(), nonce: 77, ..mounting_by(seed) };
+    let options = MountOptions {
+        degraded: lost.is_some(),
+        stale: lost.is_some(),
+        nonce: 77,
+        ..mounting_by(seed)
+    };
     let fs = Fs::mount(rt, &there, options).await;
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     let report = fs.check(true).await.expect("checked");

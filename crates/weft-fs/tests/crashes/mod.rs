@@ -169,7 +169,8 @@ fn what_recovery_has_found_is_durable() {
                 let there = all(&disks).into_iter().enumerate();
                 let there: Vec<_> =
                     there.filter(|(n, _)| lost != Some(*n)).map(|(_, disk)| disk).collect();
-                let options = MountOptions { degraded: lost.is_some(), ..mounting() };
+                let options =
+                    MountOptions { degraded: lost.is_some(), stale: lost.is_some(), ..mounting() };
                 Fs::mount(&rt, &there, options).await.expect("mounted");
                 let media = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
                 *seen.borrow_mut() = Some(Moment { media, allowed });

@@ -122,6 +122,7 @@ async fn file(
     weft_fs::create(rt, disks, &create).await.map_err(text)?;
     let mounting = MountOptions {
         degraded: false,
+        stale: false,
         cache_bytes: setup.cache_bytes,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: setup.seed,

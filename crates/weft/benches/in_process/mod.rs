@@ -29,6 +29,7 @@ pub async fn open_disks(opener: &Opener, folder: &Path, count: usize) -> Vec<Rc<
 pub async fn mount(opener: &Opener, disks: &[Rc<dyn Disk>]) -> Fs {
     let options = MountOptions {
         degraded: false,
+        stale: false,
         cache_bytes: CACHE_BYTES,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: u64::from_le_bytes(thread::random().expect("random")),

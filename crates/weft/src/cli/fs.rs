@@ -105,6 +105,11 @@ pub struct FsMountArgs {
     /// Mount although disks are missing
     #[arg(long)]
     pub degraded: bool,
+    /// The same, and mount what the disks that are here say although it may be old: they were not
+    /// unmounted together, and those that are missing may have been used without them. Without this
+    /// the error says from when they are
+    #[arg(long)]
+    pub stale: bool,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written lately
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,

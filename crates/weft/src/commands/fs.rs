@@ -146,6 +146,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     }
     let options = MountOptions {
         degraded: args.degraded,
+        stale: args.stale,
         cache_bytes: args.cache,
         meta_cache_bytes: args.metadata_cache,
         nonce: u64::from_le_bytes(thread::random()?),

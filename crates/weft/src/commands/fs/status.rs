@@ -51,6 +51,14 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         }
     }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
+    let (copies, wanted) =
+        (count(status, "metadata_copies"), count(status, "metadata_copies_wanted"));
+    if copies < wanted {
+        found.push(format!(
+            "{copies} of {wanted} copies of the metadata are complete: disks that work get theirs back, \
+             for others add one with `weft fs add {folder} DISK`"
+        ));
+    }
     let last = &status["last_job"];
     let job = last["job"].as_str().unwrap_or_default();
     if let Some(why) = last["error"].as_str().filter(|_| last["cancelled"] != true) {
@@ -96,8 +104,13 @@ fn print(status: &Value, attention: &[String]) {
             0 => String::new(),
             bad => format!(", {bad} bad blocks"),
         };
+        let copy = match disk["metadata"].as_str() {
+            Some("filling") => ", copy of the metadata being made",
+            Some("none") => ", no copy of the metadata",
+            _ => "",
+        };
         outln!(
-            "  disk {:<3} {free} of {all} free, {state}{bad}  {}",
+            "  disk {:<3} {free} of {all} free, {state}{bad}{copy}  {}",
             disk["number"],
             text(&disk["name"])
         );
@@ -105,7 +118,8 @@ fn print(status: &Value, attention: &[String]) {
     print_job(status);
     print_space(status, "  ");
     let (meta, most) = (bytes(&status["metadata_bytes"]), bytes(&status["metadata_bytes_max"]));
-    outln!("  metadata {meta} of {most}");
+    let copies = &status["metadata_copies"];
+    outln!("  metadata {meta} of {most}, copies {copies} of {}", status["metadata_copies_wanted"]);
     let count = |name: &str| status[name].as_u64().unwrap_or(0);
     let (wrong, unreadable) = (count("wrong_blocks"), count("unreadable_blocks"));
     if wrong + unreadable + count("moved_blocks") > 0 {
