@@ -14,6 +14,9 @@
 //!
 //! A block that cannot be written on a disk that works goes elsewhere ([`crate::relocate`]).
 //!
+//! If there is no room below a disk (a thin pool is full), the mount is refused: only the log has what
+//! could not be written.
+//!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
 //! and their blocks are free. Then the files get the sizes and times that the log has. Recovery can
 //! be repeated: the log stays until a commit ends it.
@@ -192,7 +195,14 @@ async fn recover_line(
         .collect();
     if !writes.is_empty() {
         let stored = store(&laid, laid.stripe(), &writes, WriteOpts::USER).await;
-        laid.write_failed(&stored.failed, &writes).await;
+        if laid.write_failed(&stored.failed, &writes).await {
+            // The log has what could not be written, and must not end before it is.
+            return Err(FsError::Unmountable(
+                "there is no room left below a disk for what a crash has left to be written: make \
+                 room there, then mount again"
+                    .into(),
+            ));
+        }
     }
     // What is found may be in its disk's cache only, if the program was killed and the power is on.
     laid.written();
