@@ -19,8 +19,8 @@
 //!
 //! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is
 //! lost while new lines are written, they are laid out anew on others. Active lines do without it. If
-//! it is lost when it is flushed, the new lines that were in its cache do without it as well; fsync
-//! fails if they cannot ([`Inner::note_lost`]).
+//! it is lost when it is flushed, the lines that were in its cache do without it as well; fsync
+//! fails if they cannot ([`Inner::note_lost`], [`Inner::note_gone`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -295,6 +295,9 @@ impl Inner {
         if flushes {
             self.pool.flush().await;
         }
+        for (target, laid) in targets.iter().zip(&laid) {
+            self.note_gone(target, laid);
+        }
         let mut laid = laid.iter().enumerate();
         targets.retain(|target| {
             let (n, laid) = laid.next().expect("one for each");
@@ -306,6 +309,20 @@ impl Inner {
             whole
         });
         Ok(())
+    }
+
+    /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was lost
+    /// meanwhile.
+    fn note_gone(&self, target: &Target, laid: &Laid) {
+        let lost = laid.stripe().lost;
+        if target.old.is_none() || lost.is_empty() || laid.is_readable() {
+            return;
+        }
+        let is_gone = |(_, unit, _): &&(u64, usize, Frozen)| lost.contains(*unit);
+        let gone = target.blocks.iter().find(is_gone);
+        if let (Some((line, unit, _)), Some(node)) = (gone, self.in_use.get(target.ino)) {
+            node.lost_block.set(Some(target.first + line * target.k() + *unit as u64));
+        }
     }
 
     /// Gives back what was allocated for targets.
@@ -476,9 +493,11 @@ impl Inner {
         let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
         let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
         self.pool.count(|counts| counts.afresh_blocks += afresh);
-        let new = targets.iter().filter(|target| target.old.is_none());
-        let new = new.map(|target| (target.ino, target.first, target.record.clone()));
-        self.unflushed.borrow_mut().extend(new);
+        // The disks may have these in their caches only. What the log has with all contents as well.
+        let with_contents = are_logged_with_contents(targets);
+        let unflushed = targets.iter().filter(|target| target.old.is_none() || with_contents);
+        let unflushed = unflushed.map(|target| (target.ino, target.first, target.record.clone()));
+        self.unflushed.borrow_mut().extend(unflushed);
         for (targets, _) in files {
             for (block, data) in targets.iter().flat_map(Target::written) {
                 self.drop_written(node_of(targets), block, data);
