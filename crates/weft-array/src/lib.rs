@@ -33,6 +33,7 @@ mod logging;
 mod losses;
 mod maintenance;
 mod members;
+mod mirror_copies;
 mod moving;
 mod names;
 mod open;

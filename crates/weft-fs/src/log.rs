@@ -24,7 +24,8 @@
 //! and its CRC is right. The next one is written only when it is durable, so the first that is not
 //! live is the end. A log record that leaves contents out is *bare*: before it is appended the disks
 //! are flushed, and again before the next one is. So of a bare log record that is not the last one
-//! everything is on the disks.
+//! everything is on the disks. A mount looks at all copies of the metadata, and makes what it finds durable
+//! on all of them before it acts on it ([`ring`]).
 //!
 //! Each log record carries the file system's records of its lines, as they will be: code, places and
 //! new checksums. Recovery compares the places with the committed record. Lines that are not named
@@ -335,39 +336,44 @@ pub(crate) async fn scan(
     let (mut records, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
     loop {
         let read = async |at| read(array, area, at, epoch, id + 1).await;
-        let Some((behind, found)) = ring::next(size, position, read).await? else {
+        let Some((behind, (bytes, found))) = ring::next(size, position, read).await? else {
             return Ok((records, id));
         };
+        // Before it is acted on, all copies have it.
+        let at = area.start + (behind - bytes.len() as u64) % size;
+        array.write(at, bytes.freeze(), true).await?;
         records.push(found);
         id += 1;
         position = behind;
     }
 }
 
-/// The log record at an offset of the ring, if it is this one; with its bytes on disk.
+/// The log record at an offset of the ring, if it is this one: how many bytes it has on disk, and these.
 async fn read(
     array: &Array,
     area: &Range<u64>,
     at: u64,
     epoch: u64,
     write_id: u64,
-) -> Result<Option<(u64, LogRecord)>> {
-    let (result, block) = array.read(area.start + at, Buf::new(BLOCK)).await;
-    result?;
-    let Ok((header, _)) = Header::read_from_prefix(&block[..]) else { return Ok(None) };
-    let bytes = header.bytes.get() as usize;
-    let padded = bytes.next_multiple_of(BLOCK);
-    let is_it = header.magic == MAGIC
-        && header.epoch.get() == epoch
-        && header.write_id.get() == write_id
-        && bytes >= size_of::<Header>()
-        && at + padded as u64 <= area.end - area.start;
-    if !is_it {
-        return Ok(None);
-    }
-    let (result, mut whole) = array.read(area.start + at, Buf::new(padded)).await;
-    result?;
-    Ok(decode(&mut whole[..bytes]).map(|record| (padded as u64, record)))
+) -> Result<Option<(u64, (Buf, LogRecord))>> {
+    let header = |block: &[u8]| {
+        let (header, _) = Header::read_from_prefix(block).ok()?;
+        let bytes = header.bytes.get() as usize;
+        let is_it = header.magic == MAGIC
+            && header.epoch.get() == epoch
+            && header.write_id.get() == write_id
+            && bytes >= size_of::<Header>()
+            && at + bytes.next_multiple_of(BLOCK) as u64 <= area.end - area.start;
+        is_it.then_some(bytes)
+    };
+    let len = |block: &[u8]| Some(header(block)?.next_multiple_of(BLOCK));
+    // It may have changed since its length was looked at.
+    let decode = |whole: &mut [u8]| {
+        let bytes = header(whole)?;
+        decode(whole.get_mut(..bytes)?)
+    };
+    let found = ring::read_any(array, area.start + at, len, decode).await?;
+    Ok(found.map(|(whole, record)| (whole.len() as u64, (whole, record))))
 }
 
 /// The log record with these bytes, if they are one.

@@ -1,7 +1,49 @@
 //! A ring on the metadata array, written from its start to its end over and over. Positions in it count
 //! up forever. What would not fit before the end begins at the start.
+//!
+//! *Copies.* What is appended has a checksum, and a crash may leave it on one copy of the metadata only. A
+//! mount looks at all copies: one that is right is enough. What it finds it writes to all of them, durably,
+//! before anything is done that follows from it. Otherwise a second crash, with which the disk of that copy
+//! is lost, would leave what was done without the record that tells of it.
 
+use weft_array::Array;
+use weft_rt::Buf;
+
+use crate::block::BLOCK;
 use crate::error::Result;
+
+/// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what they
+/// are. `len` says how many bytes it has, if the first block is that of what is looked for, and `decode`
+/// what it is, if all of it is right.
+pub(crate) async fn read_any<T>(
+    array: &Array,
+    at: u64,
+    len: impl Fn(&[u8]) -> Option<usize>,
+    decode: impl Fn(&mut [u8]) -> Option<T>,
+) -> Result<Option<(Buf, T)>> {
+    let mut any = false;
+    for copy in array.copies() {
+        let Some(first) = array.read_copy(copy, at, BLOCK).await else { continue };
+        any = true;
+        let Some(len) = len(&first) else { continue };
+        let Some(whole) = array.read_copy(copy, at, len).await else { continue };
+        let mut bytes = Buf::copy_from(&whole);
+        if let Some(found) = decode(&mut bytes) {
+            return Ok(Some((whole, found)));
+        }
+    }
+    if any {
+        return Ok(None);
+    }
+    // No copy can be read by itself: what the array says of that counts.
+    let (result, first) = array.read(at, Buf::new(BLOCK)).await;
+    result?;
+    let Some(len) = len(&first) else { return Ok(None) };
+    let (result, whole) = array.read(at, Buf::new(len)).await;
+    result?;
+    let mut bytes = Buf::copy_from(&whole);
+    Ok(decode(&mut bytes).map(|found| (whole, found)))
+}
 
 /// Where `len` bytes go in a ring of `size` bytes that is full up to `head`.
 pub(crate) fn place(size: u64, head: u64, len: u64) -> u64 {

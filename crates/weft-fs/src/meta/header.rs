@@ -12,6 +12,7 @@ use super::room;
 use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";
 const VERSION: u32 = 2;
@@ -94,10 +95,24 @@ impl Areas {
     }
 }
 
-/// Reads the header.
+/// Reads the header: the first copy that is right. All copies have it then, durably.
 pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
-    let (result, header) = array.read(0, Buf::new(BLOCK)).await;
-    result?;
+    let size = array.size_bytes();
+    let decode = |header: &mut [u8]| decode_header(header, size, fs_id).ok();
+    match ring::read_any(array, 0, |_| Some(BLOCK), decode).await? {
+        Some((header, stored)) => {
+            array.write(0, header.freeze(), true).await?;
+            Ok(stored)
+        }
+        None => {
+            let (result, header) = array.read(0, Buf::new(BLOCK)).await;
+            result?;
+            decode_header(&header, size, fs_id)
+        }
+    }
+}
+
+fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
     let damaged = |why: &str| FsError::Damaged(why.to_owned());
     let (mut raw, rest) =
         Header::read_from_prefix(&header[..]).map_err(|_| damaged("its header is short"))?;
@@ -127,7 +142,7 @@ pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
             Some(Tail { generation, number, position })
         }
     };
-    let Range { start, end } = Areas::of(array.size_bytes(), journal.is_some())?.db;
+    let Range { start, end } = Areas::of(size, journal.is_some())?.db;
     if raw.db_bytes.get() > end - start {
         return Err(damaged("the database is longer than its place"));
     }

@@ -19,7 +19,7 @@
 //! cut the database, and pages that are written early. The journal is empty before that, durably: a replay
 //! would put older pages over them.
 //!
-//! *Replay.* A mount writes what the journal holds to its place. A record is live if it is of the header's
+//! *Replay.* A mount writes what the journal holds to its place, when all copies have it durably ([`ring`]). A record is live if it is of the header's
 //! generation, its number follows that of the one before it, and its CRC is right. The header gets another
 //! generation then. So a record that was being written when a crash came, and that one copy of the
 //! metadata may have, is never found by a later mount.
@@ -206,9 +206,11 @@ pub(super) async fn scan(
     let mut replay = Replay { pages: BTreeMap::new(), length: None, end: tail };
     loop {
         let read = async |offset| read(array, area, offset, fs_id, replay.end).await;
-        let Some((position, found)) = ring::next(size, replay.end.position, read).await? else {
-            return Ok(replay);
-        };
+        let next = ring::next(size, replay.end.position, read).await?;
+        let Some((position, (bytes, found))) = next else { return Ok(replay) };
+        // Before it is acted on, all copies have it.
+        let at = area.start + (position - bytes.len() as u64) % size;
+        array.write(at, bytes.freeze(), true).await?;
         replay.pages.extend(found.pages);
         replay.length = Some(found.length);
         replay.end = Tail { number: replay.end.number + 1, position, ..replay.end };
@@ -220,30 +222,32 @@ struct Record {
     length: Length,
 }
 
-/// The record at an offset of the ring, if it is this one; with its bytes.
+/// The record at an offset of the ring, if it is this one: how many bytes it has, and these.
 async fn read(
     array: &Array,
     area: &Range<u64>,
     offset: u64,
     fs_id: Id,
     wanted: Tail,
-) -> Result<Option<(u64, Record)>> {
-    let (result, block) = array.read(area.start + offset, Buf::new(BLOCK)).await;
-    result?;
+) -> Result<Option<(u64, (Buf, Record))>> {
     let is_it = |header: &Header| {
         header.magic == MAGIC
             && header.fs_id == fs_id.0
             && (header.generation.get(), header.number.get()) == (wanted.generation, wanted.number)
     };
-    let header = Header::read_from_prefix(&block[..]).ok().map(|(header, _)| header);
-    let Some(header) = header.filter(is_it) else { return Ok(None) };
-    let (_, whole) = bytes_of(header.pages.get() as usize);
-    if offset + whole as u64 > area.end - area.start {
-        return Ok(None);
-    }
-    let (result, mut bytes) = array.read(area.start + offset, Buf::new(whole)).await;
-    result?;
-    Ok(decode(&mut bytes).map(|record| (whole as u64, record)))
+    let len = |block: &[u8]| {
+        let (header, _) = Header::read_from_prefix(block).ok()?;
+        let (_, whole) = bytes_of(header.pages.get() as usize);
+        let fits = offset + whole as u64 <= area.end - area.start;
+        (is_it(&header) && fits).then_some(whole)
+    };
+    // It may have changed since its length was looked at.
+    let decode = |whole: &mut [u8]| {
+        len(whole).filter(|len| *len == whole.len())?;
+        decode(whole)
+    };
+    let found = ring::read_any(array, area.start + offset, len, decode).await?;
+    Ok(found.map(|(whole, record)| (whole.len() as u64, (whole, record))))
 }
 
 /// A record of which `bytes` have the length, if its CRC is right.

@@ -1,0 +1,54 @@
+//! Reading one copy of a mirror by itself: for those who can tell which one is right.
+//!
+//! The array takes what a disk gives for right. What lies on it may have checksums of its own. So whoever
+//! finds one that is wrong looks at the other copies, and writes what is right to all of them.
+
+use weft_code::SlotNo;
+use weft_disk::Class;
+use weft_rt::Buf;
+
+use crate::geometry::Piece;
+use crate::volume::Array;
+
+impl Array {
+    /// The slots whose members may have a copy of a mirror.
+    #[must_use]
+    pub fn copies(&self) -> Vec<SlotNo> {
+        self.0.members.disks().into_iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// The copy of a range that the member in a slot has. None if it has not all of it, or it cannot be
+    /// read: nothing follows from that. The range may not be written meanwhile, and is aligned to
+    /// [`Array::block_bytes`].
+    pub async fn read_copy(&self, slot: SlotNo, offset: u64, len: usize) -> Option<Buf> {
+        let array = &self.0;
+        array.check_range(offset, len as u64).ok()?;
+        let pieces: Vec<Piece> = array.geometries.pieces(offset, len).collect();
+        let mut parts = Vec::new();
+        for Piece { at, len } in pieces {
+            let geometry = array.geometry_of(at.stripe);
+            if !array.map.is_written(geometry.regions.of(at.stripe.number)) {
+                parts.push(Buf::zeroed(len));
+                continue;
+            }
+            let unit = geometry.unit_on(at.stripe.number, slot)?;
+            if !geometry.mirrored || array.lost_units(at.stripe).contains(unit) {
+                return None;
+            }
+            let (_, from) = geometry.locate(at.stripe.number, unit, at.unit_offset);
+            let disk = array.members.disk(slot)?;
+            let (result, part) = disk.read(from, Buf::new(len), Class::User).await;
+            if result.is_err() || !array.members.holds(slot, &disk) {
+                return None;
+            }
+            parts.push(part);
+        }
+        let mut whole = Buf::new(len);
+        let mut at = 0;
+        for part in parts {
+            whole[at..at + part.len()].copy_from_slice(&part);
+            at += part.len();
+        }
+        Some(whole)
+    }
+}
