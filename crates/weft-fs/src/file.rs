@@ -556,7 +556,12 @@ impl Fs {
         let fs = self.0.clone();
         let synced = || async move {
             if let Some(node) = fs.in_use.get(ino) {
-                fs.flush_file(&node).await?;
+                let flushed = fs.flush_file(&node).await;
+                if flushed.is_err() {
+                    // This tells of it.
+                    node.lost_block.take();
+                }
+                flushed?;
             }
             fs.commit_file(ino).await?;
             match fs.in_use.get(ino).and_then(|node| node.lost_block.take()) {

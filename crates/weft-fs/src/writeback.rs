@@ -10,9 +10,10 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use weft_rt::Frozen;
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::in_use::Node;
 use crate::mounted::Inner;
+use crate::plan::covering;
 
 /// Which dirty blocks are to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,14 +92,54 @@ impl Inner {
             node.set_only_flushed(true);
         }
         let mut result = self.flush_nodes(nodes, extent).await;
-        if result.is_err() && nodes.len() > 1 {
+        if result.is_err() {
             result = Ok(());
             for node in nodes {
-                result = result.and(self.flush_nodes(std::slice::from_ref(node), extent).await);
+                result = result.and(self.flush_as_possible(node, extent).await);
             }
         }
         nodes.iter().for_each(|node| node.set_only_flushed(false));
         result
+    }
+
+    /// Flushes a file. Blocks of lines that cannot be written, as nothing gives the rest of them any more,
+    /// are given up, so that the others are written and memory does not fill: as Linux has it, the
+    /// file's next fsync fails, and they are not there. The caller holds its lock alone.
+    async fn flush_as_possible(&self, node: &Rc<Node>, extent: Extent) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            let flushed = self.flush_nodes(std::slice::from_ref(node), extent).await;
+            let Err(FsError::Unreadable { inode, block }) = flushed else {
+                return result.and(flushed);
+            };
+            if inode != node.ino || !self.drop_unwritable(node, block).await? {
+                return result.and(flushed);
+            }
+            node.lost_block.set(Some(block));
+            result = result.and(flushed);
+        }
+    }
+
+    /// Forgets the dirty blocks of the lines of a record of which disks are lost, or of one line if that
+    /// is not why it cannot be written. Returns whether there are any.
+    async fn drop_unwritable(&self, node: &Node, block: u64) -> Result<bool> {
+        let covered = self.meta.run(|tx| covering(tx, node.ino, block)).await?;
+        let Some((first, record)) = covered else { return Ok(false) };
+        let blocks = match self.pool.lay(&record)?.is_readable() {
+            true => {
+                let start = first + record.locate(block - first).0 * record.k();
+                start..start + record.k()
+            }
+            false => first..first + record.blocks(),
+        };
+        let mut dirty = node.dirty.borrow_mut();
+        let before = dirty.len();
+        dirty.retain(|block, _| !blocks.contains(block));
+        let dropped = before - dirty.len();
+        drop(dirty);
+        self.note_dirty(self.dirty_blocks.get() - dropped as u64);
+        self.written.notify_all();
+        Ok(dropped > 0)
     }
 
     /// Writes dirty blocks and sizes of all files.
@@ -158,7 +199,11 @@ impl Inner {
                 Either::Left((none, _)) => {
                     drop(none);
                     if self.dirty_blocks.get() >= self.dirty_blocks_max {
-                        return self.flush_all(Extent::All).await;
+                        let flushed = self.flush_all(Extent::All).await;
+                        // What fails to be written of other files is told by their own fsync.
+                        if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                            return flushed;
+                        }
                     }
                 }
                 Either::Right(_) => {}
