@@ -15,15 +15,20 @@ use crate::acl;
 use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::{Ino, Inode, Kind, ROOT};
+use crate::laid::Laid;
+use crate::loss::paths_of;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::{Counts, runs_of};
+use crate::record::Record;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// The file.
     pub ino: Ino,
+    /// Its path, if it has one and it is known: files of which something is lost.
+    pub path: Option<String>,
     /// What.
     pub what: String,
 }
@@ -41,7 +46,7 @@ pub struct FsckReport {
 
 impl FsckReport {
     fn find(&mut self, ino: Ino, what: impl Into<String>) {
-        self.findings.push(Finding { ino, what: what.into() });
+        self.findings.push(Finding { ino, path: None, what: what.into() });
     }
 }
 
@@ -194,6 +199,10 @@ impl Inner {
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);
         checked.blocks = record.lines * units.len() as u64;
+        if let Some(unit) = lost_unit(&laid, &record) {
+            checked.unreadable = Some(first + unit as u64);
+            return Ok(checked);
+        }
         match laid.read(&record, (ino, first), units, 0..record.lines).await {
             Ok(_) => {}
             Err(FsError::Unreadable { block, .. }) => {
@@ -216,6 +225,16 @@ impl Inner {
         }
         Ok(checked)
     }
+}
+
+/// A data block of lines that no disk gives any more, as those with it and with parity are lost.
+fn lost_unit(laid: &Laid, record: &Record) -> Option<usize> {
+    if laid.is_readable() {
+        return None;
+    }
+    let lost = laid.stripe().lost;
+    let mut data = record.active().map(|(unit, _)| unit).filter(|unit| *unit < record.coded.k());
+    data.find(|unit| lost.contains(*unit))
 }
 
 /// What the blocks of a record are like.
@@ -382,6 +401,9 @@ impl Fs {
                 }
             }
         }
+        let inos: BTreeSet<Ino> = report.findings.iter().map(|finding| finding.ino).collect();
+        let paths = self.0.meta.run(|tx| paths_of(tx, &inos)).await?;
+        report.findings.iter_mut().for_each(|of| of.path = paths.get(&of.ino).cloned());
         Ok(report)
     }
 }

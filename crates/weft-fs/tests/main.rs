@@ -17,6 +17,7 @@ mod files;
 mod full_metadata;
 mod keeper;
 mod lists;
+mod losses;
 mod metadata;
 mod random_crashes;
 mod reference;

@@ -26,7 +26,10 @@ pub const CHECK: &str = "trusted.weft.check";
 pub const CHECK_DATA: &str = "trusted.weft.check_data";
 /// Gives the reason why the last command was refused, as text.
 pub const REFUSED: &str = "trusted.weft.refused";
-/// Setting it to a number takes this disk out of service.
+/// With the number of a disk behind it, gives the files that would lose blocks without it.
+pub const LOSS: &str = "trusted.weft.loss.";
+/// Setting it to the number of a disk takes it out of service, unless files would lose blocks; setting it to
+/// `{"disk": NUMBER, "force": true}` does it in any case.
 pub const FAIL: &str = "trusted.weft.fail";
 /// Setting it to `{"disk": PLACE, "force": BOOL}` adds a disk.
 pub const ADD: &str = "trusted.weft.add";
@@ -82,7 +85,12 @@ impl Control {
             CHECK => self.fs.check(false).await.map(|report| check_json(&report)),
             CHECK_DATA => self.fs.check(true).await.map(|report| check_json(&report)),
             REFUSED => return Some(Ok(self.refused.borrow().clone().into_bytes())),
-            _ => return None,
+            name => match number_of(name.strip_prefix(LOSS)?) {
+                Ok(number) => self.fs.loss_of(number).await.map(|loss| {
+                    json!({ "disk": number, "files": loss.files, "first_files": loss.first })
+                }),
+                Err(error) => Err(error),
+            },
         };
         Some(value.map(|value| value.to_string().into_bytes()))
     }
@@ -90,14 +98,9 @@ impl Control {
     /// Carries out what setting an attribute means; none if it is not one of these.
     pub(crate) async fn set(&self, name: &[u8], value: &[u8]) -> Option<Result<()>> {
         let text = std::str::from_utf8(value).unwrap_or_default();
-        let number = || {
-            text.parse().map_err(|_| FsError::Invalid(format!("'{text}' is not a disk's number")))
-        };
+        let number = || number_of(text);
         let done = match std::str::from_utf8(name).ok()? {
-            FAIL => match number() {
-                Ok(number) => self.fs.fail_disk(number).await,
-                Err(error) => Err(error),
-            },
+            FAIL => self.fail(text).await,
             ADD => self.add(text).await,
             REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
             REBUILD => self.rebuild().await,
@@ -111,6 +114,14 @@ impl Control {
             *self.refused.borrow_mut() = error.to_string();
         }
         Some(done)
+    }
+
+    async fn fail(&self, text: &str) -> Result<()> {
+        let wanted: Value = serde_json::from_str(text).unwrap_or_default();
+        if wanted["force"] == true {
+            return self.fs.fail_disk(number_of(&wanted["disk"].to_string())?).await;
+        }
+        self.fs.fail_disk_without_loss(number_of(text)?).await
     }
 
     async fn add(&self, text: &str) -> Result<()> {
@@ -226,6 +237,10 @@ impl Control {
     }
 }
 
+fn number_of(text: &str) -> Result<u16> {
+    text.parse().map_err(|_| FsError::Invalid(format!("'{text}' is not a disk's number")))
+}
+
 fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
     let mut outcome = match ended {
         Ok(JobReport::Moved(report)) => rebuild_json(&report),
@@ -241,8 +256,7 @@ fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
 }
 
 fn check_json(report: &FsckReport) -> Value {
-    let finding =
-        |finding: &weft_fs::Finding| json!({ "inode": finding.ino, "what": finding.what });
+    let finding = |finding: &weft_fs::Finding| json!({ "inode": finding.ino, "path": finding.path, "what": finding.what });
     let shown: Vec<_> = report.findings.iter().take(256).map(finding).collect();
     json!({
         "inodes": report.inodes, "blocks": report.blocks, "findings": report.findings.len(),

@@ -39,7 +39,7 @@ pub enum FsAction {
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
     /// Take a disk out of service
-    Fail(FsDiskArgs),
+    Fail(FsFailArgs),
     /// Add a disk, which may have any size
     Add(FsAddArgs),
     /// Move what a working disk holds to the others, and let it go
@@ -188,7 +188,29 @@ pub struct FsAddArgs {
     pub force: bool,
 }
 
-/// `weft fs fail` and `weft fs remove`.
+/// `weft fs fail`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Refuses if files have blocks that only this disk can give: `weft fs remove` empties a disk before it \
+leaves. What a disk held that is out of service is rebuilt on the others, and it is never trusted again.
+
+Examples:
+  weft fs fail /mnt 2
+  weft fs fail /mnt 2 --dry-run")]
+pub struct FsFailArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// Number of the disk, as in the status
+    pub disk: u16,
+    /// Only show which files would lose blocks
+    #[arg(long, conflicts_with = "force")]
+    pub dry_run: bool,
+    /// Do it although files lose blocks, for good
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `weft fs remove`.
 #[derive(Debug, Args)]
 pub struct FsDiskArgs {
     /// Where it is mounted

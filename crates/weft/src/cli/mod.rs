@@ -17,7 +17,7 @@ use crate::laboratory::LaboratoryArgs;
 
 pub use cache::{CacheArgs, CacheOptions};
 pub use fs::{
-    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
+    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
 };
 pub use manage::{

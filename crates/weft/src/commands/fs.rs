@@ -23,7 +23,7 @@ use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
 use weft_fuse::{awake, control, mount, tree};
 
 use crate::cli::{
-    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
+    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
 use crate::daemon::attached::prepare_for_reclaim;
@@ -246,11 +246,21 @@ fn refusal(folder: &Path) -> Option<String> {
     (!why.is_empty()).then_some(why)
 }
 
-fn fail(args: &FsDiskArgs, json: bool) -> Outcome {
+fn fail(args: &FsFailArgs, json: bool) -> Outcome {
     let number = args.disk.to_string();
-    tell(&args.folder, control::FAIL, &number)?;
+    if args.dry_run {
+        return show_loss(args, json);
+    }
+    let wanted = match args.force {
+        true => json!({ "disk": args.disk, "force": true }).to_string(),
+        false => number.clone(),
+    };
+    tell(&args.folder, control::FAIL, &wanted).map_err(|failure| match args.force {
+        true => failure,
+        false => failure.hint("`--force` does it all the same, and what only it can give is lost"),
+    })?;
     if json {
-        return answer(&json!({ "disk": args.disk }));
+        return answer(&json!({ "disk": args.disk, "done": true }));
     }
     outln!(
         "disk {number} is out of service, and what it held is rebuilt on the others: `weft fs rebuild \
@@ -258,6 +268,30 @@ fn fail(args: &FsDiskArgs, json: bool) -> Outcome {
         args.folder.display()
     );
     Ok(())
+}
+
+/// Which files would lose blocks without a disk.
+fn show_loss(args: &FsFailArgs, json: bool) -> Outcome {
+    let (folder, number) = (args.folder.display(), args.disk);
+    let name = format!("{}{number}", control::LOSS);
+    let loss = ask(&args.folder, &name).map_err(|failure| match refusal(&args.folder) {
+        Some(why) => Failure::new(why),
+        None => failure,
+    })?;
+    let files = loss["files"].as_u64().unwrap_or(0);
+    if json {
+        answer(&json!({
+            "disk": number, "done": false, "files": files, "first_files": loss["first_files"],
+        }))?;
+    } else if files == 0 {
+        outln!("no file would lose anything without disk {number} of {folder}");
+    } else {
+        outln!("{files} files of {folder} have blocks that only disk {number} can give:");
+        for path in loss["first_files"].as_array().into_iter().flatten() {
+            outln!("  {}", path.as_str().unwrap_or_default());
+        }
+    }
+    if files == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
 }
 
 fn add(args: &FsAddArgs, json: bool) -> Outcome {
@@ -372,6 +406,9 @@ fn scrub(args: &FsScrubArgs, json: bool) -> Outcome {
         let (read, repaired) = (count("blocks"), count("repaired_blocks"));
         outln!("{read} blocks read: {bad} bad, {repaired} repaired; {damaged} files damaged");
         outln!("copies of the metadata differed in {metadata} places");
+        if damaged > 0 {
+            outln!("`weft fs fsck --data {}` names the files", args.folder.display());
+        }
         if diagnostic > 0 {
             outln!("{diagnostic} diagnostic blocks were wrong, and were written anew");
         }
@@ -404,7 +441,10 @@ fn fsck(args: &FsckArgs, json: bool) -> Outcome {
         );
         for finding in report["first_findings"].as_array().into_iter().flatten() {
             let what = finding["what"].as_str().unwrap_or_default();
-            outln!("  inode {}: {what}", finding["inode"]);
+            match finding["path"].as_str() {
+                Some(path) => outln!("  {path}: {what}"),
+                None => outln!("  inode {}: {what}", finding["inode"]),
+            }
         }
     }
     if findings == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }

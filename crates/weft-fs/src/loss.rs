@@ -1,0 +1,122 @@
+//! What would be lost with a disk, and what files are called that lose something.
+//!
+//! A disk that works is not taken out of service if blocks of files are on it that nothing else gives,
+//! unless that is wanted: they are gone then for good, as a lost disk is never trusted again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use weft_code::UnitSet;
+
+use crate::error::{FsError, Result};
+use crate::inode::{Ino, Kind, ROOT};
+use crate::meta::Tx;
+use crate::mounted::{Fs, Inner};
+use crate::record::Record;
+
+/// Files that are named in a report.
+const NAMED_MAX: usize = 16;
+
+/// Files of which blocks would be lost.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Loss {
+    /// How many files that are.
+    pub files: u64,
+    /// Paths of the first of them, from the root of the file system; the number of a file that has none.
+    pub first: Vec<String>,
+}
+
+impl Inner {
+    /// What would be lost with a disk that works.
+    async fn loss_of(&self, number: u16) -> Result<Loss> {
+        let none = || FsError::Invalid(format!("there is no disk {number}"));
+        self.pool.member(number).ok_or_else(none)?;
+        let mut inos = BTreeSet::new();
+        let mut from = (0, 0);
+        loop {
+            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
+            let Some((last, first, _)) = records.last() else { break };
+            from = (*last, first + 1);
+            for (ino, _, record) in &records {
+                if self.needs(record, number)? {
+                    inos.insert(*ino);
+                }
+            }
+        }
+        let named: BTreeSet<Ino> = inos.iter().copied().take(NAMED_MAX).collect();
+        let paths = self.meta.run(|tx| paths_of(tx, &named)).await?;
+        let first = named.iter().map(|ino| match paths.get(ino) {
+            Some(path) => path.clone(),
+            None => format!("inode {ino}"),
+        });
+        Ok(Loss { files: inos.len() as u64, first: first.collect() })
+    }
+
+    /// Whether blocks of these lines are lost with a disk.
+    fn needs(&self, record: &Record, number: u16) -> Result<bool> {
+        let on_disk: UnitSet =
+            record.active().filter(|(_, c)| c.disk == number).map(|(unit, _)| unit).collect();
+        if on_disk.is_empty() {
+            return Ok(false);
+        }
+        let laid = self.pool.lay(record)?;
+        let stripe = laid.stripe();
+        let gone = stripe.lost.union(&on_disk);
+        let has_data = on_disk.intersects(&UnitSet::first(record.coded.k()));
+        let is_whole = |lost| stripe.code().decodable(record.pattern, lost);
+        Ok(!is_whole(gone) && (has_data || is_whole(stripe.lost)))
+    }
+}
+
+/// Paths of files, each by one of its names, as far as they have any.
+pub(crate) fn paths_of(tx: &Tx<'_>, inos: &BTreeSet<Ino>) -> Result<BTreeMap<Ino, String>> {
+    if inos.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut named: BTreeMap<Ino, (Ino, Vec<u8>)> = BTreeMap::new();
+    for (folder, name, entry) in tx.all_entries()? {
+        if entry.mode == Kind::Folder.mode() || inos.contains(&entry.ino) {
+            named.entry(entry.ino).or_insert((folder, name));
+        }
+    }
+    let path = |ino: &Ino| {
+        let (mut parts, mut at) = (Vec::new(), *ino);
+        while at != ROOT {
+            let (folder, name) = named.get(&at).filter(|_| parts.len() <= named.len())?;
+            parts.push(String::from_utf8_lossy(name));
+            at = *folder;
+        }
+        parts.reverse();
+        Some((*ino, format!("/{}", parts.join("/"))))
+    };
+    Ok(inos.iter().filter_map(path).collect())
+}
+
+impl Fs {
+    /// Files of which blocks would be lost if a disk were taken out of service now.
+    ///
+    /// # Errors
+    /// If there is no such disk, or the metadata has failed.
+    pub async fn loss_of(&self, number: u16) -> Result<Loss> {
+        self.sync().await?;
+        self.0.loss_of(number).await
+    }
+
+    /// Takes a disk out of service as [`Fs::fail_disk`] does, unless that would lose blocks of files.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Invalid`] with the names of some of these files.
+    pub async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
+        let Loss { files, first } = self.loss_of(number).await?;
+        if files == 0 {
+            return self.fail_disk(number).await;
+        }
+        let more = if files > first.len() as u64 { ", …" } else { "" };
+        let (files, verb) =
+            if files == 1 { ("1 file".into(), "has") } else { (format!("{files} files"), "have") };
+        Err(FsError::Invalid(format!(
+            "{files} {verb} blocks that only disk {number} can give, and would lose them: {}{more}. \
+             Remove the disk instead, which empties it first",
+            first.join(", ")
+        )))
+    }
+}

@@ -1,0 +1,87 @@
+//! Disks that hold what nothing else gives: they are not failed unasked, what is lost is told by path, and
+//! files that have their disks are written as before.
+
+use crate::common::*;
+use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT};
+
+/// The disk of the only column of a file's first block.
+async fn disk_of(fs: &Fs, ino: Ino) -> u16 {
+    let places = fs.places(ino).await.expect("known");
+    places[0].1.columns[0].as_ref().expect("active").disk
+}
+
+#[test]
+fn a_disk_is_not_failed_unasked_if_files_need_it() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 4])).await;
+        let folder = NewFile { mode: Kind::Folder.mode() | 0o755, ..new_file(Kind::Folder) };
+        let (folder, _) = fs.make(ROOT, b"folder", folder).await.expect("made");
+        let single = fs.make(folder, b"single", new_file(Kind::File)).await.expect("made").0;
+        set(&fs, single, "none").await.expect("set");
+        write(&fs, single, 0, &pattern(BLOCK as usize, 1)).await;
+        let mirrored = make_as(&fs, "mirrored", "raid1").await;
+        write(&fs, mirrored, 0, &pattern(100_000, 2)).await;
+        fs.sync().await.expect("synced");
+        let disk = disk_of(&fs, single).await;
+        let loss = fs.loss_of(disk).await.expect("known");
+        assert_eq!((loss.files, &loss.first[..]), (1, &["/folder/single".to_owned()][..]));
+        let refused = fs.fail_disk_without_loss(disk).await;
+        let Err(FsError::Invalid(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("1 file") && why.contains("/folder/single"), "{why}");
+        assert!(fs.status().await.expect("known").disks.iter().all(|disk| !disk.lost));
+        assert!(read_all(&fs, single).await == pattern(BLOCK as usize, 1));
+        let other = (0..4).find(|other| *other != disk).expect("four");
+        fs.fail_disk_without_loss(other).await.expect("nothing is lost");
+        fs.fail_disk_without_loss(9).await.expect_err("there is none");
+    });
+}
+
+#[test]
+fn what_no_disk_gives_is_found_by_its_path() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 4])).await;
+        let ino = make_as(&fs, "single", "none").await;
+        write(&fs, ino, 0, &pattern(BLOCK as usize, 1)).await;
+        let other = make_as(&fs, "mirrored", "raid1").await;
+        write(&fs, other, 0, &pattern(100_000, 2)).await;
+        fs.sync().await.expect("synced");
+        fs.fail_disk(disk_of(&fs, ino).await).await.expect("out of service");
+        let report = fs.check(true).await.expect("checked");
+        let paths: Vec<_> = report.findings.iter().map(|of| of.path.as_deref()).collect();
+        assert_eq!(paths, [Some("/single")], "{:?}", report.findings);
+        assert_eq!(fs.scrub().await.expect("scrubbed").damaged_files, 1);
+    });
+}
+
+/// The blocks of one file cannot be written, as the disk with the rest of their lines is lost.
+#[test]
+fn a_file_that_cannot_be_written_keeps_nobody_else_from_writing() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[64; 4])).await;
+        let bad = make_as(&fs, "bad", "none").await;
+        fs.begin_use(bad);
+        for n in 0..16 {
+            write(&fs, bad, n << 20, &pattern(1 << 20, n)).await;
+        }
+        let good = make_as(&fs, "good", "raid1").await;
+        write(&fs, good, 0, &pattern(100_000, 1)).await;
+        fs.sync().await.expect("synced");
+        fs.fail_disk(disk_of(&fs, bad).await).await.expect("out of service");
+        for n in 0..4096 {
+            // Whether it is told here or by fsync.
+            let _ =
+                fs.write(bad, n * BLOCK, weft_rt::Frozen::copy_from(&[9; BLOCK as usize])).await;
+        }
+        let dirty = fs.status().await.expect("known").dirty_bytes;
+        assert!(dirty <= 1 << 20, "{dirty} bytes wait in a cache of 1 MiB");
+        for n in 0..10 {
+            write(&fs, good, n * BLOCK, &pattern(BLOCK as usize, n)).await;
+        }
+        fs.fsync(good).await.expect("it has its disks");
+        let synced = fs.fsync(bad).await;
+        assert!(matches!(synced, Err(FsError::Unreadable { .. })), "{synced:?}");
+        // It was told; nothing of it waits any more.
+        fs.fsync(bad).await.expect("nothing is left to write");
+        assert_eq!(fs.status().await.expect("known").dirty_bytes, 0);
+    });
+}
