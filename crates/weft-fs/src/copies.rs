@@ -176,10 +176,10 @@ impl Inner {
     async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
         let array = &self.meta.array;
-        if array.take_back(present.slice.clone()).await.ok().flatten().is_some() {
+        if array.take_back(present.slice()?).await.ok().flatten().is_some() {
             return Ok(());
         }
-        Ok(array.add_spare(present.slice.clone()).await?)
+        Ok(array.add_spare(present.slice()?).await?)
     }
 }
 

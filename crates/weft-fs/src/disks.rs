@@ -75,7 +75,7 @@ impl Inner {
             .await?;
         self.commit().await?;
         Label::erase(&**disk).await?;
-        self.meta.array.add_spare(present.slice.clone()).await?;
+        self.meta.array.add_spare(present.slice()?).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
         self.meta

@@ -10,10 +10,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use weft_disk::Disk;
+use weft_disk::{Disk, QueuedDisk, SliceDisk};
 use weft_rt::sync::Semaphore;
 
-use crate::label::Label;
+use crate::error::Result;
+use crate::label::{Label, slice_name};
 use crate::meta::DiskRow;
 use crate::path::PathDisk;
 use crate::space::Space;
@@ -25,10 +26,24 @@ pub(crate) struct Present {
     pub(crate) whole: Rc<dyn Disk>,
     /// The same, if it can be opened again.
     pub(crate) path: Option<Rc<PathDisk>>,
-    /// Its metadata slice.
-    pub(crate) slice: Rc<dyn Disk>,
+    /// What is asked of it, in turn.
+    pub(crate) queue: Rc<QueuedDisk>,
     /// Its data blocks.
     pub(crate) data: Rc<dyn Disk>,
+}
+
+impl Present {
+    /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets another
+    /// one.
+    pub(crate) fn slice(&self) -> Result<Rc<dyn Disk>> {
+        slice_of(&self.queue, &self.label)
+    }
+}
+
+/// The metadata slice of a disk with this label.
+pub(crate) fn slice_of(queue: &Rc<QueuedDisk>, label: &Label) -> Result<Rc<dyn Disk>> {
+    let name = slice_name(label.number);
+    Ok(Rc::new(SliceDisk::new(queue, label.slice(), &name)?.urgent()))
 }
 
 /// A disk of the file system.

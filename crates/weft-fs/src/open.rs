@@ -21,9 +21,9 @@ use crate::at_hand::AtHand;
 use crate::copies;
 use crate::error::{FsError, Result};
 use crate::inode::Time;
-use crate::label::{Label, NAME_BYTES_MAX, slice_name};
+use crate::label::{Label, NAME_BYTES_MAX};
 use crate::log::{Log, Mark, scan};
-use crate::member::{Member, Present};
+use crate::member::{Member, Present, slice_of};
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
@@ -66,9 +66,9 @@ pub struct CreateOptions {
     pub now: Time,
 }
 
-/// A disk's metadata slice and data, behind its queue.
+/// A disk's queue, and its data behind it.
 pub(crate) struct Parted {
-    pub(crate) slice: Rc<dyn Disk>,
+    pub(crate) queue: Rc<QueuedDisk>,
     pub(crate) data: Rc<dyn Disk>,
 }
 
@@ -85,18 +85,15 @@ pub(crate) fn present(
         Some(path) => path.clone(),
         None => disk.clone(),
     };
-    let Parted { slice, data } = part(&whole, label)?;
-    Ok(Present { label: label.clone(), whole, path, slice, data })
+    let Parted { queue, data } = part(&whole, label)?;
+    Ok(Present { label: label.clone(), whole, path, queue, data })
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
     let config = QueueConfig { long_bytes: LONG_BYTES, ..QueueConfig::default() };
     let queue = Rc::new(QueuedDisk::new(disk.clone(), config));
-    let (name, slice) = (&disk.info().name, slice_name(label.number));
-    Ok(Parted {
-        slice: Rc::new(SliceDisk::new(&queue, label.slice(), &slice)?.urgent()),
-        data: Rc::new(SliceDisk::new(&queue, label.data(), name)?),
-    })
+    let data = Rc::new(SliceDisk::new(&queue, label.data(), &disk.info().name)?);
+    Ok(Parted { queue, data })
 }
 
 /// Makes a file system of these disks.
@@ -115,7 +112,8 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
     }
     let parts = disks.iter().zip(&labels).map(|(disk, label)| part(disk, label));
     let parts = parts.collect::<Result<Vec<_>>>()?;
-    let slices: Vec<Rc<dyn Disk>> = parts.iter().map(|part| part.slice.clone()).collect();
+    let slices = parts.iter().zip(&labels).map(|(part, label)| slice_of(&part.queue, label));
+    let slices: Vec<Rc<dyn Disk>> = slices.collect::<Result<_>>()?;
     let now_unix_s = u64::try_from(options.now.s).unwrap_or(0);
     let array = array_options(&options.name, disks.len(), Id(options.id), now_unix_s);
     let made = weft_array::create(&slices, &array).await;
@@ -270,12 +268,16 @@ impl Fs {
         for (number, (label, disk)) in &found {
             let part = present(disk, label, reopen.as_ref())?;
             // A disk that was taken out of service gave up its slice.
-            if !matches!(read_superblock(&*part.slice).await, Ok(None)) {
-                slices.push(part.slice.clone());
+            let slice = part.slice()?;
+            if !matches!(read_superblock(&*slice).await, Ok(None)) {
+                slices.push(slice);
             }
             parts.insert(*number, part);
         }
         let array = copies::assemble(rt, slices, &options).await?;
+        // After a crash it makes copies alike, the first of them being right. What has a checksum of its
+        // own is looked for on all of them before.
+        array.set_paused(true);
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
         let (leaving, epoch, mark) = meta
             .run(|tx| {
@@ -313,6 +315,7 @@ impl Fs {
         avoid_bad(&meta, &pool).await?;
         let area = meta.log_area();
         let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
+        meta.array.set_paused(false);
         recover(&meta, &pool, &records).await?;
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
