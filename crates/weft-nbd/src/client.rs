@@ -9,8 +9,8 @@
 //!
 //! * **Nothing unflushed, and only reads in flight**: the client reconnects, with at most
 //!   [`NbdOptions::reconnect_attempts`] attempts, each after a longer pause. It sends the reads
-//!   again; new requests wait. If the export has another size or ability now, or no attempt
-//!   succeeds, the disk is gone.
+//!   again; new requests wait. If the export has another size or ability now, if its first blocks
+//!   hold something else than before (`witness.rs`), or no attempt succeeds, the disk is gone.
 //! * **Anything else**: the disk is gone at once, and stays so. A server that comes back may have
 //!   lost writes that it had acknowledged and not flushed, and one that was unreachable may still
 //!   carry out a write that was in flight, over a newer one. The client can detect neither, so it
@@ -31,6 +31,7 @@ mod link;
 mod requests;
 mod resolve;
 mod uri;
+mod witness;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -46,6 +47,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::inbox::Inbox;
 use crate::proto::{Peer, Request, Violation, put_request, wire};
 use link::{Durability, Link, LinkError};
+use witness::Witness;
 
 pub use uri::{NbdAddress, NbdUri, UriError};
 
@@ -135,6 +137,7 @@ struct Shared {
     changed: Notify,
     slots: Semaphore,
     durability: Rc<Durability>,
+    witness: Witness,
     /// The disk was dropped.
     closing: Cell<bool>,
     /// Its owner has given it up.
@@ -175,6 +178,7 @@ impl NbdDisk {
             changed: Notify::default(),
             slots: Semaphore::new(options.requests_max.max(1)),
             durability: Rc::default(),
+            witness: Witness::default(),
             closing: Cell::new(false),
             severed: Cell::new(false),
         });
@@ -318,6 +322,13 @@ impl Shared {
         if matches!(*self.state.borrow(), State::Gone(_)) {
             return;
         }
+        let is_current =
+            matches!(&*self.state.borrow(), State::Up(now) if std::ptr::eq(&**now, link));
+        if !is_current {
+            // It was being tried.
+            link.end();
+            return;
+        }
         let why = if self.closing.get() {
             Some("it was closed".to_owned())
         } else if self.severed.get() {
@@ -357,10 +368,34 @@ impl Shared {
             match attempt {
                 Ok((fd, inbox, peer)) if peer == self.peer => {
                     let link = Rc::new(Link::new(fd));
-                    self.set_state(State::Up(link.clone()));
-                    let rt = self.rt.clone();
-                    rt.spawn(run_link_boxed(self, link, inbox));
-                    return;
+                    rt.spawn(run_link_boxed(self.clone(), link.clone(), inbox));
+                    // Requests wait until it is certain that this is the disk.
+                    let same = before(rt, deadline, self.is_same_disk(&link)).await.flatten();
+                    if matches!(*self.state.borrow(), State::Gone(_)) {
+                        link.cut("the disk is gone");
+                        return;
+                    }
+                    if self.closing.get() || self.severed.get() {
+                        link.cut("it was closed");
+                        break;
+                    }
+                    match same {
+                        Some(true) if !link.has_ended() => {
+                            self.set_state(State::Up(link));
+                            return;
+                        }
+                        Some(false) => {
+                            link.cut("it is another disk");
+                            last =
+                                "the server came back with another disk, or an earlier state of it"
+                                    .to_owned();
+                            break;
+                        }
+                        _ => {
+                            link.cut("it did not answer");
+                            last = "the connection broke again".to_owned();
+                        }
+                    }
                 }
                 Ok(_) => {
                     last = "the server came back with a different export".to_owned();

@@ -318,6 +318,22 @@ fn a_server_that_comes_back_is_used_only_if_nothing_can_have_been_lost() {
         let (result, _) = disk.read(0, Buf::new(4096), Class::User).await;
         assert_eq!(result.expect_err("gone").kind, DiskErrorKind::Gone);
 
+        // Another disk of the same size, or the same one set back: what was read or written before
+        // is not there.
+        kit.start();
+        let disk = open_with(&rt, &ring, &kit.uri(), options).await.expect("it is there");
+        let image = fs::read(&kit.file).expect("the image");
+        disk.write(4096, Frozen::copy_from(&pattern::bytes(7, 4096)), WriteOpts::USER_FUA)
+            .await
+            .expect("a write");
+        kit.kill();
+        fs::write(&kit.file, image).expect("an image of before");
+        kit.start();
+        let (result, _) = disk.read(8192, Buf::new(4096), Class::User).await;
+        let error = result.expect_err("gone").to_string();
+        assert!(error.contains("another disk"), "{error}");
+        kit.kill();
+
         // Another size: not the disk it was.
         kit.start();
         let disk = open_with(&rt, &ring, &kit.uri(), options).await.expect("it is there");

@@ -133,6 +133,11 @@ impl Link {
         receiver
     }
 
+    /// Whether it answers no request any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.table.borrow().ended
+    }
+
     /// When the oldest request in flight was made.
     pub(super) fn oldest(&self) -> Option<Nanos> {
         let table = self.table.borrow();

@@ -9,7 +9,7 @@ use weft_disk::{
 use weft_rt::{Buf, Frozen, Nanos, ZEROS_BYTES_MAX};
 
 use super::link::{Answer, Link};
-use super::{LATE, NbdDisk, Shared, State, before};
+use super::{LATE, NbdDisk, Shared, State, before, witness};
 use crate::proto::{Errno, PAYLOAD_BYTES_MAX, Request, wire};
 
 /// Zeros of one request, at most: even a server that writes them out is done within its timeout.
@@ -98,6 +98,22 @@ impl Shared {
         answer.await.unwrap_or(Answer::Lost(None))
     }
 
+    /// Whether the known blocks are as they were; `None` if the link ends first.
+    pub(super) async fn is_same_disk(&self, link: &Link) -> Option<bool> {
+        for offset in self.witness.blocks() {
+            let (op, len) = (DiskOp::Read, witness::BLOCK as u64);
+            let call = Call { op, flags: 0, offset, len, data: None, buf: None };
+            let buf = Some(Buf::new(witness::BLOCK));
+            match self.submit(link, &call, buf, self.rt.now()).await {
+                Answer::Done(Some(buf)) if self.witness.is_same(offset, &buf) => {}
+                // It cannot be read any more, or says something else.
+                Answer::Done(Some(_)) | Answer::Refused(..) => return Some(false),
+                Answer::Done(None) | Answer::Lost(_) => return None,
+            }
+        }
+        Some(true)
+    }
+
     fn gone_because(&self) -> String {
         match &*self.state.borrow() {
             State::Gone(why) => why.clone(),
@@ -160,7 +176,16 @@ impl Shared {
         self.call(Call { op, flags, offset: 0, len: 0, data: None, buf: None }).await.0
     }
 
-    async fn read(&self, offset: u64, mut buf: Buf) -> (Result<(), DiskError>, Buf) {
+    async fn read(&self, offset: u64, buf: Buf) -> (Result<(), DiskError>, Buf) {
+        let before = self.witness.before_read();
+        let (result, buf) = self.read_all(offset, buf).await;
+        if result.is_ok() {
+            self.witness.note_read(before, offset, &buf);
+        }
+        (result, buf)
+    }
+
+    async fn read_all(&self, offset: u64, mut buf: Buf) -> (Result<(), DiskError>, Buf) {
         let len = buf.len() as u64;
         let op = DiskOp::Read;
         if let Err(error) = self.check(op, offset, len) {
@@ -203,6 +228,7 @@ impl Shared {
     async fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> Result<(), DiskError> {
         let (op, len) = (DiskOp::Write, data.len() as u64);
         self.check(op, offset, len)?;
+        let changing = self.witness.change(offset, len);
         let (flags, flush) = self.fua(opts.fua);
         let max = self.payload_max();
         let mut calls = Vec::new();
@@ -215,12 +241,16 @@ impl Shared {
         for (result, _) in join_all(calls.into_iter().map(|call| self.call(call))).await {
             result?;
         }
+        if let Some(changing) = changing {
+            changing.done(offset, &data);
+        }
         if flush { self.flush().await } else { Ok(()) }
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> Result<(), DiskError> {
         let op = DiskOp::WriteZeroes;
         self.check(op, offset, len)?;
+        let _changing = self.witness.change(offset, len);
         let (flags, flush) = self.fua(opts.fua);
         let command = self.has(wire::EXPORT_SEND_WRITE_ZEROES);
         let max =
@@ -243,6 +273,7 @@ impl Shared {
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DiskError> {
         let op = DiskOp::Discard;
         self.check(op, offset, len)?;
+        let _changing = self.witness.change(offset, len);
         if !self.has(wire::EXPORT_SEND_TRIM) {
             return Ok(());
         }
