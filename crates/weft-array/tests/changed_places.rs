@@ -1,6 +1,6 @@
 //! Reads that take long while the place of what they read changes, or what may answer for it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
@@ -25,7 +25,7 @@ fn a_read_that_outlasts_a_reshape_there_and_back() {
 
 /// Returns whether the place of the address held something else when it was read.
 fn reads_at(at: u64) -> bool {
-    let met = Rc::new(RefCell::new(false));
+    let met = Rc::new(Cell::new(false));
     let out = met.clone();
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 3]);
@@ -67,7 +67,7 @@ fn reads_at(at: u64) -> bool {
         }
         let mut there = vec![0; UNIT as usize];
         disk.medium.borrow().read(offset, &mut there);
-        *out.borrow_mut() = there != bytes[at as usize..][..UNIT as usize];
+        out.set(there != bytes[at as usize..][..UNIT as usize]);
         disk.faults.reads_at.set(ReadStep::Looked);
         rt.sleep(MILLISECOND).await;
         array.turn_reshape().await.expect("turned");
@@ -80,8 +80,7 @@ fn reads_at(at: u64) -> bool {
         result.expect("read");
         assert!(*found == bytes[at as usize..][..UNIT as usize], "the read at {at} is wrong");
     });
-    let met = *met.borrow();
-    met
+    met.get()
 }
 
 /// After a crash the copies of a mirror may differ. The first answers; where it cannot be read,
