@@ -162,6 +162,8 @@ fn growing_says_how_many_spares_it_takes_and_can_be_followed() {
     let said = bench.refused(&["grow", "t"], 1);
     assert!(said.contains("t has 2 spares") && said.contains("--add N"), "{said}");
     assert_eq!(bench.status("t")["spares"].as_array().map(Vec::len), Some(2));
+    let said = bench.refused(&["reshape", "t", "--unit", "3K"], 1);
+    assert!(said.contains("power of two"), "{said}");
     bench.weft(&["rebuild", "t", "pause"]);
     bench.weft(&["grow", "t", "--add", "1", "--no-wait"]);
     let said = bench.refused(&["grow", "t"], 1);

@@ -33,7 +33,7 @@ pub struct PlanArgs {
     /// Plan for this many disks
     #[arg(long, value_name = "N", requires = "size")]
     pub disks: Option<usize>,
-    /// Size of each disk
+    /// Size of each disk: 20TB as disks are sold; 20T is 20 TiB
     #[arg(long, value_parser = size::parse, value_name = "SIZE", conflicts_with = "members")]
     pub size: Option<u64>,
     /// Sequential bandwidth of a disk, bytes per second

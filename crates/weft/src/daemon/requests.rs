@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 use weft_array::reshape::ReshapeOptions;
-use weft_array::superblock::{Role, ScrubMode, read_superblock};
+use weft_array::superblock::{Role, ScrubMode, UNIT_BYTES, read_superblock};
 use weft_array::{ArrayError, MemberState, SlotStatus, contents};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::size;
@@ -296,6 +296,13 @@ impl Daemon {
         if grows && spares == 0 && add.is_none() {
             return Err(Failure::new(format!("{array} has no spare to add"))
                 .hint(format!("`weft add {array} DISK` adds one; nothing was changed")));
+        }
+        let is_unit = |bytes: u64| bytes.is_power_of_two() && UNIT_BYTES.contains(&bytes);
+        if let Some(unit) = asked.unit_bytes.filter(|unit| !is_unit(*unit)) {
+            return Err(Failure::new(format!(
+                "a unit of {unit} bytes is not possible: it must be a power of two from 4 KiB to 16 MiB"
+            ))
+            .hint("for example --unit 64K; nothing was changed"));
         }
         if served.array.status().reshaping {
             return Err(Failure::new(format!("a reshape of {array} is running")).hint(format!(

@@ -35,6 +35,9 @@ impl Daemon {
         let mut has_told = false;
         let mut started = Vec::new();
         let scan = loop {
+            if self.stopping.get() {
+                return Err(Failure::new("the daemon is stopping and starts no more arrays"));
+            }
             let mut scan = self.scan(&more, !has_told).await?;
             let mut wanted = BTreeSet::new();
             for target in targets {
