@@ -423,6 +423,7 @@ fn long_requests_can_be_killed_and_hold_up_nobody() {
     file.write_all_at(b"some", 0).expect("written");
     assert_eq!(seek(&file, SeekFrom::Data(u64::MAX)), Err(Errno::NXIO));
     assert_eq!(seek(&file, SeekFrom::Hole(u64::MAX)), Err(Errno::NXIO));
+    drop(file);
     mounted.ends_sound();
 }
 

@@ -86,7 +86,7 @@ async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible 
 pub(crate) fn prepare_for_reclaim() {
     if let Err(e) = configure_io_flusher_behavior(true) {
         log_line(&format!(
-            "note: PR_SET_IO_FLUSHER: {e}; a mounted array may hang when memory runs out"
+            "note: PR_SET_IO_FLUSHER: {e}; what is mounted may hang when memory runs out"
         ));
     }
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
