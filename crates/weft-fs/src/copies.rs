@@ -85,10 +85,10 @@ pub(crate) fn copy_on(array: &weft_array::Status, number: u16) -> MetaCopy {
     }
 }
 
-/// Copies that have all of the metadata, and how many there are to be.
-pub(crate) fn count_copies(array: &weft_array::Status) -> (usize, usize) {
+/// Copies that have all of the metadata, and how many there are to be on so many disks.
+pub(crate) fn count_copies(array: &weft_array::Status, disks: usize) -> (usize, usize) {
     let current = array.slots.iter().filter(|slot| slot.state == MemberState::Active);
-    (current.count(), array.slots.len())
+    (current.count(), array.slots.len().min(disks))
 }
 
 /// When a slice was given back last, and how long it has to wait after that.

@@ -144,7 +144,7 @@ impl Fs {
             space: space.collect(),
             stopped,
             inodes,
-            meta_copies: count_copies(&array),
+            meta_copies: count_copies(&array, self.0.pool.members().len()),
             meta_bytes: self.0.meta.usage(),
             files_in_memory: self.0.in_use.count(),
             dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,

@@ -85,12 +85,13 @@ impl Control {
             CHECK => self.fs.check(false).await.map(|report| check_json(&report)),
             CHECK_DATA => self.fs.check(true).await.map(|report| check_json(&report)),
             REFUSED => return Some(Ok(self.refused.borrow().clone().into_bytes())),
-            name => match number_of(name.strip_prefix(LOSS)?) {
-                Ok(number) => self.fs.loss_of(number).await.map(|loss| {
-                    json!({ "disk": number, "files": loss.files, "first_files": loss.first })
-                }),
-                Err(error) => Err(error),
-            },
+            name => {
+                let loss = self.loss(name.strip_prefix(LOSS)?).await;
+                if let Err(error) = &loss {
+                    *self.refused.borrow_mut() = error.to_string();
+                }
+                loss
+            }
         };
         Some(value.map(|value| value.to_string().into_bytes()))
     }
@@ -114,6 +115,12 @@ impl Control {
             *self.refused.borrow_mut() = error.to_string();
         }
         Some(done)
+    }
+
+    async fn loss(&self, number: &str) -> Result<Value> {
+        let number = number_of(number)?;
+        let loss = self.fs.loss_of(number).await?;
+        Ok(json!({ "disk": number, "files": loss.files, "first_files": loss.first }))
     }
 
     async fn fail(&self, text: &str) -> Result<()> {

@@ -426,7 +426,10 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     // As long as a file needs it, the disk stays.
     let needy = mounted.folder("needy", "raid0").join("file");
     write_synced(&needy, &contents(1_000_000, 1));
-    told(&mounted, &["fs", "fail", "mnt", "1"], 0, "weft fs fail");
+    let loss = told(&mounted, &["fs", "fail", "mnt", "1", "--dry-run"], 3, "weft fs fail");
+    assert_eq!(loss["files"], 1, "{loss}");
+    mounted.bench.refused(&["fs", "fail", "mnt", "1"], 1);
+    told(&mounted, &["fs", "fail", "mnt", "1", "--force"], 0, "weft fs fail");
     wait_until("a rebuild ended", || mounted.status()["last_job"]["job"] == "rebuild");
     let status = told(&mounted, &["fs", "status", "mnt", "--check"], 3, "weft fs status");
     let attention = status["attention"].as_array().expect("a list");

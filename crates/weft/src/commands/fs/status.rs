@@ -51,14 +51,6 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         }
     }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
-    let (copies, wanted) =
-        (count(status, "metadata_copies"), count(status, "metadata_copies_wanted"));
-    if copies < wanted {
-        found.push(format!(
-            "{copies} of {wanted} copies of the metadata are complete: disks that work get theirs back, \
-             for others add one with `weft fs add {folder} DISK`"
-        ));
-    }
     let last = &status["last_job"];
     let job = last["job"].as_str().unwrap_or_default();
     if let Some(why) = last["error"].as_str().filter(|_| last["cancelled"] != true) {
@@ -82,6 +74,14 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     let (rows, most) = (count(status, "metadata_bytes"), count(status, "metadata_bytes_max"));
     if rows > most / 10 * 9 {
         found.push("the metadata is nearly full: there can be few more files".into());
+    }
+    let (copies, wanted) =
+        (count(status, "metadata_copies"), count(status, "metadata_copies_wanted"));
+    if copies < wanted {
+        found.push(format!(
+            "{copies} of {wanted} copies of the metadata are complete: disks that work get theirs back, \
+             for others add one with `weft fs add {folder} DISK`"
+        ));
     }
     found
 }
