@@ -88,7 +88,9 @@ impl DiskError {
     /// or had no room. After any other error its contents are in doubt.
     pub fn keeps_contents(&self) -> bool {
         use DiskErrorKind::{Gone, NoSpace, TimedOut};
-        matches!(self.kind, Gone | NoSpace | TimedOut)
+        // EPERM, EROFS: it takes no writes, as it was made read-only.
+        let is_read_only = matches!(self.source.raw_os_error(), Some(1 | 30));
+        is_read_only || matches!(self.kind, Gone | NoSpace | TimedOut)
     }
 
     /// Whether there was no room below the disk: it works otherwise.
