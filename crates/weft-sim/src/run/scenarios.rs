@@ -123,14 +123,19 @@ impl Run {
         lost: SlotSet,
         write_only: bool,
     ) {
+        let stripe_bytes = engine.0.stripe_bytes();
         let cells = harness.oracle.borrow().len();
         for cell in (0..cells).step_by(if write_only { 3 } else { 7 }) {
             let bytes = harness.oracle.borrow().bytes(&(cell..cell + 1));
             // A stripe whose write was given up halfway has lost what is not on a disk that works.
-            let readable = |at| match write_only {
-                true => !lost.contains(map.of(at).1),
-                false => map.readable(at, lost),
+            let is_torn = |at: u64| {
+                let start = at - at % stripe_bytes;
+                let oracle = harness.oracle.borrow();
+                let stripe = oracle.cells_of(&(start..start + stripe_bytes));
+                oracle.open_cells().any(|cell| stripe.contains(&cell))
             };
+            let readable =
+                |at| map.readable(at, lost) && (!lost.contains(map.of(at).1) || !is_torn(at));
             let readable = readable(bytes.start) && readable(bytes.end - 1);
             let read = harness.read(&engine.0, 84, cell..cell + 1).await;
             if readable && !read {
