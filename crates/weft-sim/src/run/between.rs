@@ -116,6 +116,11 @@ impl Run {
         drop(disks);
         let older = self.perhaps_set_back(&map, &slots, absent);
         let absent = absent.union(&older);
+        // An assembly that is cut short leaves it as stale as it is now.
+        if let Some(known) = &mut self.last_slots {
+            known.missing = known.missing.union(&older);
+            older.iter().for_each(|slot| known.disks[slot.0] = None);
+        }
         let going = self.lose_while_assembling(&map, &slots, absent);
         let lost = absent.union(&going);
         self.excuse_at_crash(&map, &slots, lost);
