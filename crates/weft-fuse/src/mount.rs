@@ -12,9 +12,11 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Uid;
 use weft_cli::failure::Failure;
+use weft_cli::output::log_line;
 use weft_cli::owned_folder;
 
 use crate::channel::READ_AHEAD_BYTES;
@@ -103,24 +105,87 @@ fn set_read_ahead(folder: &Path) {
 
 /// The device number (`MAJOR:MINOR`) of what was mounted last on a folder.
 fn device_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
+    line_of_mount(mounts, folder)?.split(' ').nth(2)
+}
+
+/// The type of what was mounted last on a folder.
+fn type_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
+    line_of_mount(mounts, folder)?.split_once(" - ")?.1.split(' ').next()
+}
+
+/// The line of `/proc/self/mountinfo` for what was mounted last on a folder.
+fn line_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     let escaped = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
         _ => vec![byte],
     };
     let name: Vec<u8> = folder.as_os_str().as_bytes().iter().copied().flat_map(escaped).collect();
-    let device = |line: &'a str| {
-        let mut fields = line.split(' ');
-        let device = fields.nth(2)?;
-        (fields.nth(1)?.as_bytes() == name).then_some(device)
-    };
-    mounts.lines().rev().find_map(device)
+    let is_there = |line: &&str| line.split(' ').nth(4).is_some_and(|at| at.as_bytes() == name);
+    mounts.lines().rev().find(is_there)
 }
 
-/// Unmounts what is mounted on a folder; if it is in use, as soon as it is not.
-pub fn unmount_from(folder: &Path) {
-    if rustix::mount::unmount(folder, UnmountFlags::NOFOLLOW).is_err() {
-        let _ = rustix::mount::unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+/// The folder `path`, by a path without links, for mounting a file system on it. If a weftfs is mounted
+/// there whose server has died, it is taken away.
+///
+/// # Errors
+/// If there is no such folder.
+pub fn folder_for(path: &Path) -> Result<PathBuf, Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    loop {
+        let folder = without_links(path).map_err(failed)?;
+        match fs::metadata(&folder) {
+            Ok(of) if of.is_dir() => return Ok(folder),
+            Ok(_) => return Err(Failure::new(format!("{} is not a folder", path.display()))),
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
+                let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
+                if type_of_mount(&mounts, &folder) != Some("fuse.weftfs") {
+                    return Err(failed(e));
+                }
+                // Nothing is lost with it: all that uses it gets errors already.
+                let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+                rustix::mount::unmount(&folder, flags).map_err(|e| failed(e.into()))?;
+                log_line(&format!(
+                    "{}: unmounted a file system whose server had died",
+                    path.display()
+                ));
+            }
+            Err(e) => return Err(failed(e)),
+        }
     }
+}
+
+/// A path without links. Its last part may be a mount whose server has died.
+fn without_links(path: &Path) -> std::io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    match fs::canonicalize(&absolute) {
+        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
+            match (absolute.parent(), absolute.file_name()) {
+                (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+                _ => Err(e),
+            }
+        }
+        found => found,
+    }
+}
+
+/// Unmounts what is mounted on a folder, unless it is in use.
+///
+/// # Errors
+/// `EBUSY` if it is in use.
+pub fn unmount_unused(folder: &Path) -> Result<(), Errno> {
+    rustix::mount::unmount(folder, UnmountFlags::NOFOLLOW)
+}
+
+/// Ends the service of what is mounted on a folder, although it is in use: after the kernel has written
+/// what it holds of its files. The mount stays, so nothing is written beneath it by mistake.
+pub fn end_service(folder: &Path) {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::open(folder, flags, Mode::empty()) {
+        Ok(root) => drop(rustix::fs::syncfs(&root)),
+        Err(e) => log_line(&format!("{}: {e}", folder.display())),
+    }
+    // With FORCE the kernel ends the connection, and then does not unmount, as it is in use.
+    let _ = rustix::mount::unmount(folder, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
 }
 
 impl Drop for Mount {
@@ -183,5 +248,7 @@ mod tests {
         assert_eq!(device("/mnt"), Some("0:43"));
         assert_eq!(device("/mnt x"), Some("0:42"));
         assert_eq!(device("/m"), None);
+        assert_eq!(type_of_mount(mounts, Path::new("/mnt x")), Some("fuse.weftfs"));
+        assert_eq!(type_of_mount(mounts, Path::new("/")), Some("ext4"));
     }
 }

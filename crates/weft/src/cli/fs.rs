@@ -1,6 +1,7 @@
 //! The command line of `weft fs`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use weft_cli::size;
@@ -85,13 +86,15 @@ pub struct FsCreateArgs {
 /// `weft fs mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs in the foreground until the folder is unmounted (umount), or it gets SIGTERM or SIGINT. Needs \
-root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
+Runs in the foreground until the folder is unmounted (umount); with --background it returns when the \
+file system is mounted. SIGTERM and SIGINT unmount it as soon as nothing is open there, and the log \
+names who uses it. Needs root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
 rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
 balances and scrubs.
 
 Examples:
   weft fs mount home /mnt
+  weft fs mount --background home /mnt
   weft fs mount home /mnt d0 d1 d2 d3
   weft fs mount home /mnt /srv/disks")]
 pub struct FsMountArgs {
@@ -120,6 +123,15 @@ pub struct FsMountArgs {
     /// faster, above all in virtual machines, but costs power
     #[arg(long)]
     pub awake: bool,
+    /// Return when it is mounted; another process serves it
+    #[arg(long)]
+    pub background: bool,
+    /// Where messages go with --background [default: /run/weftfs-NAME.log]
+    #[arg(long, value_name = "FILE", requires = "background")]
+    pub log: Option<PathBuf>,
+    /// How long SIGTERM and Ctrl-C wait for programs that use the file system
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
+    pub stop_timeout: Duration,
 }
 
 /// `weft fs status`.

@@ -1,6 +1,8 @@
 //! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of their
 //! root folder ([`weft_fuse::control`]).
 
+mod background;
+mod ending;
 mod set;
 mod status;
 
@@ -132,6 +134,9 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
 }
 
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
+    if args.background && !background::is_detached() {
+        return background::mount(args);
+    }
     let places = match args.disks.is_empty() {
         true => {
             FOLDERS.into_iter().filter(|at| Path::new(at).is_dir()).map(str::to_owned).collect()
@@ -139,10 +144,9 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         false => args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?,
     };
     let name = args.name.clone();
-    let folder = std::path::absolute(&args.folder)
-        .map_err(|e| Failure::new(format!("{}: {e}", args.folder.display())))?;
-    if !folder.is_dir() {
-        return Err(Failure::new(format!("{} is not a folder", folder.display())));
+    let folder = mount::folder_for(&args.folder)?;
+    if background::is_detached() {
+        background::detach();
     }
     let options = MountOptions {
         degraded: args.degraded,
@@ -153,7 +157,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         now: now(),
         clock: Some(now),
     };
-    let keeps_awake = args.awake;
+    let (keeps_awake, stop_timeout) = (args.awake, args.stop_timeout);
     thread::run(move |opener: Opener| async move {
         let latency = keeps_awake.then(awake::open).transpose()?;
         let places = find(&opener, &name, &places).await?;
@@ -177,8 +181,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         // A disk can be opened again only when nothing else holds it open.
         drop(disks);
         let channel = mount::mount_on(&folder, &fs.label().name)?;
-        let on = folder.clone();
-        thread::on_signals(move |_, _| mount::unmount_from(&on))?;
+        ending::on_signals(&folder, stop_timeout)?;
         let name = &fs.label().name;
         match json {
             true => announce_answer(&json!({ "mounted": name, "folder": folder })),

@@ -48,6 +48,19 @@ impl Mounted {
         self.mount(&disks.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
+    /// Mounts it again, if its disks are free already.
+    pub fn try_mount_again(&mut self) -> bool {
+        let mut mount = self.bench.command(&["fs", "mount", "home", "mnt"]);
+        let said = fs::File::create(self.bench.path("mount.out")).expect("a file");
+        mount.args(&self.disks).stdout(said);
+        let mut process = Process::spawn(&mut mount);
+        let at = self.at.clone();
+        wait_until("the mount, or its end", || is_mounted(&at) || !process.is_running());
+        let is_mounted = is_mounted(&at);
+        self.process = is_mounted.then_some(process);
+        is_mounted
+    }
+
     /// A folder in it whose files have a redundancy.
     pub fn folder(&self, name: &str, redundancy: &str) -> PathBuf {
         let folder = self.at.join(name);
@@ -90,7 +103,8 @@ impl Mounted {
         let process = self.process.as_mut().expect("just started");
         wait_until("the mount", || {
             assert!(process.is_running(), "the mount ended");
-            is_mounted(&at)
+            // One whose server has died may be there before.
+            is_mounted(&at) && fs::metadata(&at).is_ok()
         });
     }
 

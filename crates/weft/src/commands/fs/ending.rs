@@ -1,0 +1,132 @@
+//! Ending the service of a mounted file system on a signal.
+//!
+//! If the mount were taken away while programs use it, what they write by path afterwards would land in
+//! the folder beneath, and what they have open could not be found any more. At a shutdown SIGTERM often
+//! comes before the unmounting. So a signal unmounts only what is not in use; until then the file system
+//! is served, for at most `--stop-timeout`, and the log names the users. After that the kernel writes
+//! what it holds, and the service ends; the mount stays, and answers every request with an error, until
+//! it is unmounted or mounted again.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use signal_hook::consts::signal::SIGHUP;
+use weft_cli::failure::Outcome;
+use weft_cli::output::log_line;
+use weft_cli::thread;
+use weft_fuse::mount;
+
+use crate::block::{mounts, users};
+use crate::daemon::notify;
+
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Ends the service of what is mounted on `folder`, a path without links, when a signal says so.
+///
+/// # Errors
+/// If signals cannot be listened for.
+pub(super) fn on_signals(folder: &Path, patience: Duration) -> Outcome {
+    let folder = folder.to_owned();
+    let signals = Arc::new(AtomicUsize::new(0));
+    thread::on_signals(move |signal, before| {
+        if signal == SIGHUP {
+            // A terminal that closes is no reason to take files away from programs.
+            return log_line("SIGHUP: the file system stays mounted (SIGTERM unmounts it)");
+        }
+        signals.store(before + 1, Ordering::Relaxed);
+        match before {
+            0 => {
+                notify::systemd("STOPPING=1");
+                let (folder, signals) = (folder.clone(), signals.clone());
+                let drain = move || drain(&folder, patience, &signals);
+                // The thread that receives the signals must be free for the next one.
+                let thread = std::thread::Builder::new().name("weft-drain".into());
+                if let Err(e) = thread.spawn(drain) {
+                    log_line(&format!("cannot start a thread: {e}"));
+                }
+            }
+            1 => log_line("second signal: ending without waiting for users"),
+            _ => {
+                // What was synced is safe; the next mount recovers the rest.
+                log_line("third signal: ending at once");
+                std::process::exit(1);
+            }
+        }
+    })
+}
+
+/// Unmounts when nothing uses the file system, or ends its service when the time is up.
+fn drain(folder: &Path, patience: Duration, signals: &AtomicUsize) {
+    let deadline = Instant::now().checked_add(patience);
+    let mut said = String::new();
+    loop {
+        match mount::unmount_unused(folder) {
+            Ok(()) => return,
+            Err(Errno::BUSY) => {}
+            // Somebody else has unmounted it; what still has it open ends the service by closing it.
+            Err(Errno::INVAL | Errno::NOENT) => return,
+            Err(e) => log_line(&format!("{}: cannot be unmounted: {e}", folder.display())),
+        }
+        let user = user_of(folder);
+        let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if out_of_time || signals.load(Ordering::Relaxed) > 1 {
+            log_line(&format!(
+                "ALERT: stopped while {} is {user}: it returns errors from now on; unmount it, or \
+                 mount it again",
+                folder.display()
+            ));
+            mount::end_service(folder);
+            return;
+        }
+        if user != said {
+            log_line(&format!(
+                "ALERT: cannot stop yet: {} is {user}; close what is open there (a second signal \
+                 ends without waiting)",
+                folder.display()
+            ));
+            said.clone_from(&user);
+        }
+        notify::systemd(&format!("STATUS=stopping: {} is {user}", folder.display()));
+        notify::extend_timeout();
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Who keeps a mounted file system in use, in words.
+fn user_of(folder: &Path) -> String {
+    let processes = users::processes_in(&[folder.to_owned()]);
+    let mounted = mounts::all().unwrap_or_default().into_iter().map(|mount| mount.target);
+    let below = mounted.filter(|target| target != folder && target.starts_with(folder));
+    let below: Vec<String> = below.map(|target| target.display().to_string()).collect();
+    let devices = loop_devices_below(folder);
+    let of = |what: &str, names: String| (!names.is_empty()).then(|| format!("{what} {names}"));
+    let users: Vec<String> = [
+        of("used by", processes),
+        of("below the mounts", below.join(", ")),
+        of("below the devices", devices.join(", ")),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    match users.is_empty() {
+        true => "in use, by a process that this one cannot see".to_owned(),
+        false => users.join(", "),
+    }
+}
+
+/// Loop devices whose files are below a folder.
+fn loop_devices_below(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let is_below = |device: &PathBuf| {
+        let file = fs::read(device.join("loop/backing_file")).unwrap_or_default();
+        Path::new(OsStr::from_bytes(&file)).starts_with(folder)
+    };
+    let devices = entries.map(|entry| entry.path()).filter(is_below);
+    devices.filter_map(|path| Some(format!("/dev/{}", path.file_name()?.display()))).collect()
+}

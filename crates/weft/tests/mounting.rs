@@ -1,0 +1,183 @@
+//! A file system is mounted in the background, on links, over a dead mount, and its service ends only
+//! when nothing uses it: what programs write never lands in the folder beneath.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Stdio;
+
+use common::weftfs::{Mounted, NEEDS};
+use rustix::process::Signal;
+use weft_testkit::{Need, Process, command, have, run, wait_until};
+
+fn is_mounted(at: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.contains(&format!(" {} fuse.weftfs ", at.display()))
+}
+
+/// Disks `d0` and `d1` with a file system that is not mounted.
+fn unmounted(name: &str) -> Mounted {
+    let mut mounted = Mounted::on_disks(name, 2, 64 << 20);
+    mounted.unmount();
+    mounted
+}
+
+/// `weft fs mount home ARGS .`, with its messages in `mount.log`.
+fn serve(mounted: &Mounted, at: &str, args: &[&str]) -> Process {
+    let mut mount = mounted.bench.command(&["fs", "mount", "home", at, "."]);
+    let log = File::create(mounted.bench.path("mount.log")).expect("a file");
+    let process = Process::spawn(mount.args(args).stdout(Stdio::null()).stderr(log));
+    wait_until("the mount", || is_mounted(&mounted.at));
+    process
+}
+
+fn log(mounted: &Mounted) -> String {
+    fs::read_to_string(mounted.bench.path("mount.log")).expect("a log")
+}
+
+#[test]
+fn a_signal_waits_for_programs_and_names_them() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = unmounted("mount-drain");
+    let mut service = serve(&mounted, "mnt", &["--stop-timeout", "10m"]);
+    let mut open = File::create(mounted.at.join("file")).expect("made");
+    open.write_all(b"before").expect("written");
+    service.signal(Signal::HUP);
+    wait_until("the hang-up", || log(&mounted).contains("stays mounted"));
+    service.signal(Signal::TERM);
+    wait_until("the user", || log(&mounted).contains("cannot stop yet"));
+    assert!(log(&mounted).contains(&format!("({})", std::process::id())), "{}", log(&mounted));
+    assert!(is_mounted(&mounted.at) && service.is_running());
+    // By the open file and by path.
+    open.write_all(b" and after").expect("written");
+    fs::write(mounted.at.join("later"), "by path").expect("written");
+    drop(open);
+    assert!(service.wait().success(), "{}", log(&mounted));
+    assert!(!is_mounted(&mounted.at));
+    assert_eq!(fs::read_dir(&mounted.at).expect("a folder").count(), 0, "written beneath");
+    mounted.mount_again();
+    assert_eq!(fs::read(mounted.at.join("file")).expect("read"), b"before and after");
+    assert_eq!(fs::read(mounted.at.join("later")).expect("read"), b"by path");
+    mounted.ends_sound();
+}
+
+#[test]
+fn when_its_time_is_up_what_was_written_is_kept_and_the_mount_returns_errors() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = unmounted("mount-timeout");
+    let mut service = serve(&mounted, "mnt", &["--stop-timeout", "0s"]);
+    let mut open = File::create(mounted.at.join("file")).expect("made");
+    open.write_all(&[7; 1 << 20]).expect("in the kernel's memory");
+    service.signal(Signal::TERM);
+    assert!(service.wait().success(), "{}", log(&mounted));
+    assert!(log(&mounted).contains("ALERT: stopped while"), "{}", log(&mounted));
+    fs::write(mounted.at.join("later"), "by path").expect_err("nothing lands beneath");
+    open.write_all(b"more").expect_err("nobody serves it");
+    // The dead mount is replaced by a mount, although a program still has a file of it open.
+    mounted.mount_again();
+    assert!(fs::read(mounted.at.join("file")).expect("read") == [7; 1 << 20]);
+    drop(open);
+    mounted.ends_sound();
+}
+
+#[test]
+fn a_mount_point_may_be_a_link_and_a_dead_mount_is_replaced() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = unmounted("mount-link");
+    symlink("mnt", mounted.bench.path("link")).expect("linked");
+    let mut service = serve(&mounted, "link", &[]);
+    fs::write(mounted.at.join("file"), "one").expect("written");
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    assert!(!is_mounted(&mounted.at));
+    // Its server is killed: the kernel's mount stays, dead.
+    let service = serve(&mounted, "link", &[]);
+    service.kill9();
+    wait_until("it is dead", || fs::metadata(&mounted.at).is_err());
+    let mut service = serve_again(&mounted, "link");
+    assert_eq!(fs::read(mounted.at.join("file")).expect("read"), b"one");
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    mounted.bench.refused(&["fs", "mount", "home", "none", "."], 1);
+    mounted.mount_again();
+    mounted.ends_sound();
+}
+
+/// The same when a mount, dead, is there already.
+fn serve_again(mounted: &Mounted, at: &str) -> Process {
+    let mut mount = mounted.bench.command(&["fs", "mount", "home", at, "."]);
+    let process = Process::spawn(mount.stdout(Stdio::null()));
+    wait_until("the mount", || fs::metadata(&mounted.at).is_ok() && is_mounted(&mounted.at));
+    process
+}
+
+#[test]
+fn in_the_background_the_command_returns_when_it_is_mounted() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = unmounted("mount-background");
+    let log = mounted.bench.path("server.log").display().to_string();
+    let mount = ["fs", "mount", "--background", "--log", &log, "home"];
+    let said = mounted.bench.weft(&[&mount[..], &["mnt", "."]].concat());
+    assert!(said.contains("file system 'home' is mounted on"), "{said}");
+    assert!(is_mounted(&mounted.at));
+    fs::write(mounted.at.join("file"), "one").expect("written");
+    run(command("umount").arg(&mounted.at));
+    // Its disks are free when the server has ended.
+    wait_until("it is mounted again", || {
+        let again = mounted.bench.command(&[&mount[..], &["mnt", ".", "--json"]].concat()).output();
+        let again = again.expect("start weft");
+        let text = String::from_utf8_lossy(&again.stdout).into_owned();
+        if again.status.success() {
+            assert!(text.contains("\"mounted\":\"home\""), "{text}");
+        }
+        again.status.success()
+    });
+    assert_eq!(fs::read(mounted.at.join("file")).expect("read"), b"one");
+    // What goes wrong is told, with the exit code.
+    let refused = mounted.bench.refused(&[&mount[..5], &["other", "mnt", "."]].concat(), 1);
+    assert!(refused.contains("no disk of a file system 'other'"), "{refused}");
+    run(command("umount").arg(&mounted.at));
+    wait_until("the server ends", || mounted.try_mount_again());
+    mounted.ends_sound();
+}
+
+/// What the README shows, as a user pastes it, on files.
+#[test]
+fn what_the_readme_shows_works_when_it_is_pasted() {
+    if !have(&NEEDS) || !have(&[Need::Tool("sh")]) {
+        return;
+    }
+    let mounted = Mounted::new("mount-readme");
+    mounted.bench.scratch.files("d", 6, 64 << 20);
+    mounted.bench.scratch.files("x", 1, 64 << 20);
+    let readme = include_str!("../../../README.md");
+    let block = readme.split("```").find(|block| block.contains("weft fs create"));
+    let block = block.and_then(|block| block.strip_prefix("sh\n")).expect("a block");
+    let script = block
+        .replace("weft fs", &format!("{} fs", env!("CARGO_BIN_EXE_weft")))
+        .replace("mount --background home", "mount --background --log server.log home")
+        .replace("/dev/sd[b-g]", "d[0-5]")
+        .replace("/dev/sdx", "x0")
+        .replace(
+            "--background --log server.log home /mnt",
+            "--background --log server.log home /mnt .",
+        )
+        .replace("/mnt", "./mnt");
+    let mut shell = command("sh");
+    shell.args(["-e", "-c", &script]).current_dir(mounted.bench.scratch.path());
+    let output = shell.output().expect("started");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{script}\n{said}");
+    assert!(!is_mounted(&mounted.at), "{said}");
+}
