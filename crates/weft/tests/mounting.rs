@@ -159,8 +159,8 @@ fn what_the_readme_shows_works_when_it_is_pasted() {
         return;
     }
     let mounted = Mounted::new("mount-readme");
-    mounted.bench.scratch.files("d", 6, 64 << 20);
-    mounted.bench.scratch.files("x", 1, 64 << 20);
+    let _ = mounted.bench.scratch.files("d", 6, 64 << 20);
+    let _ = mounted.bench.scratch.files("x", 1, 64 << 20);
     let readme = include_str!("../../../README.md");
     let block = readme.split("```").find(|block| block.contains("weft fs create"));
     let block = block.and_then(|block| block.strip_prefix("sh\n")).expect("a block");
