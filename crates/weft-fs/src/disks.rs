@@ -103,12 +103,7 @@ impl Inner {
     }
 
     pub(crate) async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
-        if member.is_lost() {
-            return Err(FsError::Invalid(format!(
-                "disk {number} is lost: a rebuild does without it"
-            )));
-        }
+        let member = self.member_to_remove(number)?;
         self.sync().await?;
         let left = self.empty_disk(&member).await;
         if !self.job_goes_on_later(&left) && member.leaving.replace(false) {
@@ -116,6 +111,16 @@ impl Inner {
             let _ = self.meta.run(|tx| forget_leaving(tx, number)).await;
         }
         left
+    }
+
+    fn member_to_remove(&self, number: u16) -> Result<Rc<Member>> {
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        match member.is_lost() {
+            false => Ok(member),
+            true => {
+                Err(FsError::Invalid(format!("disk {number} is lost: a rebuild does without it")))
+            }
+        }
     }
 
     async fn empty_disk(&self, member: &Member) -> Result<RebuildReport> {
@@ -217,6 +222,18 @@ impl Fs {
     pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
         let remove = async move |fs: &Inner| fs.remove_disk(number).await;
         self.0.run_job(Job::Remove(number), remove).await
+    }
+
+    /// Whether a disk may be removed, as far as that is known before it is tried.
+    ///
+    /// # Errors
+    /// If there is no such disk, it is lost, or the other disks are too few or have too little room.
+    pub async fn check_removal(&self, number: u16) -> Result<()> {
+        self.0.check()?;
+        let member = self.0.member_to_remove(number)?;
+        // What was deleted or moved is free after that.
+        self.0.sync().await?;
+        self.0.check_others_suffice(&member).await
     }
 
     /// Takes a disk out of service, as if it had failed.

@@ -85,15 +85,28 @@ impl Inner {
         self.job_total(disks.iter().map(used).sum());
         let off = Off { pool: &self.pool, disks };
         let mut moved = Moved::default();
-        let mut walk = self.walk(disks).await?;
+        let mut is_first = true;
         loop {
-            let some = self.next_found(&mut walk, &off).await?;
-            if some.is_empty() {
+            let before = moved.blocks;
+            moved.waiting.clear();
+            let mut walk = self.walk(disks).await?;
+            loop {
+                let some = self.next_found(&mut walk, &off).await?;
+                if some.is_empty() {
+                    break;
+                }
+                self.move_some(&some, &off, &mut moved).await?;
+                if is_first {
+                    self.job_done(some.iter().map(|found| found.blocks).sum());
+                }
+                self.job_may_go_on()?;
+            }
+            if moved.waiting.is_empty() || moved.blocks == before {
                 break;
             }
-            self.move_some(&some, &off, &mut moved).await?;
-            self.job_done(some.iter().map(|found| found.blocks).sum());
-            self.job_may_go_on()?;
+            // The old places of what was laid out anew are free after a commit: there may be room now.
+            self.commit().await?;
+            is_first = false;
         }
         let Moved { blocks, damaged, waiting } = self.without_deleted(moved).await?;
         let mut report = RebuildReport { blocks, removed_disks: Vec::new(), damaged, waiting };

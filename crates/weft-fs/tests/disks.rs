@@ -91,6 +91,48 @@ fn a_block_of_a_line_that_is_laid_out_anew_goes_to_one_line() {
     });
 }
 
+/// Lines over four disks are laid out anew over three, which takes the room that others of them leave
+/// only after a commit.
+#[test]
+fn a_disk_leaves_if_there_is_room_after_what_moved_is_free() {
+    run(|rt| async move {
+        let disks = ram(&[40; 4]);
+        let fs = made(&rt, &disks).await;
+        let data = fs.status().await.expect("known").disks[0].data_bytes;
+        // Of the three disks that are left it takes nine tenths.
+        let parts = data * 3 * 6 / 10 / (1 << 20);
+        let ino = make_as(&fs, "file", "raid5").await;
+        for part in 0..parts {
+            write(&fs, ino, part << 20, &pattern(1 << 20, part)).await;
+        }
+        fs.sync().await.expect("synced");
+        let report = fs.remove_disk(0).await.expect("removed");
+        assert_eq!(report.removed_disks, [0], "{report:?}");
+        assert!(report.waiting.is_empty(), "{report:?}");
+        for part in 0..parts {
+            let found = fs.read(ino, part << 20, 1 << 20).await.expect("read");
+            assert!(found[..] == pattern(1 << 20, part)[..], "part {part}");
+        }
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_removal_that_cannot_be_is_refused_before_it_is_a_job() {
+    run(|rt| async move {
+        let disks = ram(&[24; 3]);
+        let fs = made(&rt, &disks).await;
+        let refused = fs.check_removal(9).await.expect_err("no such disk");
+        assert!(refused.to_string().contains("no disk 9"), "{refused}");
+        fs.check_removal(2).await.expect("it may go");
+        make_as(&fs, "three", "rs:2+1").await;
+        let refused = fs.check_removal(2).await.expect_err("two disks are too few for rs:2+1");
+        assert!(refused.to_string().contains("rs:2+1"), "{refused}");
+        assert!(fs.status().await.expect("known").job.is_none());
+        assert_eq!(numbers(&fs).await, [0, 1, 2]);
+    });
+}
+
 #[test]
 fn a_disk_stays_if_the_others_cannot_hold_what_it_has() {
     run(|rt| async move {

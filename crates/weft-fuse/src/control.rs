@@ -103,7 +103,10 @@ impl Control {
         let done = match std::str::from_utf8(name).ok()? {
             FAIL => self.fail(text).await,
             ADD => self.add(text).await,
-            REMOVE => number().and_then(|number| self.begin(Job::Remove(number))),
+            REMOVE => match number() {
+                Ok(number) => self.remove(number).await,
+                Err(error) => Err(error),
+            },
             REBUILD => self.rebuild().await,
             BALANCE => self.begin_once(Job::Balance),
             SCRUB => self.begin_once(Job::Scrub),
@@ -143,6 +146,15 @@ impl Control {
         let running = self.fs.begin_job(job)?;
         self.launch(job, running);
         Ok(())
+    }
+
+    /// Begins to empty a disk. What is refused at once is no job that has failed.
+    async fn remove(&self, number: u16) -> Result<()> {
+        if let Some(status) = self.fs.status().await?.job {
+            return Err(FsError::Busy(status.job.name()));
+        }
+        self.fs.check_removal(number).await?;
+        self.begin(Job::Remove(number))
     }
 
     /// The same, unless this job runs already: an interrupted one may have gone on by itself.

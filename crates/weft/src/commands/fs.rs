@@ -349,7 +349,12 @@ fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
     if json {
         answer(&report)?;
     }
-    left_files(&report)?;
+    left_files(&report).map_err(|failure| {
+        failure.hint(format!(
+            "disk {number} stays a disk of the file system: make room (`weft fs add`, or delete \
+             files), and remove it again"
+        ))
+    })?;
     if !json {
         outln!("disk {number} has left the file system; {} blocks moved", report["blocks"]);
     }

@@ -60,10 +60,15 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     if damaged > 0 {
         found.push(format!("{damaged} files have blocks that the last {job} could not read"));
     }
-    if waiting > 0 {
-        found.push(format!(
+    match job {
+        _ if waiting == 0 => {}
+        "remove" => found.push(format!(
+            "{waiting} files found no room on other disks, so the disk stays: `weft fs add {folder} \
+             DISK`, then remove it again"
+        )),
+        _ => found.push(format!(
             "{waiting} files wait for room or disks: `weft fs add {folder} DISK`, and the {job} goes on"
-        ));
+        )),
     }
     let bad = count(status, "wrong_blocks") + count(status, "unreadable_blocks");
     if bad > count(status, "repaired_blocks") {
