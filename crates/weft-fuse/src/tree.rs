@@ -2,8 +2,10 @@
 //!
 //! One node serves the file system, and everything passes through its kernel: so what the kernel has
 //! cached stays valid, files keep their pages when they are opened again, and names and attributes
-//! are believed for some seconds. Permissions are the kernel's business (`default_permissions`, with the
-//! access control lists that it reads), and so are locks.
+//! are believed for some seconds. Writes come at once: only then a write that finds no room can be
+//! refused itself. Pages that a program maps and writes the kernel gathers. Permissions are the
+//! kernel's business (`default_permissions`, with the access control lists that it reads), and so are
+//! locks.
 //!
 //! A file is in use while the kernel knows its number or has it open; a file without names goes when
 //! the kernel forgets it.
@@ -182,7 +184,6 @@ impl Tree {
                     | init_flag::READDIRPLUS_AUTO
                     | init_flag::PARALLEL_DIROPS
                     | init_flag::CACHE_SYMLINKS
-                    | init_flag::WRITEBACK_CACHE
                     | init_flag::HANDLE_KILLPRIV_V2
                     | init_flag::POSIX_ACL
                     | init_flag::DONT_MASK

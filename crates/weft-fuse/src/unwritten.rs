@@ -1,7 +1,7 @@
 //! Pages that the kernel has not written yet.
 //!
-//! The kernel gathers writes in its page cache. A file that a program has open for writing may have
-//! bytes there that nobody told the server about – and where they are, the server knows a hole.
+//! The kernel gathers in its page cache what programs write to mapped files. A file that a program has
+//! open for writing may have bytes there that nobody told the server about – and where they are, the server knows a hole.
 //! LSEEK passes these pages by. A program that copies a file by its holes (`tar --sparse`) would
 //! then get zeros for what another one has written.
 //!

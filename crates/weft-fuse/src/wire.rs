@@ -65,8 +65,6 @@ pub mod init_flag {
     pub const DO_READDIRPLUS: u32 = 1 << 13;
     pub const READDIRPLUS_AUTO: u32 = 1 << 14;
     pub const ASYNC_DIO: u32 = 1 << 15;
-    /// The kernel gathers writes in its page cache, and keeps sizes and times.
-    pub const WRITEBACK_CACHE: u32 = 1 << 16;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// The kernel reads access control lists and decides by them.
     pub const POSIX_ACL: u32 = 1 << 20;
