@@ -203,3 +203,67 @@ fn licence_expressions_are_understood() {
         assert!(!satisfied(unmet, &allowed), "{unmet}");
     }
 }
+
+/// The text of a document without what stands in its blocks of code.
+fn prose(file: &Path) -> String {
+    let text = fs::read_to_string(file).expect("read a document");
+    text.split("```").step_by(2).collect()
+}
+
+/// What a document links to, as `](…)` has it.
+fn links(text: &str) -> Vec<String> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+/// The anchor that a heading gets: its words in lower case, joined by hyphens.
+fn anchor(heading: &str) -> String {
+    let words = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = words.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let is_document = |file: &PathBuf| file.extension().is_some_and(|end| end == "md");
+    let (mut seen, mut broken) = (0, Vec::new());
+    for file in tracked_files().into_iter().filter(is_document) {
+        for link in links(&prose(&file)) {
+            if link.contains("://") || link.contains(char::is_whitespace) {
+                continue;
+            }
+            seen += 1;
+            let (path, section) = link.split_once('#').unwrap_or((&link, ""));
+            let beside = file.parent().expect("a file is in a folder").join(path);
+            let target = if path.is_empty() { file.clone() } else { beside };
+            let has_section = || {
+                let text = prose(&target);
+                let mut headings = text.lines().filter(|line| line.starts_with('#'));
+                headings.any(|heading| anchor(heading) == section)
+            };
+            if !target.exists() || !(section.is_empty() || has_section()) {
+                broken.push(format!("{}: {link}", file.display()));
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} links were found");
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_decision_is_numbered_and_linked() {
+    let docs = root().join("docs");
+    let overview = prose(&docs.join("architecture.md"));
+    let mut names: Vec<String> = fs::read_dir(docs.join("decisions"))
+        .expect("read docs/decisions")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("an ASCII name"))
+        .collect();
+    names.sort_unstable();
+    for (number, name) in (1..).zip(&names) {
+        assert!(name.starts_with(&format!("{number:04}-")), "{name} is not number {number}");
+        assert!(overview.contains(&format!("(decisions/{name})")), "{name} is not linked");
+        let text = prose(&docs.join("decisions").join(name));
+        let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
+        assert_eq!(headings, ["## Context", "## Decision", "## Consequences"], "{name}");
+    }
+}
