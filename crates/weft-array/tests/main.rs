@@ -19,6 +19,7 @@ mod create_any_input;
 mod creating;
 mod degraded_load;
 mod empty_requests;
+mod examples;
 mod exclusion_durable;
 mod exercise;
 mod failing_disks;

@@ -12,6 +12,7 @@ mod copies;
 mod crashes;
 mod damage;
 mod disks;
+mod examples;
 mod failures;
 mod files;
 mod full_metadata;

@@ -4,6 +4,9 @@
 
 use weft_sim::{Options, Scenario, Simulation, every_cut, simulate};
 
+#[path = "../examples/simulate.rs"]
+mod example;
+
 fn all_pass(seed: u64, runs: u64, options: Options) {
     let simulation = Simulation { seed, runs, options, ..Simulation::default() };
     let failures = simulate(&simulation, |_, _| {});
@@ -42,4 +45,9 @@ fn a_seed_gives_the_same_run_twice() {
         Simulation { seed: 500, runs: 4, doublecheck: true, options, ..Simulation::default() };
     let failures = simulate(&simulation, |_, _| {});
     assert!(failures.is_empty(), "{}", failures[0]);
+}
+
+#[test]
+fn the_example_finds_a_removed_guarantee_and_nothing_else() {
+    example::main();
 }
