@@ -5,6 +5,46 @@
 //! and the array serves requests and maintains itself. Its guarantees are in `docs/consistency.md`.
 //! Each file of this crate opens with the theory of its part; `docs/architecture.md` lists the
 //! files.
+//!
+//! ```
+//! use std::rc::Rc;
+//! use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
+//! use weft_code::{CodeSpec, SlotNo};
+//! use weft_disk::{Disk, RamDisk};
+//! use weft_rt::{Buf, Frozen, Schedule, virtual_rt};
+//!
+//! let rt = virtual_rt(Schedule::Fifo);
+//! rt.clone().block_on(async move {
+//!     let disk = |n| Rc::new(RamDisk::new(&format!("d{n}"), 32 << 20, 512)) as Rc<dyn Disk>;
+//!     let disks: Vec<_> = (0..4).map(disk).collect();
+//!     let code: CodeSpec = "raid6".parse()?;
+//!     let options = CreateOptions {
+//!         name: "tank".into(),
+//!         code,
+//!         algorithm: None,
+//!         unit_bytes: 64 << 10,
+//!         consistency: Consistency::default_for(code),
+//!         region_bytes: None,
+//!         log_bytes: None,
+//!         head_room_bytes: None,
+//!         spares: 0,
+//!         force: false,
+//!         id: [1; 16], // 16 random bytes
+//!         now_unix_s: 0,
+//!     };
+//!     create(&disks, &options).await?;
+//!     let array = Array::assemble(&rt, disks, AssembleOptions::default()).await?;
+//!     array.write(0, Frozen::copy_from(&[7; 4096]), true).await?;
+//!     array.fail(SlotNo(0)).await?;
+//!     let (result, buf) = array.read(0, Buf::new(4096)).await;
+//!     result?;
+//!     assert_eq!(buf[..], [7; 4096]);
+//!     assert_eq!(array.status().redundancy_remaining, Some(1));
+//!     array.stop().await?;
+//!     Ok::<(), Box<dyn std::error::Error>>(())
+//! })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod another_policy;

@@ -8,6 +8,10 @@
 //!   hour to hour, but not between two contestants of one round.
 //! * **Warm.** The first round is discarded. Members are filled before they are read.
 //! * **Bounded.** A turn ends after a fixed time; a benchmark after about a minute.
+//!
+//! ```
+//! assert!((weft_bench::median(vec![1.0, 9.0, 2.0]) - 2.0).abs() < f64::EPSILON);
+//! ```
 #![forbid(unsafe_code)]
 
 mod arrays;

@@ -25,6 +25,31 @@
 //!
 //! The cache does no input and output and knows no array. Its values are whatever its owner likes:
 //! a page, or `()` in a simulation.
+//!
+//! ```
+//! use weft_cache::{Block, Cache, Penalty};
+//!
+//! /// RAID-5 of five disks, of which disk 2 is lost.
+//! struct Degraded;
+//!
+//! impl Penalty for Degraded {
+//!     fn generation(&self) -> u64 {
+//!         1
+//!     }
+//!
+//!     fn of(&self, block: Block) -> u32 {
+//!         if block.class == 2 { 4 } else { 1 }
+//!     }
+//! }
+//!
+//! let mut cache = Cache::new("vdf-lru".parse()?, 2, 5)?;
+//! cache.insert(Block { key: 10, class: 2 }, "lost", &Degraded);
+//! cache.insert(Block { key: 11, class: 0 }, "newer", &Degraded);
+//! cache.insert(Block { key: 12, class: 1 }, "newest", &Degraded);
+//! assert_eq!(cache.peek(10), Some(&"lost")); // plain LRU would have evicted it
+//! assert_eq!(cache.peek(11), None);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod arc;

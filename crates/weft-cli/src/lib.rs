@@ -8,6 +8,13 @@
 //! * [`size`], [`listen`], [`disks`]: sizes, rates, times, addresses and disks as users write them.
 //! * [`thread`]: the executor with its ring that a command runs on; signals.
 //! * [`owned_folder`]: folders that only one user can change.
+//!
+//! ```
+//! use weft_cli::size;
+//!
+//! assert_eq!(size::parse("10G"), Ok(10 << 30));
+//! assert_eq!(size::show(10 << 30), "10 GiB");
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -4,6 +4,15 @@
 //! them as typed, and the data goes over NBD on loopback. Only the client that stores the files is
 //! built in, so that neither root nor a file system is needed: it writes the files one after
 //! another, as onto a tape, and keeps a checksum of each.
+//!
+//! ```no_run
+//! use weft_demo::{DemoArgs, demo};
+//!
+//! // Runs the program that it is part of.
+//! let limit = 64 << 20;
+//! let args = DemoArgs { what: None, keep: false, dir: None, tree: None, limit, corrupt: false };
+//! demo(&args, false).expect("every byte is there");
+//! ```
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -1,6 +1,22 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
 //! devices, memory, a queue with classes, slices, a time limit, injected faults. NBD disks and modelled
 //! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
+//!
+//! ```
+//! use weft_disk::{Class, Disk, RamDisk, WriteOpts};
+//! use weft_rt::{Buf, Frozen, Schedule, virtual_rt};
+//!
+//! virtual_rt(Schedule::Fifo).block_on(async {
+//!     let disk = RamDisk::new("ram", 1 << 20, 512);
+//!     disk.write(4096, Frozen::copy_from(&[7; 512]), WriteOpts::USER).await?;
+//!     disk.flush().await?; // what completed before is durable now
+//!     let (result, buf) = disk.read(4096, Buf::new(512), Class::User).await;
+//!     result?;
+//!     assert_eq!(buf[..], [7; 512]);
+//!     Ok::<(), weft_disk::DiskError>(())
+//! })?;
+//! # Ok::<(), weft_disk::DiskError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod bounded;

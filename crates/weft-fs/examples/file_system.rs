@@ -29,7 +29,8 @@ pub fn main() -> Result<()> {
 }
 
 async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
-    let disks: Vec<_> = [64, 64, 96, 96, 128].into_iter().map(disk).collect();
+    let disks: Vec<_> =
+        ["a", "b", "c", "d", "e"].into_iter().zip([64, 64, 96, 96, 128]).map(disk).collect();
     let options = CreateOptions {
         name: "home".into(),
         redundancy: Redundancy::Auto,
@@ -60,7 +61,7 @@ async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
     }
 
     fs.fail_disk(0).await?;
-    fs.add_disk(disk(128), false).await?;
+    fs.add_disk(disk(("f", 128)), false).await?;
     let report = fs.rebuild().await?;
     println!("rebuilt; disks removed: {:?}", report.removed_disks);
     assert_eq!(fs.read(photo, 0, pixels.len()).await?[..], pixels[..]);
@@ -68,8 +69,8 @@ async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
     fs.unmount().await
 }
 
-fn disk(mib: u64) -> Rc<dyn Disk> {
-    Rc::new(RamDisk::new("disk", mib * MIB, 512))
+fn disk((name, mib): (&str, u64)) -> Rc<dyn Disk> {
+    Rc::new(RamDisk::new(name, mib * MIB, 512))
 }
 
 async fn file(fs: &Fs, name: &str) -> Result<Ino> {

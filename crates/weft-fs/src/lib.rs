@@ -7,6 +7,43 @@
 //! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
 //! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `moving`, `rebuild`, `balance`, `fsck`, `scrub`) ←
 //! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`, `keeper`, `cancel`).
+//!
+//! ```
+//! use std::rc::Rc;
+//! use weft_disk::{Disk, RamDisk};
+//! use weft_fs::{CreateOptions, Fs, META_CACHE_BYTES, MountOptions, Redundancy, Time, create};
+//! use weft_rt::{Schedule, virtual_rt};
+//!
+//! let rt = virtual_rt(Schedule::Fifo);
+//! let inner = rt.clone();
+//! rt.block_on(async move {
+//!     let disk = |name, mib: u64| Rc::new(RamDisk::new(name, mib << 20, 512)) as Rc<dyn Disk>;
+//!     let disks = [disk("a", 64), disk("b", 64), disk("c", 96)];
+//!     let now = Time { s: 1_700_000_000, ns: 0 };
+//!     let options = CreateOptions {
+//!         name: "home".into(),
+//!         redundancy: Redundancy::Auto,
+//!         slice_bytes: Some(8 << 20),
+//!         force: false,
+//!         id: [1; 16], // 16 random bytes
+//!         now,
+//!     };
+//!     create(&inner, &disks, &options).await?;
+//!     let options = MountOptions {
+//!         degraded: false,
+//!         cache_bytes: 4 << 20,
+//!         meta_cache_bytes: META_CACHE_BYTES,
+//!         nonce: 1,
+//!         now,
+//!     };
+//!     let fs = Fs::mount(&inner, &disks, options).await?;
+//!     let (none, auto) = (fs.free_bytes(Redundancy::Single), fs.free_bytes(Redundancy::Auto));
+//!     assert!(auto < none); // redundancy takes room
+//!     fs.unmount().await
+//! })?;
+//! rt.kill_all();
+//! # Ok::<(), weft_fs::FsError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod acl;

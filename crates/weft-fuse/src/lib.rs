@@ -11,6 +11,16 @@
 //! Reads and writes of an array bypass the page cache of this layer (FOPEN_DIRECT_IO), since the file system on
 //! the loop device already has one. If the daemon dies, the kernel closes the connection: all
 //! requests in flight, and all later ones, fail with an I/O error and nothing hangs.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! // As root: an empty folder becomes a file system, whose requests come through the channel.
+//! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example")?;
+//! weft_fuse::mount::unmount_from(Path::new("/mnt"));
+//! # drop(channel);
+//! # Ok::<(), weft_cli::failure::Failure>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -9,6 +9,15 @@
 //!
 //! Every number comes from the code that runs arrays: the codes, the layouts, the planner and –
 //! where requests are simulated – the engine itself, in virtual time.
+//!
+//! ```
+//! use weft_lab::Experiment;
+//!
+//! let experiment = Experiment::find("alv-fig10")?;
+//! assert!(!experiment.title.is_empty());
+//! assert!(Experiment::all().len() > 1);
+//! # Ok::<(), weft_lab::UnknownExperiment>(())
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -18,6 +18,24 @@
 //! * [`measure`]: measures the figures of a data sheet on a model.
 //! * [`Pages`]: sparse contents in memory.
 //! * [`Medium`]: contents with a volatile cache, and what a crash leaves of them.
+//!
+//! ```
+//! use weft_disk::{Class, Disk};
+//! use weft_model::{Model, ModelDisk, ModelOptions};
+//! use weft_rt::{Buf, MILLISECOND, Schedule, virtual_rt};
+//!
+//! let model = Model::find("exos-x20")?;
+//! let rt = virtual_rt(Schedule::Fifo);
+//! let clock = rt.clone();
+//! rt.block_on(async move {
+//!     let disk = ModelDisk::open(&clock, model, ModelOptions::default());
+//!     let start = clock.now();
+//!     let (result, _) = disk.read(5 << 40, Buf::new(4096), Class::User).await;
+//!     result.expect("a sound disk");
+//!     assert!(clock.now() - start > MILLISECOND); // the arm moved, the platter turned
+//! });
+//! # Ok::<(), weft_model::UnknownModel>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod catalog;

@@ -13,6 +13,12 @@
 //! | MTTDL | the Markov chain of [`weft_code::Fleet`] with these shares |
 //!
 //! `candidates` lists codes, `rate` measures one, `choose` compares; [`command`] is `weft plan`.
+//!
+//! ```
+//! assert_eq!(weft_plan::picture("drc-g:4,2,1".parse()?, 7)?, "DDL DDL G");
+//! assert!(weft_plan::candidates(7).contains(&"raid6".parse()?));
+//! # Ok::<(), weft_code::SpecError>(())
+//! ```
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -5,6 +5,17 @@
 //! * [`Fold`]: a hash for tables that are the same in every run.
 //! * [`Rng`]: for scenarios, with forks. Everything random in a simulated run is drawn from
 //!   generators forked from the run's seed, so that the seed reproduces the run.
+//!
+//! ```
+//! use weft_random::Rng;
+//!
+//! let mut rng = Rng::new(7);
+//! let (first, dice) = (rng.next_u64(), rng.below(6));
+//! assert!(dice < 6);
+//! assert_eq!(Rng::new(7).next_u64(), first); // the same seed, the same stream
+//! let (mut disks, mut clients) = (rng.fork(1), rng.fork(2)); // independent of each other
+//! assert_ne!(disks.next_u64(), clients.next_u64());
+//! ```
 #![forbid(unsafe_code)]
 
 use std::hash::Hasher;

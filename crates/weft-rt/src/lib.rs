@@ -11,6 +11,19 @@
 //! doorbell.
 //!
 //! Synchronous code that must wait for asynchronous work runs on a stack of its own ([`fiber`]).
+//!
+//! ```
+//! use weft_rt::{SECOND, Schedule, virtual_rt};
+//!
+//! let rt = virtual_rt(Schedule::Fifo);
+//! let inner = rt.clone();
+//! let waited = rt.block_on(async move {
+//!     let start = inner.now();
+//!     inner.sleep(3600 * SECOND).await; // an hour of virtual time passes at once
+//!     inner.now() - start
+//! });
+//! assert_eq!(waited, 3600 * SECOND);
+//! ```
 
 mod arena;
 mod buf;

@@ -9,6 +9,16 @@
 //! * [`disk`]: disks with contents, a volatile cache, and faults.
 //! * [`oracle`]: what each sector of a volume may hold, before and after a crash.
 //! * [`workload`]: clients that check every answer against the oracle.
+//!
+//! ```
+//! use weft_sim::{Options, run};
+//!
+//! let mut options = Options { lives_max: Some(2), ..Options::default() };
+//! options.filter.requests_max = Some(30);
+//! let report = run(7, &options)?;
+//! assert_eq!(report.trace_hash, run(7, &options)?.trace_hash); // the same seed, the same run
+//! # Ok::<(), Box<weft_sim::Failure>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod block_status;

@@ -16,6 +16,17 @@
 //!
 //! All operations work on a range of offsets in the units, since codes work on each offset
 //! separately. The owner holds the stripe's lock.
+//!
+//! ```
+//! use weft_rt::Frozen;
+//! use weft_stripe::{Band, Segment};
+//!
+//! // Unit 0 is written from 0 to 8192, unit 2 from 4096 to 8192: two bands.
+//! let write = |unit, from, len| Segment { unit, from, data: Frozen::zeros(len) };
+//! let segments = [write(0, 0, 8192), write(2, 4096, 4096)];
+//! let bands: Vec<_> = Band::of(&segments).map(|band| (band.from, band.units.len())).collect();
+//! assert_eq!(bands, [(0, 1), (4096, 2)]);
+//! ```
 #![forbid(unsafe_code)]
 
 mod band;

@@ -16,6 +16,17 @@
 //!   and data in which every sector names itself.
 //!
 //! Failures panic: this is code for tests, and the panic's message is the report.
+//!
+//! ```
+//! use weft_testkit::{Scratch, pattern};
+//!
+//! let scratch = Scratch::new("example");
+//! let path = scratch.file("disk", 1 << 20);
+//! assert_eq!(std::fs::metadata(&path).expect("made").len(), 1 << 20);
+//! drop(scratch); // and so when a test panics
+//! assert!(!path.exists());
+//! pattern::check(1, 0, &pattern::bytes(1, 4096));
+//! ```
 #![forbid(unsafe_code)]
 
 mod block;

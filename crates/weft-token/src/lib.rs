@@ -37,6 +37,27 @@
 //! sides are plain state without I/O: [`Holder`] on each node, [`Authority`] on one. They say what to
 //! send, and whoever drives them sends it. `tests/nodes.rs` drives several nodes with caches, on one
 //! store, through all of this.
+//!
+//! ```
+//! use weft_token::{Acquired, Ask, Authority, Event, Holder, Kind, Mode, NodeId, Space};
+//!
+//! let node = NodeId { number: 1, epoch: 1 };
+//! let (mut authority, mut holder) = (Authority::default(), Holder::default());
+//! authority.join(node);
+//!
+//! let space = Space { kind: Kind::Data, ino: 7 };
+//! let ask = Ask { space, needed: 0..8, wanted: 0..u64::MAX, mode: Mode::Exclusive };
+//! let Acquired::Later(first, message) = holder.acquire(ask.clone()) else {
+//!     panic!("it holds nothing yet")
+//! };
+//! let mut out = Vec::new();
+//! authority.take(node, message, &mut out);
+//! let (_, grant) = out.pop().expect("nobody else holds it");
+//! assert_eq!(holder.take(grant), [Event::Ready(first)]);
+//! holder.done(space, first);
+//! // It holds the whole file now, and needs no message to use it again.
+//! assert!(matches!(holder.acquire(ask), Acquired::Now(_)));
+//! ```
 #![forbid(unsafe_code)]
 
 mod authority;

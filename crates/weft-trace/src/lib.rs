@@ -6,6 +6,15 @@
 //!
 //! [`replay::run`] issues the requests to any [`weft_disk::Disk`] on any executor of [`weft_rt`],
 //! in real or in virtual time, and measures the answers.
+//!
+//! ```
+//! use weft_trace::generate::workload;
+//!
+//! let financial = workload("financial1").expect("it comes with the crate");
+//! let records: Vec<_> = financial.generate(1).take(3).collect();
+//! let again: Vec<_> = financial.generate(1).take(3).collect();
+//! assert_eq!(records, again); // the same seed, the same requests
+//! ```
 #![forbid(unsafe_code)]
 
 mod error;
