@@ -1,5 +1,5 @@
 //! A disk of your own as a member of an array: thin disks in memory, which hold only what was
-//! written. Three disks of 64 GiB make a RAID-5 in a few megabytes.
+//! written. Three disks of 64 GiB make a RAID-5 in some 50 MiB of memory.
 //!
 //! `cargo run -p weft-array --example custom_disk`. Time is virtual here, as in the tests.
 
