@@ -42,10 +42,12 @@ async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
     create(rt, &disks, &options).await?;
     let options = MountOptions {
         degraded: false,
+        stale: false,
         cache_bytes: 4 * MIB,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,
         now: NOW,
+        clock: None,
     };
     let fs = Fs::mount(rt, &disks, options).await?;
 

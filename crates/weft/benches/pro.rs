@@ -16,7 +16,7 @@ mod modelled;
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
-use common::Bench;
+use common::{Bench, laboratory};
 use modelled::{Disks, Figure, UNIT, latency_ms, print_row};
 use weft_testkit::{Guest, Process};
 use weft_trace::{Op, ReadOptions};

@@ -19,7 +19,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::Bench;
+use common::{Bench, laboratory};
 use modelled::{Disks, Figure, latency_ms, print_row};
 use weft_testkit::{Guest, Process, Rng, command, pattern, run, wait_until};
 

@@ -15,7 +15,8 @@ use crate::error::{FsError, Result};
 use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";
-const VERSION: u32 = 2;
+/// Since version 3 long values are cut into parts; in version 2 each is one row, as it still may be.
+const VERSION: u32 = 3;
 /// The version without a page journal.
 const NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
@@ -100,8 +101,9 @@ pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
     let size = array.size_bytes();
     let decode = |header: &mut [u8]| decode_header(header, size, fs_id).ok();
     match ring::read_any(array, 0, |_| Some(BLOCK), decode).await? {
-        Some((header, stored)) => {
-            array.write(0, header.freeze(), true).await?;
+        Some((_, stored)) => {
+            // With the version of today: an older weft would take long values for empty ones.
+            write(array, fs_id, stored, true).await?;
             Ok(stored)
         }
         None => {
@@ -115,14 +117,14 @@ pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
 fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
     let damaged = |why: &str| FsError::Damaged(why.to_owned());
     let (mut raw, rest) =
-        Header::read_from_prefix(&header[..]).map_err(|_| damaged("its header is short"))?;
+        Header::read_from_prefix(header).map_err(|_| damaged("its header is short"))?;
     let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
     if raw.magic != MAGIC || stored.get() != crc32c(raw.as_bytes()) {
         return Err(damaged("its header cannot be read"));
     }
     let version = raw.version.get();
     if !(NO_JOURNAL..=VERSION).contains(&version) {
-        let why = format!("metadata of version {version}, and not {VERSION}");
+        let why = format!("metadata of version {version}: this weft reads up to {VERSION}");
         return Err(FsError::Unmountable(why));
     }
     if raw.fs_id != fs_id.0 {

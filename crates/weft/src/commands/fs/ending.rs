@@ -20,9 +20,10 @@ use signal_hook::consts::signal::SIGHUP;
 use weft_cli::failure::Outcome;
 use weft_cli::output::log_line;
 use weft_cli::thread;
+use weft_disk::mounts;
 use weft_fuse::mount;
 
-use crate::block::{mounts, users};
+use crate::block::users;
 use crate::daemon::notify;
 
 const LOOK_EVERY: Duration = Duration::from_millis(300);
