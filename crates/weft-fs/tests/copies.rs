@@ -53,7 +53,8 @@ fn flip(disk: &TestDisk, at: usize) {
 /// No block of files finds room below a disk.
 fn fill(disks: &[Rc<TestDisk>]) {
     for disk in disks {
-        let room = |at: u64, _: u64, _: bool| (DATA_AT..SIZE - 3 * BLOCK).contains(&at).then_some(0);
+        let room =
+            |at: u64, _: u64, _: bool| (DATA_AT..SIZE - 3 * BLOCK).contains(&at).then_some(0);
         *disk.faults.room.borrow_mut() = Some(Box::new(room));
     }
 }
