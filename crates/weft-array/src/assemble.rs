@@ -77,7 +77,7 @@ use weft_code::SlotNo;
 use weft_disk::{Bytes, DiskInfo};
 
 use crate::consistency::Consistency;
-use crate::slot::{Slot, SlotEvent};
+use crate::slot::{Slot, SlotEvent, lanes_of};
 use crate::superblock::{
     LeftMeta, Predecessor, Role, SlotState, SpareMeta, Superblock, SuperblockError,
 };
@@ -566,7 +566,7 @@ impl Assembly {
         lost.sort_by_key(|slot| self.newest.slots[slot.0].state == SlotState::Active);
         for slot in lost {
             // The superblock on disk still gives a lane to a replacement that is absent.
-            let used = self.superblock.lanes().union(self.newest.lanes());
+            let used = lanes_of(&self.superblock).union(lanes_of(&self.newest));
             let lane = match self.newest.slots[slot.0].state {
                 SlotState::Rebuilding { lane } => Some(lane),
                 _ => used.first_free(),

@@ -94,6 +94,7 @@ mod status;
 pub mod superblock;
 pub mod uuid;
 mod volume;
+mod wipe;
 mod write;
 mod zero;
 
@@ -111,8 +112,8 @@ pub use maintenance::{
 };
 pub use open::AssembleOptions;
 pub use rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
-pub use remove::wipe;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use uuid::Id;
 pub use volume::Array;
+pub use wipe::wipe;

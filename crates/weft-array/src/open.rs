@@ -29,7 +29,7 @@ use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::salvage::salvage;
-use crate::slot::Slot;
+use crate::slot::{Slot, lanes_of};
 use crate::space::Room;
 use crate::superblock::{
     Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
@@ -208,7 +208,7 @@ async fn open(
     jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
     let in_effect = Predecessor { seq: in_effect.seq, active: in_effect.active_members() };
-    let lanes_on_disk = assembly.newest.lanes().union(superblock.lanes());
+    let lanes_on_disk = lanes_of(&assembly.newest).union(lanes_of(&superblock));
     let members =
         Members::new(superblock, in_effect, lanes_on_disk, in_slots, replacements, waiting);
     Ok(Rc::new_cyclic(|me| Inner {

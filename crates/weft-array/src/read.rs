@@ -207,7 +207,9 @@ impl Inner {
             let (results, pieces): (Vec<_>, _) = join_all(again).await.into_iter().unzip();
             return (results.into_iter().collect(), pieces);
         }
-        if self.torn.borrow().contains(&stripe)
+        // Another copy of a mirror needs no parity.
+        if !self.geometry_of(stripe).mirrored
+            && self.torn.borrow().contains(&stripe)
             && let Err(error) = self.check_whole()
         {
             return (Err(error), pieces);

@@ -1,19 +1,16 @@
-//! Removing a disk from an array for good, and wiping a member.
+//! Removing a disk from an array for good.
 //!
 //! A spare is first removed from the superblocks of all members, durably; only then does it lose
 //! its label. A crash in between leaves a disk that claims to be a spare of an array that does not
 //! list it. The next assembly leaves it out, and is not affected otherwise.
 
 use weft_code::SlotNo;
-use weft_disk::{Class, Disk, DiskError, WriteOpts};
 
-use crate::area::{LABEL_BYTES, MAP_OFFSET};
 use crate::error::ArrayError;
-use crate::superblock::{SlotState, erase_label, read_superblock};
+use crate::superblock::SlotState;
 use crate::uuid::Id;
 use crate::volume::Array;
-
-const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
+use crate::wipe::wipe;
 
 impl Array {
     /// The identity of the array, and of every disk that it uses: members, replacements, spares.
@@ -60,23 +57,4 @@ impl Array {
         }
         self.0.change(|change| change.forget(slot)).await
     }
-}
-
-/// Erases what makes a disk a member: label, superblocks, region map and log, and with `all` the
-/// data, too. The label goes first, so that a crash leaves no half-erased member. Durable on
-/// return.
-///
-/// # Errors
-/// If the disk fails.
-pub async fn wipe(disk: &dyn Disk, all: bool) -> Result<(), DiskError> {
-    let size = disk.info().size_bytes;
-    let end = match read_superblock(disk).await {
-        _ if all => size,
-        Ok(Some(own)) => own.area.data_offset.min(size),
-        // The end of its map is unknown.
-        _ => MAP_OFFSET.min(size),
-    };
-    erase_label(disk).await?;
-    disk.write_zeroes(LABEL_BYTES, end.saturating_sub(LABEL_BYTES), DURABLE).await?;
-    disk.flush().await
 }

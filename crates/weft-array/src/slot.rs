@@ -9,8 +9,8 @@
 //! what superblocks say of it ([`Slot::write_to`], [`Slot::of`]), which disks must get its writes.
 //! `docs/architecture.md` has a drawing of the states, made from [`Slot::after`].
 
-use crate::lane::Lane;
-use crate::superblock::{LeftMeta, ReplacementMeta, SlotMeta, SlotState, SpareMeta};
+use crate::lane::{Lane, LaneSet};
+use crate::superblock::{LeftMeta, ReplacementMeta, SlotMeta, SlotState, SpareMeta, Superblock};
 
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -221,6 +221,11 @@ impl SlotEvent {
             | Self::Remember(_) => true,
         }
     }
+}
+
+/// The lanes of the region map that a superblock gives to members, replacements and former members.
+pub(crate) fn lanes_of(superblock: &Superblock) -> LaneSet {
+    superblock.slots.iter().flat_map(|meta| Slot::of(meta).lanes()).collect()
 }
 
 #[cfg(test)]

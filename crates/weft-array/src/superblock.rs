@@ -33,9 +33,8 @@ use weft_stripe::Generation;
 
 use crate::area::Area;
 use crate::consistency::Consistency;
-use crate::lane::{Lane, LaneSet};
+use crate::lane::Lane;
 use crate::rebuild_policy::RebuildPolicy;
-use crate::slot::Slot;
 use crate::uuid::Id;
 
 pub use check::check_name;
@@ -419,11 +418,6 @@ impl Superblock {
     pub fn active_slots(&self) -> impl Iterator<Item = SlotNo> + '_ {
         let slots = self.slots.iter().enumerate();
         slots.filter(|(_, slot)| slot.state == SlotState::Active).map(|(index, _)| SlotNo(index))
-    }
-
-    /// The lanes of the region map that it gives to members, replacements and former members.
-    pub(crate) fn lanes(&self) -> LaneSet {
-        self.slots.iter().flat_map(|meta| Slot::of(meta).lanes()).collect()
     }
 
     /// Whether it differs from `other` in `self_id` only.

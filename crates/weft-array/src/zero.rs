@@ -93,7 +93,7 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let end = offset + len;
         while offset < end {
-            let step = ZEROS_BYTES.min(end - offset);
+            let step = (ZEROS_BYTES - offset % ZEROS_BYTES).min(end - offset);
             if self.is_hole(offset, step) {
                 offset += step;
                 continue;

@@ -47,7 +47,7 @@ fn the_plan_matches_what_is_created_and_changes_nothing() {
     assert_eq!(plan.size_bytes, plan.stripes * 2 * (64 << 10));
     assert_eq!(plan.members[3].role, PlannedRole::Slot { slot: SlotNo(3) });
     assert!(plan.members[3].unused_bytes >= 36 * MIB);
-    assert_eq!(plan.notes.len(), 2, "{:?}", plan.notes);
+    assert_eq!(plan.notes.len(), 3, "{:?}", plan.notes);
     assert!(plan.to_string().contains("can lose any 2 members"), "{plan}");
 }
 

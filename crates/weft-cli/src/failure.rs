@@ -13,6 +13,9 @@
 
 use std::fmt;
 
+/// Between a message and its hint, as a [`Failure`] shows them.
+pub(crate) const HINT: &str = "\n  → ";
+
 /// Why a command did not simply succeed.
 #[derive(Debug, Clone)]
 pub struct Failure {
@@ -70,7 +73,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         if let Some(hint) = &self.hint {
-            write!(f, "{}{hint}", crate::output::HINT)?;
+            write!(f, "{}{hint}", HINT)?;
         }
         Ok(())
     }

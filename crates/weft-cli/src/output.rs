@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use crate::failure::{Failure, INTERNAL_ERROR, Outcome};
+use crate::failure::{Failure, HINT, INTERNAL_ERROR, Outcome};
 
 /// Version of what `--json` prints, as docs/json.md describes it. Additions do not change it; a key
 /// that is renamed, removed, or given another meaning does.
@@ -103,9 +103,6 @@ pub fn write_err(text: Arguments<'_>) {
 pub fn log_line(text: &str) {
     errln!("weft: {}", visible(&text.replace(HINT, " → ")));
 }
-
-/// Between a message and its hint, as a [`Failure`] shows them.
-pub(crate) const HINT: &str = "\n  → ";
 
 /// `text`, which may have come from a file's name, with control characters written as escapes: they
 /// could start a line, or change what a terminal shows.

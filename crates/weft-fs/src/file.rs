@@ -317,7 +317,7 @@ impl Inner {
         if len == 0 {
             return Ok(());
         }
-        self.write_if_rows_are_scarce().await;
+        self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
         let held = self.hold_to_write(ino, offset, len).await?;
         let node = self.in_use.node(ino);
         if !self.write_meanwhile(&node, offset, &data).await? {
@@ -384,12 +384,15 @@ impl Inner {
         self.dirty_blocks.get() * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
     }
 
-    /// Writes what waits, if the metadata might have no room for all of it. The caller holds nothing.
-    async fn write_if_rows_are_scarce(&self) {
+    /// Writes what waits, if the metadata might have no room for all of it and these blocks. The caller
+    /// holds nothing.
+    pub(crate) async fn write_if_rows_are_scarce(&self, blocks: Range<u64>) {
         let waits = self.dirty_blocks.get() > 0;
+        let records = (blocks.end - blocks.start) / LINES_USUAL + 2;
+        let wanted = records * record_row_bytes(COLUMNS_USUAL);
         if waits
-            && self.meta.has_room(0, false)
-            && !self.meta.has_room(self.waiting_row_bytes(), false)
+            && self.meta.has_room(wanted, false)
+            && !self.meta.has_room(self.waiting_row_bytes() + wanted, false)
         {
             // The blocks stay dirty if this fails, and fsync reports it.
             let _ = self.write_all().await;

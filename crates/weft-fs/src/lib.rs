@@ -31,10 +31,12 @@
 //!     create(&inner, &disks, &options).await?;
 //!     let options = MountOptions {
 //!         degraded: false,
+//!         stale: false,
 //!         cache_bytes: 4 << 20,
 //!         meta_cache_bytes: META_CACHE_BYTES,
 //!         nonce: 1,
 //!         now,
+//!         clock: None,
 //!     };
 //!     let fs = Fs::mount(&inner, &disks, options).await?;
 //!     let (none, auto) = (fs.free_bytes(Redundancy::Single), fs.free_bytes(Redundancy::Auto));

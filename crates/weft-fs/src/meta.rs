@@ -487,12 +487,12 @@ mod tests {
                 assert!(matches!(error, Some(FsError::Damaged(_))), "byte {at}: {error:?}");
             }
             with(&|bytes| {
-                bytes[12] = 3;
+                bytes[12] = 4;
                 put_crc32c_at(&mut bytes[..40], 8);
             })
             .await;
             let error = refused().await.expect("refused").to_string();
-            assert!(error.contains("version 3, and not 2"), "{error}");
+            assert!(error.contains("version 4: this weft reads up to 3"), "{error}");
         });
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Ino, MountOptions, Record};
+use weft_fs::{CreateOptions, Fs, FsError, Ino, MountOptions, Record};
 use weft_random::Rng;
 use weft_rt::Rt;
 
@@ -222,8 +222,12 @@ fn blocks_written_meanwhile_are_not_lost() {
 #[test]
 fn blocks_that_are_written_while_others_around_them_are_flushed_go_along() {
     run(|rt| async move {
-        let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 4]));
-        let fs = made_with(&rt, &disks, 128 << 20).await;
+        let disks = all(&holding(&rt, &Power::new(), 96 << 20, &vec![Medium::new(512); 4]));
+        // The metadata has room for a record of each block.
+        let roomy = CreateOptions { slice_bytes: Some(48 << 20), ..options() };
+        weft_fs::create(&rt, &disks, &roomy).await.expect("created");
+        let options = MountOptions { cache_bytes: 128 << 20, ..mounting() };
+        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
         let ino = make_as(&fs, "file", "raid0").await;
         let blocks = 10_000;
         let mut bytes = pattern((blocks * BLOCK) as usize, 1);

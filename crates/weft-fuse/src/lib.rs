@@ -17,7 +17,7 @@
 //!
 //! // As root: an empty folder becomes a file system, whose requests come through the channel.
 //! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example")?;
-//! weft_fuse::mount::unmount_from(Path::new("/mnt"));
+//! weft_fuse::mount::end_service(Path::new("/mnt"));
 //! # drop(channel);
 //! # Ok::<(), weft_cli::failure::Failure>(())
 //! ```

@@ -9,6 +9,7 @@ use weft_rt::sync::Permit;
 
 use super::{Members, Spare};
 use crate::assemble::{majorities_meet, may_take_effect};
+use crate::slot::lanes_of;
 use crate::superblock::{
     Predecessor, Role, SPARES_MAX, Superblock, SuperblockError, write_superblock,
 };
@@ -93,7 +94,7 @@ impl Members {
         let (seq, active) = (superblock.seq, superblock.active_members());
         let of_round = Predecessor { seq, active };
         *self.writing.borrow_mut() = Some(of_round.clone());
-        let lanes = superblock.lanes();
+        let lanes = lanes_of(&superblock);
         self.lanes_on_disk.set(self.lanes_on_disk.get().union(lanes));
         let mut refusals = self.catch_up(&superblock).await;
         refusals.extend(write_to(listed, &superblock).await);

@@ -61,6 +61,10 @@ pub(crate) enum Errno {
 impl Faults {
     /// Counts an operation. Returns whether the disk still answers.
     pub(crate) fn answers(&mut self) -> bool {
+        // Which it would say at each operation.
+        if self.shrunk {
+            return true;
+        }
         if let Some(left) = &mut self.gone_after_ops {
             match left.checked_sub(1) {
                 Some(rest) => *left = rest,

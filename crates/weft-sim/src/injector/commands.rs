@@ -56,6 +56,10 @@ impl FaultInjector {
     /// before and adds it again.
     pub(super) async fn lose_contents(&self, engine: &Engine, rng: &mut Rng) {
         let Some((slot, platter)) = self.victim(engine) else { return };
+        // Nobody can tell what a disk lost while it was away.
+        if platter.faults(|f| f.failed || f.gone || f.gone_after_ops.is_some()) {
+            return;
+        }
         let from = rng.within(FIRST_DATA, platter.size_bytes()) / 4096 * 4096;
         let number = platter.number();
         self.world.note(format!("disk {number} of slot {slot} is cut off at {from}"));
