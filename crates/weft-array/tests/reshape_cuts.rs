@@ -40,6 +40,8 @@ struct Setup {
     spare: bool,
     /// It turns back after so many writes.
     turns: Option<u64>,
+    /// It moves at most so many bytes a second, so that users have time for some writes.
+    pace: Option<u64>,
 }
 
 const GROW: Setup = Setup {
@@ -53,6 +55,7 @@ const GROW: Setup = Setup {
     fails: false,
     spare: false,
     turns: None,
+    pace: None,
 };
 
 /// The slot of the member that fails.
@@ -63,6 +66,9 @@ impl Setup {
         self.slots + self.add + usize::from(self.spare)
     }
 }
+
+/// For arrays that are reshaped in two or three steps.
+const PACE: Option<u64> = Some(5000 * UNIT);
 
 const SHRINK: Setup = Setup { slots: 4, add: 0, remove: 1, ..GROW };
 
@@ -88,7 +94,7 @@ fn record(setup: &Setup) -> Recorded {
     let code: CodeSpec = setup.code.parse().expect("a code");
     let moments: Rc<RefCell<Vec<Moment>>> = Rc::default();
     let (rt2, moments2) = (rt.clone(), moments.clone());
-    let Setup { slots, add, remove, fails, spare, turns, .. } = *setup;
+    let Setup { slots, add, remove, fails, spare, turns, pace, .. } = *setup;
     let count = setup.disks();
     let (to, to_unit) = (setup.to.map(|to| to.parse().expect("a code")), setup.to_unit);
     let (plan, size, kept) = rt.block_on(async move {
@@ -142,6 +148,7 @@ fn record(setup: &Setup) -> Recorded {
         let planned = array.plan_reshape(&wanted).expect("possible");
         let kept = planned.new_size_bytes.min(planned.size_bytes) / SECTOR;
         let events = array.subscribe();
+        array.set_throttle(0, pace);
         let plan = array.reshape(wanted).await.expect("begun");
         assert_eq!(plan, planned);
         let (mut round, mut turns_at) = (0u64, turns);
@@ -349,7 +356,7 @@ fn raid5_by_more_disks_than_there_are() {
 
 #[test]
 fn raid6_by_two_disks() {
-    cut_everywhere(&Setup { code: "raid6", slots: 4, add: 2, lost: 2, ..GROW });
+    cut_everywhere(&Setup { code: "raid6", slots: 4, add: 2, lost: 2, pace: PACE, ..GROW });
 }
 
 #[test]
@@ -471,7 +478,8 @@ fn raid5_by_one_disk_and_back() {
 
 #[test]
 fn raid6_by_two_disks_and_back_while_a_member_fails() {
-    let setup = Setup { code: "raid6", slots: 4, add: 2, turns: Some(2), fails: true, ..GROW };
+    let setup =
+        Setup { code: "raid6", slots: 4, add: 2, turns: Some(2), fails: true, pace: PACE, ..GROW };
     cut_everywhere(&setup);
 }
 
