@@ -20,8 +20,9 @@ async fn counts(fs: &Fs) -> MetaCacheCounts {
 #[test]
 fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
     run(|rt| async move {
-        let disks = ram(&[40; 3]);
-        drop(made(&rt, &disks).await.unmount().await);
+        let disks = ram(&[48; 3]);
+        let roomy = CreateOptions { slice_bytes: Some(16 << 20), ..options() };
+        create(&rt, &disks, &roomy).await.expect("created");
         let fs = Fs::mount(&rt, &disks, few_pages()).await.expect("mounted");
         let mut folders = Vec::new();
         for n in 0..8 {
@@ -29,7 +30,7 @@ fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
             let folder = fs.make(ROOT, name.as_bytes(), new_file(Kind::Folder)).await;
             folders.push(folder.expect("made").0);
         }
-        for n in 0..1200_u64 {
+        for n in 0..1600_u64 {
             let folder = folders[usize::try_from(n % 8).expect("few")];
             let name = format!("a file with a name that takes some room {n}");
             let (ino, _) =
@@ -68,7 +69,7 @@ fn a_database_many_times_larger_than_its_memory_works_within_its_bound() {
                 }
             }
         }
-        assert!(found.into_iter().eq((0..1200_u64).filter(|n| !n.is_multiple_of(7))));
+        assert!(found.into_iter().eq((0..1600_u64).filter(|n| !n.is_multiple_of(7))));
         let counted = counts(&fs).await;
         assert!(counted.bytes_most <= counted.bytes_max, "{counted:?}");
         fs.unmount().await.expect("unmounted");
