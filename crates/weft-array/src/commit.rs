@@ -67,13 +67,13 @@ use weft_disk::{Disk, DiskError, DiskErrorKind};
 use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
-use crate::create::zero_data;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::lane::Lane;
 use crate::members::{Change, Committer, Refusal, Spare};
 use crate::slot::Slot;
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
+use crate::zeroing::zero_data;
 
 /// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;

@@ -12,7 +12,7 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::area::LABEL_BYTES;
-use crate::geometry::to_len;
+use crate::length::to_len;
 use crate::superblock::{Foreign, SuperblockError, find_foreign, is_erased, read_superblock};
 use crate::uuid::Id;
 

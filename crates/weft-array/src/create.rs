@@ -29,6 +29,7 @@ use crate::superblock::{
     write_superblock,
 };
 use crate::uuid::Id;
+use crate::zeroing::zero_data;
 
 pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};
 
@@ -235,12 +236,6 @@ pub(crate) async fn prepare_member(
         disk.write(offset, page, DURABLE).await?;
     }
     disk.flush().await
-}
-
-/// Zeroes the data area.
-pub(crate) async fn zero_data(disk: &dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
-    let len = superblock.rows * superblock.unit_bytes;
-    disk.write_zeroes(superblock.area.data_offset, len, MAINTENANCE).await
 }
 
 /// Writes zeros as data, to allocate the range in a sparse file.

@@ -7,6 +7,7 @@ use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};
 use weft_layout::Layout;
 use weft_stripe::{Coding, Generation, StripeId};
 
+use crate::length::to_len;
 use crate::region_map::Regions;
 
 /// The shape of an array.
@@ -147,11 +148,6 @@ impl Geometry {
             Some(Piece { at, len: piece_len })
         })
     }
-}
-
-/// Converts a length or index that fits in memory (it is bounded by a unit or a request).
-pub(crate) fn to_len(n: u64) -> usize {
-    usize::try_from(n).expect("lengths in memory fit the address space")
 }
 
 pub(crate) fn lcm(a: u64, b: u64) -> u64 {

@@ -67,6 +67,7 @@ mod geometries;
 mod geometry;
 mod jobs;
 pub mod lane;
+mod length;
 mod locks;
 mod log;
 mod logging;
@@ -97,6 +98,7 @@ mod volume;
 mod wipe;
 mod write;
 mod zero;
+mod zeroing;
 
 pub use area::Area;
 pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};

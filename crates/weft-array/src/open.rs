@@ -20,7 +20,7 @@ use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
 use crate::geometries::{Border, Geometries, geometry};
-use crate::geometry::to_len;
+use crate::length::to_len;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;

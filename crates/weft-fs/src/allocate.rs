@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use weft_rt::Frozen;
 
-use crate::block::BLOCK;
+use crate::block::{BLOCK, blocks_of};
 use crate::error::{FsError, Result};
-use crate::file::{FILE_BYTES_MAX, active_within, blocks_of};
+use crate::file::{FILE_BYTES_MAX, active_within};
 use crate::in_use::Node;
 use crate::inode::Ino;
 use crate::mounted::{Fs, Inner};

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
+use crate::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::error::{FsError, Result};
 use crate::in_use::{Live, Node};
 use crate::inode::{Ino, Inode, Kind};
@@ -34,11 +34,6 @@ const CLEARED_BLOCKS: usize = 1024;
 /// Blocks that are read in one go and then are at hand. Longer reads follow the order of a file: their
 /// blocks are seldom overwritten one by one.
 const AT_HAND_BLOCKS: u64 = 16;
-
-/// The blocks that a range of bytes touches.
-pub(crate) fn blocks_of(offset: u64, len: u64) -> Range<u64> {
-    offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES)
-}
 
 /// Blocks that were read: columns of a record, and for each block its column and place in it.
 #[derive(Default)]

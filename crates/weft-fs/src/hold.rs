@@ -9,8 +9,8 @@ use weft_token::{
     Space,
 };
 
+use crate::block::blocks_of;
 use crate::error::Result;
-use crate::file::blocks_of;
 use crate::inode::Ino;
 use crate::mounted::Inner;
 use crate::nodes::Held;

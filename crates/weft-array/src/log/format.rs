@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::checksum::{crc32c, crc32c_skipping};
-use crate::geometry::to_len;
+use crate::length::to_len;
 
 /// Batches start at multiples of this; the header block has this size.
 pub(crate) const BATCH_ALIGN: usize = 4096;

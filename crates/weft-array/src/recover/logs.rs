@@ -17,7 +17,7 @@ use weft_stripe::StripeId;
 
 use crate::area::Area;
 use crate::array::Inner;
-use crate::geometry::to_len;
+use crate::length::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
 use crate::salvage::{BLOCK, salvage};
 

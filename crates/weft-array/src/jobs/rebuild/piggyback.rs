@@ -19,7 +19,8 @@ use weft_stripe::{Access, Segment, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::geometry::{Address, Geometry, to_len};
+use crate::geometry::{Address, Geometry};
+use crate::length::to_len;
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
 use crate::rebuild_policy::Piggyback;
