@@ -11,7 +11,7 @@
 
 mod rebuild;
 mod replace;
-mod reshape;
+pub(crate) mod reshape;
 mod resync;
 mod scrub;
 

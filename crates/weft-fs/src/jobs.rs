@@ -1,13 +1,23 @@
 //! Long work: rebuilding, emptying a disk, balancing, scrubbing, giving files another redundancy.
 
-use crate::balance::BalanceReport;
+pub(crate) mod balance;
+pub(crate) mod cancellation;
+pub(crate) mod fsck;
+pub(crate) mod loss;
+pub(crate) mod membership;
+pub(crate) mod migration;
+pub(crate) mod rebuild;
+pub(crate) mod scheduler;
+pub(crate) mod scrub;
+
 use crate::error::Result;
 use crate::inode::Ino;
 use crate::job::Job;
+use crate::jobs::balance::BalanceReport;
+use crate::jobs::rebuild::RebuildReport;
+use crate::jobs::scrub::ScrubReport;
 use crate::mounted::Fs;
-use crate::rebuild::RebuildReport;
 use crate::redundancy::Redundancy;
-use crate::scrub::ScrubReport;
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
 //! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
 //! emptier than before and belongs to the file system as before; that it is to leave is in the
-//! metadata, so that a mount goes on ([`crate::keeper`]). Until it is empty that can be cancelled, and
-//! it stays ([`crate::cancel`]). Then its slice leaves the metadata array, whose copies go to a spare.
+//! metadata, so that a mount goes on ([`crate::jobs::scheduler`]). Until it is empty that can be cancelled, and
+//! it stays ([`crate::jobs::cancellation`]). Then its slice leaves the metadata array, whose copies go to a spare.
 //! Then it leaves the metadata; last its label is erased. A disk with a label that the metadata does
 //! not know is left alone by a mount.
 
@@ -22,12 +22,12 @@ use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
 use crate::inode::Inode;
 use crate::job::Job;
+use crate::jobs::rebuild::RebuildReport;
 use crate::label::Label;
 use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
-use crate::rebuild::RebuildReport;
 
 /// The number that the next disk gets, if it is not that behind the highest; in the state.
 const NEXT: &str = "next disk";

@@ -1,9 +1,9 @@
-//! Scrubs: every block of every file is read and checked, in the background, as [`crate::fsck`] does it.
+//! Scrubs: every block of every file is read and checked, in the background, as [`crate::jobs::fsck`] does it.
 //! The diagnostic blocks of the disks are looked at as well, and the copies of the metadata are compared.
 //!
 //! A scrub goes through the records in the order of the metadata. Now and then how far it is goes into the
 //! state, with what it has found so far. So after an unmount, a crash or a rebuild it goes on near where it
-//! was ([`crate::keeper`]): what it has checked since is checked again, and counted once.
+//! was ([`crate::jobs::scheduler`]): what it has checked since is checked again, and counted once.
 
 use weft_array::ScrubMode;
 

@@ -11,7 +11,7 @@
 //! All of them are in the metadata: lost disks in their rows, the disk that is leaving and that a
 //! balance is wanted in the state, files that wait in a table of their own. So nothing has to be noted
 //! of how far a job is: what is left to do follows from where the blocks are. Only a scrub notes its place,
-//! now and then ([`crate::scrub`]).
+//! now and then ([`crate::jobs::scrub`]).
 //!
 //! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
 //! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild.
@@ -24,13 +24,13 @@ use std::rc::Rc;
 
 use weft_rt::{Nanos, SECOND};
 
-use crate::balance;
 use crate::error::Result;
 use crate::job::Job;
 use crate::jobs::JobReport;
+use crate::jobs::balance;
+use crate::jobs::scrub;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
-use crate::scrub;
 
 /// Time between two looks.
 const LOOK_EVERY: Nanos = SECOND;

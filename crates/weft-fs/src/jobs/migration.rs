@@ -1,5 +1,5 @@
-//! Moving columns of records to other places: for a rebuild, a disk that leaves ([`crate::rebuild`]) and
-//! disks that are evened out ([`crate::balance`]). Which columns move, and where to, each of them
+//! Moving columns of records to other places: for a rebuild, a disk that leaves ([`crate::jobs::rebuild`]) and
+//! disks that are evened out ([`crate::jobs::balance`]). Which columns move, and where to, each of them
 //! decides ([`Decide`]).
 //!
 //! Many records are moved at a time, of several files if they are small: all disks read and write

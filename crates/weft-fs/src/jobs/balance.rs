@@ -12,7 +12,7 @@
 //! one the blocks that it will free are counted ([`Even::freed`]).
 //!
 //! That it is wanted is in the metadata's state until it is done or was cancelled: an unmount, a crash or
-//! a rebuild only interrupts it ([`crate::keeper`]).
+//! a rebuild only interrupts it ([`crate::jobs::scheduler`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,10 +22,10 @@ use weft_code::UnitSet;
 
 use crate::error::Result;
 use crate::inode::Ino;
+use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::Inner;
-use crate::moving::{Decide, Fate, Moved};
 use crate::place::{RAIDRATIO, allocate_on};
 use crate::pool::Pool;
 use crate::record::Record;

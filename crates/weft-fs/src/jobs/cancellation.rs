@@ -2,7 +2,7 @@
 //!
 //! What a job has done stays: each record is as it was or as it is to be. So it ends after its step, and
 //! the metadata must not say any more that it has to be done, durably, before the cancel is acknowledged:
-//! otherwise a mount would go on with it ([`crate::keeper`]). A job looks between its steps, and once more
+//! otherwise a mount would go on with it ([`crate::jobs::scheduler`]). A job looks between its steps, and once more
 //! before it does what cannot be taken back, such as letting a disk go: from then on it is too late. A job
 //! that waits, for room or for one that is more urgent, is cancelled in the same way.
 //!
@@ -13,13 +13,13 @@ use std::rc::Rc;
 
 use weft_rt::MILLISECOND;
 
-use crate::balance;
-use crate::disks::forget_leaving;
 use crate::error::{FsError, Result};
 use crate::job::{Job, JobEnd};
+use crate::jobs::balance;
+use crate::jobs::membership::forget_leaving;
+use crate::jobs::scrub;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
-use crate::scrub;
 
 /// How often it is looked whether the job has ended its step.
 const LOOK_EVERY_MS: u64 = 20;

@@ -1,7 +1,7 @@
 //! Rebuilding what lay on lost disks.
 //!
 //! Each record with a column on a lost disk gets another column on a disk that it does not use,
-//! computed from checked blocks ([`crate::moving`]). If there is no such disk, its lines are laid out
+//! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines are laid out
 //! anew, as narrow as the disks that are left demand ([`crate::anew`]). No spare is needed, only live
 //! blocks are read, and a crash leaves each record as it was or as it is to be. When no record names
 //! the disk any more, it leaves the file system. A working disk that is to leave ([`crate::disks`]) is
@@ -14,8 +14,8 @@ use weft_code::UnitSet;
 use crate::error::Result;
 use crate::inode::Ino;
 use crate::job::Job;
+use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::mounted::{Fs, Inner};
-use crate::moving::{Decide, Fate, Moved};
 use crate::pool::Pool;
 use crate::record::Record;
 
