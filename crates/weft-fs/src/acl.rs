@@ -29,7 +29,7 @@
 //! tag, u16 permissions, u32 id; little endian. The order of the tags is fixed.
 
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Inode, Kind, SET_GID};
+use crate::format::inode::{Ino, Inode, Kind, SET_GID};
 use crate::meta::Tx;
 
 /// The attribute with the access list.
@@ -406,14 +406,14 @@ mod tests {
             links: 1,
             device: 0,
             size: 0,
-            accessed: crate::inode::Time::default(),
-            modified: crate::inode::Time::default(),
-            changed: crate::inode::Time::default(),
+            accessed: crate::format::inode::Time::default(),
+            modified: crate::format::inode::Time::default(),
+            changed: crate::format::inode::Time::default(),
             blocks: 0,
             parent: 0,
             next_position: 0,
             generation: 0,
-            redundancy: crate::redundancy::Redundancy::Auto,
+            redundancy: crate::format::redundancy::Redundancy::Auto,
         };
         let (list, file, folder) = (full(), inode(0o102_761), inode(0o040_761));
         assert_eq!(fault(&file, None, None), None);

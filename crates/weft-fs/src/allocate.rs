@@ -9,11 +9,11 @@ use std::rc::Rc;
 
 use weft_rt::Frozen;
 
-use crate::block::{BLOCK, blocks_of};
 use crate::error::{FsError, Result};
 use crate::file::{FILE_BYTES_MAX, active_within};
+use crate::format::block::{BLOCK, blocks_of};
+use crate::format::inode::Ino;
 use crate::in_use::Node;
-use crate::inode::Ino;
 use crate::mounted::{Fs, Inner};
 
 /// Blocks reserved at a time.

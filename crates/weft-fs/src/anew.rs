@@ -8,14 +8,14 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Kind};
+use crate::format::redundancy::Redundancy;
 use crate::in_use::Dirty;
-use crate::inode::{Ino, Kind};
 use crate::laid::part_of;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::plan::Target;
-use crate::record::Record;
-use crate::redundancy::Redundancy;
 use crate::writeback::BLOCKS_MAX;
 
 /// A record that is to be laid out anew.

@@ -35,10 +35,10 @@ use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::UnitWrite;
 
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::record::{Column, Record, Run};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
+use crate::format::extent::{Column, Record, Run};
 
 /// First in, first out, in three queues: blocks that are written in order leave soon.
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
@@ -280,7 +280,7 @@ pub(crate) fn sum_of(column: &Column, line: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::BLOCK;
+    use crate::format::block::BLOCK;
 
     fn block(of: u8) -> Vec<u8> {
         vec![of; BLOCK]

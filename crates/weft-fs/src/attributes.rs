@@ -11,8 +11,8 @@ use weft_token::Mode;
 
 use crate::acl;
 use crate::error::{FsError, Result};
+use crate::format::inode::{Ino, Inode, SET_GID, SET_UID, Time};
 use crate::in_use::Live;
-use crate::inode::{Ino, Inode, SET_GID, SET_UID, Time};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 

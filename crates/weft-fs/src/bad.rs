@@ -12,7 +12,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 use crate::member::Member;
 
 /// What lies on a block: the file, the first block of the line, and the unit.

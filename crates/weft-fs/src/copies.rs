@@ -29,7 +29,7 @@ use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::error::{FsError, Result};
-use crate::label::slice_name;
+use crate::format::label::slice_name;
 use crate::member::Member;
 use crate::mounted::{Fs, Inner, MountOptions};
 

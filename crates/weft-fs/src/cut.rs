@@ -19,15 +19,15 @@ use std::rc::Rc;
 
 use weft_rt::Frozen;
 
-use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
 use crate::file::{FILE_BYTES_MAX, index};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::extent::Record;
+use crate::format::inode::Ino;
 use crate::in_use::{Live, Node};
-use crate::inode::Ino;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::plan::covering;
-use crate::record::Record;
 
 impl Inner {
     /// Sets the size of a file. The caller has the tokens of all of it.

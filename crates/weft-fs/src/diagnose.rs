@@ -25,8 +25,8 @@
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use crate::block::BLOCK;
-use crate::label::{Label, Site};
+use crate::format::block::BLOCK;
+use crate::format::label::{Label, Site};
 use crate::member::{Member, Present};
 use crate::pool::Pool;
 

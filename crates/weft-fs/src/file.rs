@@ -15,15 +15,15 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
-use crate::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Inode, Kind};
 use crate::in_use::{Live, Node};
-use crate::inode::{Ino, Inode, Kind};
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::plan::covering;
-use crate::record::Record;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();

@@ -9,9 +9,9 @@ use weft_token::{
     Space,
 };
 
-use crate::block::blocks_of;
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::format::block::blocks_of;
+use crate::format::inode::Ino;
 use crate::mounted::Inner;
 use crate::nodes::Held;
 use crate::tokens::Need;

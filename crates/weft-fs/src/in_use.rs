@@ -10,7 +10,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 use weft_rt::sync::{Permit, Semaphore};
 
-use crate::inode::{Ino, Time};
+use crate::format::inode::{Ino, Time};
 use crate::log::LoggedFile;
 
 /// Blocks of a file that are to be written, in their order.

@@ -10,7 +10,7 @@ use weft_disk::{Disk, DiskError};
 use weft_rt::Frozen;
 use weft_stripe::{Met, Owner, Place, Stripe, StripeId};
 
-use crate::block::BLOCK;
+use crate::format::block::BLOCK;
 use crate::laid::Laid;
 use crate::memory::Memory;
 

@@ -16,13 +16,13 @@ use weft_stripe::{
 };
 
 use crate::bad::Suspect;
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
+use crate::format::extent::{Record, Run};
+use crate::format::inode::Ino;
 use crate::member::Member;
 use crate::pool::Pool;
-use crate::record::{Record, Run};
 
 /// Where columns lie that are not active.
 const VOID: SlotNo = SlotNo(usize::MAX);
@@ -30,7 +30,7 @@ const VOID: SlotNo = SlotNo(usize::MAX);
 impl Pool {
     /// A record's lines as a stripe.
     pub(crate) fn lay(self: &Rc<Self>, record: &Record) -> Result<Laid> {
-        let place = |column: &Option<crate::record::Column>| {
+        let place = |column: &Option<crate::format::extent::Column>| {
             let Some(column) = column else { return Ok(None) };
             let member = self.member(column.disk);
             let unknown = || FsError::Damaged(format!("there is no disk {}", column.disk));

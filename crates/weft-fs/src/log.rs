@@ -40,11 +40,11 @@ use weft_rt::Buf;
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::{crc32c, has_crc32c_at};
 use crate::error::Result;
-use crate::inode::{Ino, Time};
-use crate::record::Record;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::{crc32c, has_crc32c_at};
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Time};
 use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
@@ -394,10 +394,10 @@ mod tests {
     use weft_random::Rng;
 
     use super::*;
-    use crate::checksum::put_crc32c_at;
-    use crate::record::Column;
-    use crate::record::tests::damage;
-    use crate::redundancy::Redundancy;
+    use crate::format::checksum::put_crc32c_at;
+    use crate::format::extent::Column;
+    use crate::format::extent::tests::damage;
+    use crate::format::redundancy::Redundancy;
 
     fn log_record() -> LogRecord {
         let coded = Redundancy::Auto.coded(3).expect("three disks");

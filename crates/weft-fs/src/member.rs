@@ -14,7 +14,7 @@ use weft_disk::{Disk, QueuedDisk, SliceDisk};
 use weft_rt::sync::Semaphore;
 
 use crate::error::Result;
-use crate::label::{Label, slice_name};
+use crate::format::label::{Label, slice_name};
 use crate::meta::DiskRow;
 use crate::path::PathDisk;
 use crate::space::Space;

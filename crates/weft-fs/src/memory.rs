@@ -3,7 +3,7 @@
 use weft_disk::{Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use crate::block::BLOCK_BYTES;
+use crate::format::block::BLOCK_BYTES;
 
 /// A disk of zeros, or of a few bytes that are known and zeros around them. It is only read.
 pub(crate) struct Memory {

@@ -41,7 +41,7 @@ use weft_rt::fiber;
 use weft_rt::sync::Semaphore;
 
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 use changes::Changes;
 pub(crate) use header::array_bytes;
 use header::{Areas, Stored};
@@ -386,7 +386,7 @@ mod tests {
     use weft_rt::{MILLISECOND, Schedule, virtual_rt};
 
     use super::*;
-    use crate::checksum::put_crc32c_at;
+    use crate::format::checksum::put_crc32c_at;
 
     /// Runs `test` with a new array of two copies, of 7 MiB about, whose disks take their time.
     pub(super) fn with_array<F: Future<Output = ()> + 'static>(

@@ -14,16 +14,16 @@ use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
 use crate::error::{FsError, Result};
+use crate::format::extent::{Record, Run};
+use crate::format::inode::{Ino, Time};
+use crate::format::label::Label;
 use crate::in_use::InUse;
-use crate::inode::{Ino, Time};
 use crate::job::{JobEnd, JobStatus};
-use crate::label::Label;
 use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
 use crate::path::Reopen;
 use crate::pool::{Pool, runs_of};
-use crate::record::{Record, Run};
 
 /// How to mount a file system.
 #[derive(Debug, Clone, Copy)]

@@ -12,10 +12,10 @@ use weft_token::Mode;
 
 use crate::acl;
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
+use crate::format::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
+use crate::format::redundancy::Redundancy;
 use crate::meta::{Entry, Tx};
 use crate::mounted::{Fs, Inner};
-use crate::redundancy::Redundancy;
 
 /// Longest name, in bytes.
 pub(crate) const NAME_MAX: usize = 255;

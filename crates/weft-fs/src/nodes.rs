@@ -419,7 +419,7 @@ impl Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inode::Ino;
+    use crate::format::inode::Ino;
 
     fn at_once<T>(future: impl Future<Output = T>) -> T {
         futures_util::FutureExt::now_or_never(future).expect("nobody else is there")

@@ -20,8 +20,9 @@ use weft_rt::{Rt, SECOND};
 use crate::at_hand::AtHand;
 use crate::copies;
 use crate::error::{FsError, Result};
-use crate::inode::Time;
-use crate::label::{Label, NAME_BYTES_MAX};
+use crate::format::inode::Time;
+use crate::format::label::{Label, NAME_BYTES_MAX};
+use crate::format::redundancy::Redundancy;
 use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present, slice_of};
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
@@ -29,7 +30,6 @@ use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
 use crate::recover::recover;
-use crate::redundancy::Redundancy;
 
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";

@@ -31,9 +31,9 @@ use weft_disk::{
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen};
 
-use crate::block::BLOCK_BYTES;
-use crate::checksum::crc32c;
-use crate::label::Label;
+use crate::format::block::BLOCK_BYTES;
+use crate::format::checksum::crc32c;
+use crate::format::label::Label;
 
 /// Opens a disk by its name; or says why it cannot be opened.
 pub type Reopen = Rc<dyn Fn(String) -> LocalBoxFuture<'static, Result<Rc<dyn Disk>, String>>>;

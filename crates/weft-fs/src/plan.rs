@@ -7,15 +7,15 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 use weft_stripe::Segment;
 
-use crate::block::BLOCK_BYTES;
 use crate::error::Result;
+use crate::format::block::BLOCK_BYTES;
+use crate::format::extent::{Column, LINES_MAX, Record};
+use crate::format::inode::Ino;
+use crate::format::redundancy::Redundancy;
 use crate::in_use::{Dirty, Node};
-use crate::inode::Ino;
 use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::Inner;
-use crate::record::{Column, LINES_MAX, Record};
-use crate::redundancy::Redundancy;
 
 /// Lines that are written together.
 pub(crate) struct Target {

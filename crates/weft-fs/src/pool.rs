@@ -16,10 +16,10 @@ use weft_stripe::Coding;
 use crate::at_hand::AtHand;
 use crate::bad::BadBlocks;
 use crate::error::{FsError, Result};
+use crate::format::extent::{Record, Run};
+use crate::format::redundancy::Coded;
 use crate::member::Member;
 use crate::memory::Memory;
-use crate::record::{Record, Run};
-use crate::redundancy::Coded;
 
 /// What the pool has seen since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

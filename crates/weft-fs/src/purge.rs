@@ -6,7 +6,7 @@
 use weft_token::Mode;
 
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::mounted::Inner;
 

@@ -31,18 +31,18 @@ use weft_stripe::{
     Access, LoggedParity, Owner as _, Replay, UnitWrite, Units, gather_exactly, store,
 };
 
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
 use crate::flush::put_live;
-use crate::inode::Ino;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
+use crate::format::extent::{Column, Record};
+use crate::format::inode::Ino;
 use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
 use crate::log::{LogRecord, LoggedBand};
 use crate::meta::{Meta, Tx};
 use crate::plan::covering;
 use crate::pool::Pool;
-use crate::record::{Column, Record};
 use crate::relocate::replace_block;
 
 /// Where a log record speaks of a line.

@@ -26,16 +26,16 @@ use weft_rt::Frozen;
 use weft_stripe::{FailedWrite, UnitWrite};
 
 use crate::bad::{Spot, Suspect};
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
+use crate::format::extent::{Column, Record};
+use crate::format::inode::Ino;
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::plan::{Target, covering, cut_out};
 use crate::pool::Pool;
-use crate::record::{Column, Record};
 
 impl Laid {
     /// Writes failed. Disks that do not work are lost. On those that do, each block is written by

@@ -15,8 +15,8 @@ use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 
 use crate::error::Result;
+use crate::format::inode::Ino;
 use crate::in_use::Node;
-use crate::inode::Ino;
 use crate::mounted::{Fs, Inner};
 use crate::nodes::GivenUp;
 use crate::pool::runs_of;

@@ -9,8 +9,8 @@
 use weft_array::Array;
 use weft_rt::Buf;
 
-use crate::block::BLOCK;
 use crate::error::Result;
+use crate::format::block::BLOCK;
 
 /// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what they
 /// are. `len` says how many bytes it has, if the first block is that of what is looked for, and `decode`

@@ -1,16 +1,16 @@
 //! What a file system reports.
 
 use crate::at_hand::AtHandCounts;
-use crate::block::BLOCK_BYTES;
 use crate::copies::{MetaCopy, copy_on, count_copies};
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::format::block::BLOCK_BYTES;
+use crate::format::inode::Ino;
+use crate::format::label::Label;
+use crate::format::redundancy::Redundancy;
 use crate::job::JobStatus;
-use crate::label::Label;
 use crate::meta::MetaCacheCounts;
 use crate::mounted::{Fs, Inner};
 use crate::pool::Counts;
-use crate::redundancy::Redundancy;
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl Fs {
     ///
     /// # Errors
     /// If the metadata has failed.
-    pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::record::Record)>> {
+    pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::format::extent::Record)>> {
         self.0.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await
     }
 }

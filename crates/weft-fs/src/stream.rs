@@ -34,12 +34,12 @@ use std::task::{Context, Poll};
 use futures_util::future::{MaybeDone, maybe_done};
 
 use crate::error::Result;
+use crate::format::extent::Record;
 use crate::in_use::{Node, live_of};
 use crate::log::LoggedFile;
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::plan::{Target, covering};
-use crate::record::Record;
 use crate::writeback::Extent;
 
 /// Batches under way at the same time, at most.

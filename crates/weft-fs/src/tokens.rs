@@ -46,8 +46,8 @@ use std::ops::Range;
 
 use weft_token::{Ask, Kind, Mode, Space};
 
-use crate::checksum::crc32c;
-use crate::inode::Ino;
+use crate::format::checksum::crc32c;
+use crate::format::inode::Ino;
 
 /// The most data blocks of a line: it has a disk for each.
 const LINE_BLOCKS_MAX: u64 = 64;

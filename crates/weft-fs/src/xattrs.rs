@@ -7,7 +7,7 @@ use weft_token::Mode;
 
 use crate::acl;
 use crate::error::{FsError, Result};
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 use crate::mounted::Fs;
 use crate::names::NAME_MAX;
 

@@ -21,14 +21,14 @@ use std::rc::Rc;
 use weft_code::UnitSet;
 
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::format::extent::Record;
+use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::place::{RAIDRATIO, allocate_on};
 use crate::pool::Pool;
-use crate::record::Record;
 
 /// Whether a balance is wanted; in the state.
 const WANTED: &str = "balance";

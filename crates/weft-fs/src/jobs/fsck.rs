@@ -12,15 +12,15 @@ use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
 use crate::acl;
-use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Inode, Kind, ROOT};
+use crate::format::block::BLOCK_BYTES;
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::loss::paths_of;
 use crate::laid::Laid;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::pool::{Counts, runs_of};
-use crate::record::Record;
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,7 +217,7 @@ impl Inner {
         if is_settled && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
-                let compared = check(&laid, stripe, access, crate::block::BLOCK).await;
+                let compared = check(&laid, stripe, access, crate::format::block::BLOCK).await;
                 if !compared.is_ok_and(|compared| compared.wrong.is_empty()) {
                     checked.wrong_parity.push(first + line * record.k());
                 }

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
-use crate::inode::{Ino, Kind, ROOT};
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Kind, ROOT};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
-use crate::record::Record;
 
 /// Files that are named in a report.
 const NAMED_MAX: usize = 16;

@@ -18,12 +18,12 @@ use std::rc::Rc;
 
 use weft_disk::Disk;
 
-use crate::block::BLOCK_BYTES;
 use crate::error::{FsError, Result};
-use crate::inode::Inode;
+use crate::format::block::BLOCK_BYTES;
+use crate::format::inode::Inode;
+use crate::format::label::Label;
 use crate::job::Job;
 use crate::jobs::rebuild::RebuildReport;
-use crate::label::Label;
 use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};

@@ -18,14 +18,14 @@ use weft_stripe::{UnitWrite, store};
 
 use crate::anew::at_a_time;
 use crate::at_hand::{UNKNOWN, sum_of};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::format::checksum::crc32c;
+use crate::format::extent::{Column, Record};
+use crate::format::inode::{Ino, Time};
 use crate::in_use::Node;
-use crate::inode::{Ino, Time};
 use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::Inner;
-use crate::record::{Column, Record};
 use crate::writeback::BLOCKS_MAX;
 
 /// Records that are read and written side by side: 16 MiB, if they are of usual length.

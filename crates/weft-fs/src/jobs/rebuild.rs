@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use weft_code::UnitSet;
 
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::format::extent::Record;
+use crate::format::inode::Ino;
 use crate::job::Job;
 use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::mounted::{Fs, Inner};
 use crate::pool::Pool;
-use crate::record::Record;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -8,7 +8,7 @@
 use weft_array::ScrubMode;
 
 use crate::error::Result;
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 use crate::job::Job;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};

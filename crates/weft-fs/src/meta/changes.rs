@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 
 /// Changes of a transaction.
 #[derive(Default)]

@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::journal::Tail;
 use super::room;
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
 use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";

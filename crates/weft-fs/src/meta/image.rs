@@ -31,8 +31,8 @@ use super::header::{Areas, Stored};
 use super::journal::{Journal, Length, Tail};
 use super::pages::{Epoch, Found, MetaCacheCounts, Page, Pages};
 use super::places::Places;
-use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::Result;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
 
 /// Pages that a checkpoint writes before commits have a turn.
 const STEP_PAGES: usize = 64;

@@ -35,9 +35,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::pages::Page;
-use crate::block::BLOCK;
-use crate::checksum::{crc32c, has_crc32c_at};
 use crate::error::Result;
+use crate::format::block::BLOCK;
+use crate::format::checksum::{crc32c, has_crc32c_at};
 use crate::ring;
 
 const MAGIC: [u8; 8] = *b"weftpage";
@@ -270,7 +270,7 @@ mod tests {
     use weft_testkit::Rng;
 
     use super::*;
-    use crate::checksum::put_crc32c_at;
+    use crate::format::checksum::put_crc32c_at;
     use crate::meta::tests::with_array;
 
     const AREA: Range<u64> = 0..512 << 10;

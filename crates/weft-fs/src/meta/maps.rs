@@ -9,8 +9,8 @@ use redb::ReadableTable as _;
 
 use super::tables::Tx;
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::inode::Ino;
-use crate::record::Record;
+use crate::format::extent::Record;
+use crate::format::inode::Ino;
 
 impl Tx<'_> {
     /// A record of a file, as stored, is replaced by another one. None: there is none.

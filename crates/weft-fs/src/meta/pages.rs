@@ -22,8 +22,8 @@ use std::rc::Rc;
 
 use weft_cache::{Base, Block, Cache, Choice, Penalty};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
 
 /// Which pages stay.
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };

@@ -10,8 +10,8 @@ use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
 use super::header::{self, Stored};
 use super::journal::{self, Length, Tail};
 use super::pages::{Page, pages_of};
-use crate::block::{BLOCK, BLOCK_BYTES};
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
 
 /// Bytes of one write at most.
 const WRITE_BYTES_MAX: usize = 256 << 10;

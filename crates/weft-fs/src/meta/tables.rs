@@ -11,8 +11,8 @@ use redb::{
 use super::changes::Changes;
 use super::room::row_bytes;
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::inode::{Ino, Inode};
-use crate::record::Record;
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Inode};
 
 type Bytes = &'static [u8];
 

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use super::tables::Tx;
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::inode::Ino;
+use crate::format::inode::Ino;
 
 use redb::ReadableTable as _;
 

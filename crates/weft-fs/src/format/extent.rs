@@ -17,7 +17,7 @@
 use weft_code::CodeSpec;
 
 use crate::error::{FsError, Result};
-use crate::redundancy::Coded;
+use crate::format::redundancy::Coded;
 
 /// The most lines of a record.
 pub(crate) const LINES_MAX: u64 = 64;
@@ -242,7 +242,7 @@ pub(crate) mod tests {
     use weft_random::Rng;
 
     use super::*;
-    use crate::redundancy::Redundancy;
+    use crate::format::redundancy::Redundancy;
 
     /// Changes some bytes, or cuts them off.
     pub(crate) fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {

@@ -4,7 +4,7 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::{FsError, Result};
-use crate::redundancy::{NAME_BYTES, Redundancy};
+use crate::format::redundancy::{NAME_BYTES, Redundancy};
 
 /// Number of an inode.
 pub type Ino = u64;

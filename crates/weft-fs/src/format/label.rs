@@ -21,9 +21,9 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::block::{BLOCK, BLOCK_BYTES};
-use crate::checksum::crc32c;
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::checksum::crc32c;
 
 const MAGIC: [u8; 8] = *b"weftfs.1";
 /// The version of the format of everything below a label.
@@ -269,7 +269,7 @@ mod tests {
     use weft_random::Rng;
 
     use super::*;
-    use crate::checksum::put_crc32c_at;
+    use crate::format::checksum::put_crc32c_at;
 
     fn label() -> Label {
         Label::plan(Id([7; 16]), "home", 3, (64 << 20) + 512, 8 << 20).expect("large enough")
