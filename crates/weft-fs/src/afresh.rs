@@ -41,11 +41,11 @@ use crate::format::extent::{LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::in_use::{Dirty, Node};
 use crate::laid::part_of;
-use crate::log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::meta::{META_COPIES, Tx};
 use crate::mounted::Inner;
 use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
 use crate::pool::{Pool, runs_of};
+use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::writeback::BLOCKS_MAX;
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry

@@ -11,7 +11,7 @@ use weft_rt::Frozen;
 use weft_rt::sync::{Permit, Semaphore};
 
 use crate::format::inode::{Ino, Time};
-use crate::log::LoggedFile;
+use crate::raid_log::LoggedFile;
 
 /// Blocks of a file that are to be written, in their order.
 pub(crate) type Dirty = Vec<(u64, Frozen)>;

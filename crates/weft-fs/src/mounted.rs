@@ -19,11 +19,11 @@ use crate::format::inode::{Ino, Time};
 use crate::format::label::Label;
 use crate::in_use::InUse;
 use crate::job::{JobEnd, JobStatus};
-use crate::log::Log;
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
 use crate::path::Reopen;
 use crate::pool::{Pool, runs_of};
+use crate::raid_log::Log;
 
 /// How to mount a file system.
 #[derive(Debug, Clone, Copy)]

@@ -23,12 +23,12 @@ use crate::error::{FsError, Result};
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
-use crate::log::{Log, Mark, scan};
 use crate::member::{Member, Present, slice_of};
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
 use crate::path::{PathDisk, Reopen};
 use crate::pool::{Pool, runs_of};
+use crate::raid_log::{Log, Mark, scan};
 use crate::recover::recover;
 
 /// The number of the disk that is joining, plus one; in the state.

@@ -13,9 +13,9 @@ use crate::format::extent::{Column, LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::format::redundancy::Redundancy;
 use crate::in_use::{Dirty, Node};
-use crate::log::{LoggedBand, LoggedFile};
 use crate::meta::Tx;
 use crate::mounted::Inner;
+use crate::raid_log::{LoggedBand, LoggedFile};
 
 /// Lines that are written together.
 pub(crate) struct Target {

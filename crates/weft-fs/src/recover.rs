@@ -39,10 +39,10 @@ use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
 use crate::knowing::Knowing;
 use crate::laid::{Laid, part_of};
-use crate::log::{LogRecord, LoggedBand};
 use crate::meta::{Meta, Tx};
 use crate::plan::covering;
 use crate::pool::Pool;
+use crate::raid_log::{LogRecord, LoggedBand};
 use crate::relocate::replace_block;
 
 /// Where a log record speaks of a line.

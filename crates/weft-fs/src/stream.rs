@@ -36,10 +36,10 @@ use futures_util::future::{MaybeDone, maybe_done};
 use crate::error::Result;
 use crate::format::extent::Record;
 use crate::in_use::{Node, live_of};
-use crate::log::LoggedFile;
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::plan::{Target, covering};
+use crate::raid_log::LoggedFile;
 use crate::writeback::Extent;
 
 /// Batches under way at the same time, at most.

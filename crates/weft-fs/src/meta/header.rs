@@ -12,7 +12,7 @@ use super::room;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::ring;
+use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";
 /// Since version 3 long values are cut into parts; in version 2 each is one row, as it still may be.

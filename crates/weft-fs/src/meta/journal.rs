@@ -38,7 +38,7 @@ use super::pages::Page;
 use crate::error::Result;
 use crate::format::block::BLOCK;
 use crate::format::checksum::{crc32c, has_crc32c_at};
-use crate::ring;
+use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftpage";
 /// A record takes at most this part of the ring.

@@ -31,6 +31,8 @@
 //! new checksums. Recovery compares the places with the committed record. Lines that are not named
 //! there, or lie elsewhere, were new: they are left alone.
 
+pub(crate) mod ring;
+
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -45,7 +47,7 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::{crc32c, has_crc32c_at};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Time};
-use crate::ring;
+use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
 /// The most blocks of which the contents go to the log, so that the disks need no flush.
