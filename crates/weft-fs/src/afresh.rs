@@ -36,15 +36,15 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::Frozen;
 
+use crate::disks::extent_stripe::part_of;
+use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
 use crate::format::extent::{LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::in_use::{Dirty, Node};
-use crate::laid::part_of;
 use crate::meta::{META_COPIES, Tx};
 use crate::mounted::Inner;
 use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
-use crate::pool::{Pool, runs_of};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::writeback::BLOCKS_MAX;
 

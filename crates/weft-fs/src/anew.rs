@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::Frozen;
 
+use crate::disks::extent_stripe::part_of;
 use crate::error::{FsError, Result};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Kind};
 use crate::format::redundancy::Redundancy;
 use crate::in_use::Dirty;
-use crate::laid::part_of;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::plan::Target;

@@ -28,9 +28,9 @@ use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
+use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::label::slice_name;
-use crate::member::Member;
 use crate::mounted::{Fs, Inner, MountOptions};
 
 /// How often it is looked whether the metadata array has its copies again.

@@ -15,12 +15,12 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
+use crate::disks::extent_stripe::{Laid, part_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode, Kind};
 use crate::in_use::{Live, Node};
-use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::plan::covering;

@@ -13,6 +13,8 @@ use std::rc::Rc;
 use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
+use crate::disks::pool::{Pool, runs_of};
+use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
 use crate::format::extent::{Record, Run};
 use crate::format::inode::{Ino, Time};
@@ -21,8 +23,6 @@ use crate::in_use::InUse;
 use crate::job::{JobEnd, JobStatus};
 use crate::meta::{Meta, Tx};
 use crate::nodes::Tokens;
-use crate::path::Reopen;
-use crate::pool::{Pool, runs_of};
 use crate::raid_log::Log;
 
 /// How to mount a file system.

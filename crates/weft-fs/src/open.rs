@@ -17,17 +17,17 @@ use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
-use crate::at_hand::AtHand;
 use crate::copies;
+use crate::disks::member::{Member, Present, slice_of};
+use crate::disks::old_block_cache::AtHand;
+use crate::disks::pool::{Pool, runs_of};
+use crate::disks::reopen::{PathDisk, Reopen};
 use crate::error::{FsError, Result};
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
-use crate::member::{Member, Present, slice_of};
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
 use crate::mounted::{Fs, Inner, MountOptions};
-use crate::path::{PathDisk, Reopen};
-use crate::pool::{Pool, runs_of};
 use crate::raid_log::{Log, Mark, scan};
 use crate::recover::recover;
 

@@ -31,17 +31,17 @@ use weft_stripe::{
     Access, LoggedParity, Owner as _, Replay, UnitWrite, Units, gather_exactly, store,
 };
 
+use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::known_units::Knowing;
+use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::flush::put_live;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
-use crate::knowing::Knowing;
-use crate::laid::{Laid, part_of};
 use crate::meta::{Meta, Tx};
 use crate::plan::covering;
-use crate::pool::Pool;
 use crate::raid_log::{LogRecord, LoggedBand};
 use crate::relocate::replace_block;
 

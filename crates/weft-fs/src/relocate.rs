@@ -25,17 +25,17 @@ use weft_disk::WriteOpts;
 use weft_rt::Frozen;
 use weft_stripe::{FailedWrite, UnitWrite};
 
-use crate::bad::{Spot, Suspect};
+use crate::disks::bad_blocks::{Spot, Suspect};
+use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
-use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::plan::{Target, covering, cut_out};
-use crate::pool::Pool;
 
 impl Laid {
     /// Writes failed. Disks that do not work are lost. On those that do, each block is written by

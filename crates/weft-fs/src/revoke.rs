@@ -14,12 +14,12 @@ use std::rc::Rc;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 
+use crate::disks::pool::runs_of;
 use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::in_use::Node;
 use crate::mounted::{Fs, Inner};
 use crate::nodes::GivenUp;
-use crate::pool::runs_of;
 use crate::writeback::Extent;
 
 /// After this it is tried again to write what is given up.

@@ -1,7 +1,8 @@
 //! What a file system reports.
 
-use crate::at_hand::AtHandCounts;
 use crate::copies::{MetaCopy, copy_on, count_copies};
+use crate::disks::old_block_cache::AtHandCounts;
+use crate::disks::pool::Counts;
 use crate::error::Result;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Ino;
@@ -10,7 +11,6 @@ use crate::format::redundancy::Redundancy;
 use crate::job::JobStatus;
 use crate::meta::MetaCacheCounts;
 use crate::mounted::{Fs, Inner};
-use crate::pool::Counts;
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Fs {
         let stopped = self.0.meta.why_failed();
         let inodes = if stopped.is_some() { 0 } else { inodes? };
         let array = self.0.meta.array.status();
-        let disk = |member: &std::rc::Rc<crate::member::Member>| DiskStatus {
+        let disk = |member: &std::rc::Rc<crate::disks::member::Member>| DiskStatus {
             number: member.number,
             name: member.row.name.clone(),
             present: member.is_present(),

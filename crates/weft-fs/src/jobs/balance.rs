@@ -5,7 +5,7 @@
 //! the record does not use. Lines keep their code: only places change. Each move must make the two disks
 //! more alike, so it is made only if their free space differs by more than twice the column, and by more
 //! than 1/RAIDRATIO of what is free on the emptier one: disks that are as alike as that get new lines in
-//! the same way ([`crate::place`]). So no column goes to and fro, and one walk through the files on the
+//! the same way ([`crate::disks::allocator`]). So no column goes to and fro, and one walk through the files on the
 //! fuller disks is enough.
 //!
 //! What has moved leaves its old place only when that is durable. So each batch is committed, and within
@@ -20,15 +20,15 @@ use std::rc::Rc;
 
 use weft_code::UnitSet;
 
+use crate::disks::allocator::{RAIDRATIO, allocate_on};
+use crate::disks::member::Member;
+use crate::disks::pool::Pool;
 use crate::error::Result;
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Fate, Moved};
-use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::Inner;
-use crate::place::{RAIDRATIO, allocate_on};
-use crate::pool::Pool;
 
 /// Whether a balance is wanted; in the state.
 const WANTED: &str = "balance";

@@ -12,15 +12,15 @@ use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
 use crate::acl;
+use crate::disks::extent_stripe::Laid;
+use crate::disks::pool::{Counts, runs_of};
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::loss::paths_of;
-use crate::laid::Laid;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
-use crate::pool::{Counts, runs_of};
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,13 +18,13 @@ use std::rc::Rc;
 
 use weft_disk::Disk;
 
+use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::job::Job;
 use crate::jobs::rebuild::RebuildReport;
-use crate::member::Member;
 use crate::meta::Tx;
 use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};

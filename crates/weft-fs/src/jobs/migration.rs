@@ -17,13 +17,13 @@ use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
 
 use crate::anew::at_a_time;
-use crate::at_hand::{UNKNOWN, sum_of};
+use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::old_block_cache::{UNKNOWN, sum_of};
 use crate::error::{FsError, Result};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::{Ino, Time};
 use crate::in_use::Node;
-use crate::laid::{Laid, part_of};
 use crate::meta::Tx;
 use crate::mounted::Inner;
 use crate::writeback::BLOCKS_MAX;

@@ -11,13 +11,13 @@ use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
 
+use crate::disks::pool::Pool;
 use crate::error::Result;
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
 use crate::job::Job;
 use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::mounted::{Fs, Inner};
-use crate::pool::Pool;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -3,7 +3,7 @@
 //! A block that cannot be read is a *suspect* first. It is moved when its file can be locked
 //! ([`crate::relocate`]): a reader holds the file together with other readers. With that, or if it
 //! cannot be written, it is *bad*: nothing gets it any more, also after the next mount. Bad blocks are
-//! in the free space of no disk ([`crate::space`]), and in the metadata with the commit that names
+//! in the free space of no disk ([`crate::disks::free_map`]), and in the metadata with the commit that names
 //! their contents' new places: the record and the bad block change together.
 //!
 //! A record may still name a bad block, if no redundancy gives its contents, or no disk has room. It
@@ -12,8 +12,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::disks::member::Member;
 use crate::format::inode::Ino;
-use crate::member::Member;
 
 /// What lies on a block: the file, the first block of the line, and the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

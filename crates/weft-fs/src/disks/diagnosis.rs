@@ -25,10 +25,10 @@
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
+use crate::disks::member::{Member, Present};
+use crate::disks::pool::Pool;
 use crate::format::block::BLOCK;
 use crate::format::label::{Label, Site};
-use crate::member::{Member, Present};
-use crate::pool::Pool;
 
 /// What a diagnosis writes: what the disk is known by, and a number.
 fn numbered(label: &Label, number: u64) -> Frozen {

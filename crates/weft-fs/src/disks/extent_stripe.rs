@@ -15,14 +15,14 @@ use weft_stripe::{
     Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
 };
 
-use crate::bad::Suspect;
+use crate::disks::bad_blocks::Suspect;
+use crate::disks::member::Member;
+use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Record, Run};
 use crate::format::inode::Ino;
-use crate::member::Member;
-use crate::pool::Pool;
 
 /// Where columns lie that are not active.
 const VOID: SlotNo = SlotNo(usize::MAX);

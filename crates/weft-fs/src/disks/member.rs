@@ -13,11 +13,11 @@ use std::rc::Rc;
 use weft_disk::{Disk, QueuedDisk, SliceDisk};
 use weft_rt::sync::Semaphore;
 
+use crate::disks::free_map::Space;
+use crate::disks::reopen::PathDisk;
 use crate::error::Result;
 use crate::format::label::{Label, slice_name};
 use crate::meta::DiskRow;
-use crate::path::PathDisk;
-use crate::space::Space;
 
 /// A disk that is there.
 pub(crate) struct Present {

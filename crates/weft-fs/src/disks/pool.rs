@@ -13,13 +13,13 @@ use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 use weft_stripe::Coding;
 
-use crate::at_hand::AtHand;
-use crate::bad::BadBlocks;
+use crate::disks::bad_blocks::BadBlocks;
+use crate::disks::member::Member;
+use crate::disks::memory_disk::Memory;
+use crate::disks::old_block_cache::AtHand;
 use crate::error::{FsError, Result};
 use crate::format::extent::{Record, Run};
 use crate::format::redundancy::Coded;
-use crate::member::Member;
-use crate::memory::Memory;
 
 /// What the pool has seen since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

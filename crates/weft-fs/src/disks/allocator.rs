@@ -22,12 +22,12 @@ use std::rc::Rc;
 
 use weft_code::UnitSet;
 
+use crate::disks::member::Member;
+use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
 use crate::format::extent::{Column, LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::format::redundancy::{Coded, Redundancy};
-use crate::member::Member;
-use crate::pool::{Pool, runs_of};
 
 /// Lines of a file after which the next disk gets the parity: 1 MiB of each disk. Runs as long as that
 /// can be skipped by a seek.

@@ -10,9 +10,9 @@ use weft_disk::{Disk, DiskError};
 use weft_rt::Frozen;
 use weft_stripe::{Met, Owner, Place, Stripe, StripeId};
 
+use crate::disks::extent_stripe::Laid;
+use crate::disks::memory_disk::Memory;
 use crate::format::block::BLOCK;
-use crate::laid::Laid;
-use crate::memory::Memory;
 
 /// Lines of which some contents are known: these are not read.
 pub(crate) struct Knowing<'a> {

@@ -1,0 +1,16 @@
+//! The disks: which exist, how each is, which blocks are free or bad, and how lines of a file lie on them.
+//!
+//! It knows one request and one line at a time. Which file a line belongs to, and which lock guards
+//! it, is decided above.
+
+pub(crate) mod allocator;
+pub(crate) mod bad_blocks;
+pub(crate) mod diagnosis;
+pub(crate) mod extent_stripe;
+pub(crate) mod free_map;
+pub(crate) mod known_units;
+pub(crate) mod member;
+pub(crate) mod memory_disk;
+pub(crate) mod old_block_cache;
+pub(crate) mod pool;
+pub(crate) mod reopen;
