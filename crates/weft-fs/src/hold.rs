@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::format::block::blocks_of;
 use crate::format::inode::Ino;
 use crate::mounted::Inner;
-use crate::nodes::Held;
-use crate::tokens::Need;
+use crate::tokens::local_node::Held;
+use crate::tokens::needs::Need;
 
 impl Inner {
     /// For what looks at all of the file system, or changes its disks.

@@ -67,7 +67,6 @@ mod jobs;
 mod meta;
 mod mounted;
 mod names;
-mod nodes;
 mod open;
 mod plan;
 mod purge;

@@ -22,8 +22,8 @@ use crate::format::label::Label;
 use crate::in_use::InUse;
 use crate::job::{JobEnd, JobStatus};
 use crate::meta::{Meta, Tx};
-use crate::nodes::Tokens;
 use crate::raid_log::Log;
+use crate::tokens::local_node::Tokens;
 
 /// How to mount a file system.
 #[derive(Debug, Clone, Copy)]

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::in_use::Node;
 use crate::mounted::{Fs, Inner};
-use crate::nodes::GivenUp;
+use crate::tokens::local_node::GivenUp;
 use crate::writeback::Extent;
 
 /// After this it is tried again to write what is given up.

@@ -33,7 +33,7 @@ use weft_token::{
     Acquired, Authority, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
 };
 
-use crate::tokens::{Need, all_of, in_order};
+use crate::tokens::needs::{Need, all_of, in_order};
 
 /// The most files and folders of which this node holds tokens, about.
 const SPACES_MAX: usize = 1 << 16;
