@@ -41,11 +41,11 @@ use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
 use crate::format::extent::{LINES_MAX, Record};
 use crate::format::inode::Ino;
-use crate::in_use::{Dirty, Node};
 use crate::meta::{META_COPIES, Tx};
-use crate::mounted::Inner;
 use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
+use crate::state::mounted::Inner;
+use crate::state::open_files::{Dirty, Node};
 use crate::writeback::BLOCKS_MAX;
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry

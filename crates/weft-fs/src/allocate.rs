@@ -13,8 +13,8 @@ use crate::error::{FsError, Result};
 use crate::file::{FILE_BYTES_MAX, active_within};
 use crate::format::block::{BLOCK, blocks_of};
 use crate::format::inode::Ino;
-use crate::in_use::Node;
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
+use crate::state::open_files::Node;
 
 /// Blocks reserved at a time.
 const STEP: u64 = 1024;

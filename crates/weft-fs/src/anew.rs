@@ -12,10 +12,10 @@ use crate::error::{FsError, Result};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Kind};
 use crate::format::redundancy::Redundancy;
-use crate::in_use::Dirty;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
 use crate::plan::Target;
+use crate::state::mounted::{Fs, Inner};
+use crate::state::open_files::Dirty;
 use crate::writeback::BLOCKS_MAX;
 
 /// A record that is to be laid out anew.

@@ -12,9 +12,9 @@ use weft_token::Mode;
 use crate::acl;
 use crate::error::{FsError, Result};
 use crate::format::inode::{Ino, Inode, SET_GID, SET_UID, Time};
-use crate::in_use::Live;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
+use crate::state::open_files::Live;
 
 /// The permission of the group to execute.
 const GROUP_EXEC: u32 = 0o010;

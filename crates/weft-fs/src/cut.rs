@@ -24,10 +24,10 @@ use crate::file::{FILE_BYTES_MAX, index};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
-use crate::in_use::{Live, Node};
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
 use crate::plan::covering;
+use crate::state::mounted::{Fs, Inner};
+use crate::state::open_files::{Live, Node};
 
 impl Inner {
     /// Sets the size of a file. The caller has the tokens of all of it.

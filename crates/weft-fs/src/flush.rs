@@ -41,12 +41,12 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::checksum::crc32c;
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Time};
-use crate::in_use::{Dirty, Live, Node, live_of};
 use crate::meta::Tx;
-use crate::mounted::Inner;
 use crate::plan::{Afresh, Replaced, Target};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::relocate::replace_block;
+use crate::state::mounted::Inner;
+use crate::state::open_files::{Dirty, Live, Node, live_of};
 use crate::stream::Ended;
 use crate::writeback::{BLOCKS_MAX, Extent};
 

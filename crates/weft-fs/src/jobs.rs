@@ -13,11 +13,11 @@ pub(crate) mod scrub;
 use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::format::redundancy::Redundancy;
-use crate::job::Job;
 use crate::jobs::balance::BalanceReport;
 use crate::jobs::rebuild::RebuildReport;
 use crate::jobs::scrub::ScrubReport;
-use crate::mounted::Fs;
+use crate::state::job::Job;
+use crate::state::mounted::Fs;
 
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::format::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{Entry, Tx};
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
 
 /// Longest name, in bytes.
 pub(crate) const NAME_MAX: usize = 255;

@@ -17,7 +17,6 @@ use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
-use crate::copies;
 use crate::disks::member::{Member, Present, slice_of};
 use crate::disks::old_block_cache::AtHand;
 use crate::disks::pool::{Pool, runs_of};
@@ -27,9 +26,10 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
-use crate::mounted::{Fs, Inner, MountOptions};
 use crate::raid_log::{Log, Mark, scan};
 use crate::recover::recover;
+use crate::state::metadata_copies;
+use crate::state::mounted::{Fs, Inner, MountOptions};
 
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";

@@ -12,10 +12,10 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::{Column, LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::format::redundancy::Redundancy;
-use crate::in_use::{Dirty, Node};
 use crate::meta::Tx;
-use crate::mounted::Inner;
 use crate::raid_log::{LoggedBand, LoggedFile};
+use crate::state::mounted::Inner;
+use crate::state::open_files::{Dirty, Node};
 
 /// Lines that are written together.
 pub(crate) struct Target {

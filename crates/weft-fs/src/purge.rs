@@ -8,7 +8,7 @@ use weft_token::Mode;
 use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::mounted::Inner;
+use crate::state::mounted::Inner;
 
 impl Inner {
     /// Ends `count` uses of a file. If it has no name any more, it goes.

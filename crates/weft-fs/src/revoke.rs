@@ -17,8 +17,8 @@ use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 use crate::disks::pool::runs_of;
 use crate::error::Result;
 use crate::format::inode::Ino;
-use crate::in_use::Node;
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
+use crate::state::open_files::Node;
 use crate::tokens::local_node::GivenUp;
 use crate::writeback::Extent;
 

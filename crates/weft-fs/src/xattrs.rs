@@ -8,8 +8,8 @@ use weft_token::Mode;
 use crate::acl;
 use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
-use crate::mounted::Fs;
 use crate::names::NAME_MAX;
+use crate::state::mounted::Fs;
 
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;

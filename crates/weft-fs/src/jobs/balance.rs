@@ -28,7 +28,7 @@ use crate::format::extent::Record;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Fate, Moved};
 use crate::meta::Tx;
-use crate::mounted::Inner;
+use crate::state::mounted::Inner;
 
 /// Whether a balance is wanted; in the state.
 const WANTED: &str = "balance";

@@ -14,12 +14,12 @@ use std::rc::Rc;
 use weft_rt::MILLISECOND;
 
 use crate::error::{FsError, Result};
-use crate::job::{Job, JobEnd};
 use crate::jobs::balance;
 use crate::jobs::membership::forget_leaving;
 use crate::jobs::scrub;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::job::{Job, JobEnd};
+use crate::state::mounted::{Fs, Inner};
 
 /// How often it is looked whether the job has ended its step.
 const LOOK_EVERY_MS: u64 = 20;

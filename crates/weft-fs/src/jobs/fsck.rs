@@ -20,7 +20,7 @@ use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::loss::paths_of;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]

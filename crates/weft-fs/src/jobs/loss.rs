@@ -11,7 +11,7 @@ use crate::error::{FsError, Result};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Kind, ROOT};
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, Inner};
 
 /// Files that are named in a report.
 const NAMED_MAX: usize = 16;

@@ -23,11 +23,11 @@ use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
-use crate::job::Job;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
 use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
+use crate::state::job::Job;
+use crate::state::mounted::{Fs, Inner};
 
 /// The number that the next disk gets, if it is not that behind the highest; in the state.
 const NEXT: &str = "next disk";

@@ -23,9 +23,9 @@ use crate::error::{FsError, Result};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::{Ino, Time};
-use crate::in_use::Node;
 use crate::meta::Tx;
-use crate::mounted::Inner;
+use crate::state::mounted::Inner;
+use crate::state::open_files::Node;
 use crate::writeback::BLOCKS_MAX;
 
 /// Records that are read and written side by side: 16 MiB, if they are of usual length.

@@ -15,9 +15,9 @@ use crate::disks::pool::Pool;
 use crate::error::Result;
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
-use crate::job::Job;
 use crate::jobs::migration::{Decide, Fate, Moved};
-use crate::mounted::{Fs, Inner};
+use crate::state::job::Job;
+use crate::state::mounted::{Fs, Inner};
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

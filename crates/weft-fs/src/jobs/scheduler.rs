@@ -25,12 +25,12 @@ use std::rc::Rc;
 use weft_rt::{Nanos, SECOND};
 
 use crate::error::Result;
-use crate::job::Job;
 use crate::jobs::JobReport;
 use crate::jobs::balance;
 use crate::jobs::scrub;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::job::Job;
+use crate::state::mounted::{Fs, Inner};
 
 /// Time between two looks.
 const LOOK_EVERY: Nanos = SECOND;

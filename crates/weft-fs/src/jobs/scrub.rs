@@ -9,9 +9,9 @@ use weft_array::ScrubMode;
 
 use crate::error::Result;
 use crate::format::inode::Ino;
-use crate::job::Job;
 use crate::meta::Tx;
-use crate::mounted::{Fs, Inner};
+use crate::state::job::Job;
+use crate::state::mounted::{Fs, Inner};
 
 /// After so many records it is noted how far a scrub is.
 const NOTE_EVERY: u64 = 64;

@@ -12,7 +12,7 @@ use weft_token::{
 use crate::error::Result;
 use crate::format::block::blocks_of;
 use crate::format::inode::Ino;
-use crate::mounted::Inner;
+use crate::state::mounted::Inner;
 use crate::tokens::local_node::Held;
 use crate::tokens::needs::Need;
 

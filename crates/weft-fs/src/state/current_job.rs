@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
-use crate::job::{Job, JobEnd, JobStatus};
-use crate::mounted::Inner;
+use crate::state::job::{Job, JobEnd, JobStatus};
+use crate::state::mounted::Inner;
 
 /// A running job; it ends when this is dropped.
 pub(crate) struct Running(pub(crate) Rc<Inner>);

@@ -1,6 +1,5 @@
 //! What a file system reports.
 
-use crate::copies::{MetaCopy, copy_on, count_copies};
 use crate::disks::old_block_cache::AtHandCounts;
 use crate::disks::pool::Counts;
 use crate::error::Result;
@@ -8,9 +7,10 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Ino;
 use crate::format::label::Label;
 use crate::format::redundancy::Redundancy;
-use crate::job::JobStatus;
 use crate::meta::MetaCacheCounts;
-use crate::mounted::{Fs, Inner};
+use crate::state::job::JobStatus;
+use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
+use crate::state::mounted::{Fs, Inner};
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,10 +19,10 @@ use crate::error::{FsError, Result};
 use crate::format::extent::{Record, Run};
 use crate::format::inode::{Ino, Time};
 use crate::format::label::Label;
-use crate::in_use::InUse;
-use crate::job::{JobEnd, JobStatus};
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
+use crate::state::job::{JobEnd, JobStatus};
+use crate::state::open_files::InUse;
 use crate::tokens::local_node::Tokens;
 
 /// How to mount a file system.

@@ -31,7 +31,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::label::slice_name;
-use crate::mounted::{Fs, Inner, MountOptions};
+use crate::state::mounted::{Fs, Inner, MountOptions};
 
 /// How often it is looked whether the metadata array has its copies again.
 const LOOK_EVERY_MS: u64 = 20;

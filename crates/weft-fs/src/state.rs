@@ -1,0 +1,12 @@
+//! The state of a mounted file system: its parts, open files, locks with tokens, the current job, and what it
+//! reports.
+//!
+//! Everything that reads or changes files stands above and shares this state.
+
+pub(crate) mod current_job;
+pub(crate) mod job;
+pub(crate) mod metadata_copies;
+pub(crate) mod mounted;
+pub(crate) mod open_files;
+pub(crate) mod status;
+pub(crate) mod token_guards;
