@@ -25,9 +25,9 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::plan::covering;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::{Live, Node};
+use crate::write::plan::covering;
 
 impl Inner {
     /// Sets the size of a file. The caller has the tokens of all of it.

@@ -21,9 +21,9 @@ use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode, Kind};
 use crate::meta::Tx;
-use crate::plan::covering;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::{Live, Node};
+use crate::write::plan::covering;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();

@@ -49,30 +49,23 @@
 #![forbid(unsafe_code)]
 
 mod acl;
-mod afresh;
 mod allocate;
-mod anew;
 mod attributes;
 mod cut;
 mod disks;
 mod error;
 mod file;
-mod flush;
 mod format;
 mod jobs;
 mod meta;
 mod names;
 mod open;
-mod plan;
 mod purge;
 mod raid_log;
 mod recover;
-mod relocate;
-mod revoke;
 mod state;
-mod stream;
 mod tokens;
-mod writeback;
+mod write;
 mod xattrs;
 
 pub use attributes::SetAttr;

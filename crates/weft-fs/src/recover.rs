@@ -12,7 +12,7 @@
 //!   or the torn unit as found. A unit on a disk that had been lost before is in the partial parity.
 //! * Every other checksum is that of the newest log record.
 //!
-//! A block that cannot be written on a disk that works goes elsewhere ([`crate::relocate`]).
+//! A block that cannot be written on a disk that works goes elsewhere ([`crate::write::remap`]).
 //!
 //! If there is no room below a disk (a thin pool is full), the mount is refused: only the log has what
 //! could not be written.
@@ -35,15 +35,15 @@ use crate::disks::extent_stripe::{Laid, part_of};
 use crate::disks::known_units::Knowing;
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
-use crate::flush::put_live;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
-use crate::plan::covering;
 use crate::raid_log::{LogRecord, LoggedBand};
-use crate::relocate::replace_block;
+use crate::write::flush::put_live;
+use crate::write::plan::covering;
+use crate::write::remap::replace_block;
 
 /// Where a log record speaks of a line.
 #[derive(Clone, Copy)]

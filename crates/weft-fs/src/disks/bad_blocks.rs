@@ -1,7 +1,7 @@
 //! Bad blocks: places that failed on disks that work.
 //!
 //! A block that cannot be read is a *suspect* first. It is moved when its file can be locked
-//! ([`crate::relocate`]): a reader holds the file together with other readers. With that, or if it
+//! ([`crate::write::remap`]): a reader holds the file together with other readers. With that, or if it
 //! cannot be written, it is *bad*: nothing gets it any more, also after the next mount. Bad blocks are
 //! in the free space of no disk ([`crate::disks::free_map`]), and in the metadata with the commit that names
 //! their contents' new places: the record and the bad block change together.

@@ -16,7 +16,6 @@ use weft_disk::WriteOpts;
 use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
 
-use crate::anew::at_a_time;
 use crate::disks::extent_stripe::{Laid, part_of};
 use crate::disks::old_block_cache::{UNKNOWN, sum_of};
 use crate::error::{FsError, Result};
@@ -26,7 +25,8 @@ use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
-use crate::writeback::BLOCKS_MAX;
+use crate::write::relayout::at_a_time;
+use crate::write::writeback::BLOCKS_MAX;
 
 /// Records that are read and written side by side: 16 MiB, if they are of usual length.
 const RECORDS_MAX: usize = 16;

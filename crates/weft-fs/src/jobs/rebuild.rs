@@ -2,7 +2,7 @@
 //!
 //! Each record with a column on a lost disk gets another column on a disk that it does not use,
 //! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines are laid out
-//! anew, as narrow as the disks that are left demand ([`crate::anew`]). No spare is needed, only live
+//! anew, as narrow as the disks that are left demand ([`crate::write::relayout`]). No spare is needed, only live
 //! blocks are read, and a crash leaves each record as it was or as it is to be. When no record names
 //! the disk any more, it leaves the file system. A working disk that is to leave ([`crate::disks`]) is
 //! emptied in the same way; its columns are read instead of computed.

@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     /// Opens disks again.
     pub(crate) reopen: Option<Reopen>,
     pub(crate) in_use: InUse,
-    /// Held while blocks are written: shared by streams of new lines ([`crate::stream`]), alone by
+    /// Held while blocks are written: shared by streams of new lines ([`crate::write::new_line_stream`]), alone by
     /// all else.
     pub(crate) flushing: Semaphore,
     /// Batches of new lines that were begun while others were written.

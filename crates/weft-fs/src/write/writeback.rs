@@ -11,9 +11,9 @@ use futures_util::future::{Either, select};
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::plan::covering;
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
+use crate::write::plan::covering;
 
 /// Which dirty blocks are to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -42,11 +42,11 @@ use crate::error::{FsError, Result};
 use crate::format::extent::{LINES_MAX, Record};
 use crate::format::inode::Ino;
 use crate::meta::{META_COPIES, Tx};
-use crate::plan::{Afresh, Fresh, Replaced, Target, covering};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::state::mounted::Inner;
 use crate::state::open_files::{Dirty, Node};
-use crate::writeback::BLOCKS_MAX;
+use crate::write::plan::{Afresh, Fresh, Replaced, Target, covering};
+use crate::write::writeback::BLOCKS_MAX;
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry
 /// out about as many requests of one block in a second as of two.

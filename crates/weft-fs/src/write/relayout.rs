@@ -13,10 +13,10 @@ use crate::format::extent::Record;
 use crate::format::inode::{Ino, Kind};
 use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
-use crate::plan::Target;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Dirty;
-use crate::writeback::BLOCKS_MAX;
+use crate::write::plan::Target;
+use crate::write::writeback::BLOCKS_MAX;
 
 /// A record that is to be laid out anew.
 pub(crate) struct Old {

@@ -14,10 +14,10 @@
 //! misses. A commit begins by flushing the disks. So new lines need no flush of their own, and neither
 //! do few blocks of lines that exist, as their contents are in the log. A flush takes as many blocks
 //! as its log record may name, and goes on with the next ones. Small files are written together. Many
-//! new lines are written in batches that overlap ([`crate::stream`]), and records of which much is
-//! overwritten become new lines ([`crate::afresh`]).
+//! new lines are written in batches that overlap ([`crate::write::new_line_stream`]), and records of which much is
+//! overwritten become new lines ([`crate::write::out_of_place`]).
 //!
-//! Blocks that cannot be written on disks that work go elsewhere ([`crate::relocate`]). If a disk is
+//! Blocks that cannot be written on disks that work go elsewhere ([`crate::write::remap`]). If a disk is
 //! lost while new lines are written, they are laid out anew on others. Active lines do without it. If
 //! it is lost when it is flushed, the lines that were in its cache do without it as well; fsync
 //! fails if they cannot ([`Inner::note_lost`], [`Inner::note_gone`]).
@@ -42,13 +42,13 @@ use crate::format::checksum::crc32c;
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
-use crate::plan::{Afresh, Replaced, Target};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
-use crate::relocate::replace_block;
 use crate::state::mounted::Inner;
 use crate::state::open_files::{Dirty, Live, Node, live_of};
-use crate::stream::Ended;
-use crate::writeback::{BLOCKS_MAX, Extent};
+use crate::write::new_line_stream::Ended;
+use crate::write::plan::{Afresh, Replaced, Target};
+use crate::write::remap::replace_block;
+use crate::write::writeback::{BLOCKS_MAX, Extent};
 
 /// A band of a target with its new parity.
 struct Ready {

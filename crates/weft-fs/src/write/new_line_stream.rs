@@ -36,11 +36,11 @@ use futures_util::future::{MaybeDone, maybe_done};
 use crate::error::Result;
 use crate::format::extent::Record;
 use crate::meta::Tx;
-use crate::plan::{Target, covering};
 use crate::raid_log::LoggedFile;
 use crate::state::mounted::Inner;
 use crate::state::open_files::{Node, live_of};
-use crate::writeback::Extent;
+use crate::write::plan::{Target, covering};
+use crate::write::writeback::Extent;
 
 /// Batches under way at the same time, at most.
 const BATCHES_MAX: usize = 3;
