@@ -48,32 +48,27 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod acl;
-mod allocate;
-mod attributes;
-mod cut;
 mod disks;
 mod error;
-mod file;
+mod files;
 mod format;
 mod jobs;
 mod meta;
-mod names;
 mod open;
-mod purge;
 mod raid_log;
 mod recover;
 mod state;
 mod tokens;
 mod write;
-mod xattrs;
 
-pub use attributes::SetAttr;
 pub use disks::old_block_cache::AtHandCounts;
 pub use disks::pool::Counts;
 pub use disks::reopen::Reopen;
 pub use error::{FsError, Result};
-pub use file::FILE_BYTES_MAX;
+pub use files::attributes::SetAttr;
+pub use files::namespace::{DirEntry, NewFile, Rename};
+pub use files::read_write::FILE_BYTES_MAX;
+pub use files::xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};
 pub use format::block::BLOCK_BYTES;
 pub use format::extent::{Column, Record};
 pub use format::inode::{Ino, Inode, Kind, ROOT, Time};
@@ -86,10 +81,8 @@ pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
 pub use meta::MetaCacheCounts;
-pub use names::{DirEntry, NewFile, Rename};
 pub use open::{CreateOptions, META_CACHE_BYTES, create};
 pub use state::job::{Job, JobStatus};
 pub use state::metadata_copies::MetaCopy;
 pub use state::mounted::{Fs, MountOptions};
 pub use state::status::{DiskStatus, FsStatus, SpaceFor};
-pub use xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};

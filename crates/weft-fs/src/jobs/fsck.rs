@@ -11,10 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
-use crate::acl;
 use crate::disks::extent_stripe::Laid;
 use crate::disks::pool::{Counts, runs_of};
 use crate::error::{FsError, Result};
+use crate::files::acl;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode, Kind, ROOT};

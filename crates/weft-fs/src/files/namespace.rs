@@ -10,8 +10,8 @@
 
 use weft_token::Mode;
 
-use crate::acl;
 use crate::error::{FsError, Result};
+use crate::files::acl;
 use crate::format::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{Entry, Tx};

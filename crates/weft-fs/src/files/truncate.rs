@@ -20,7 +20,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::file::{FILE_BYTES_MAX, index};
+use crate::files::read_write::{FILE_BYTES_MAX, index};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::Record;
 use crate::format::inode::Ino;

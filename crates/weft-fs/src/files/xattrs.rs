@@ -1,14 +1,14 @@
 //! Extended attributes.
 //!
 //! Most are bytes that are kept. Some mean something here: `user.weft.redundancy` shows and sets the
-//! redundancy of a file, and the access control lists ([`crate::acl`]) go with its mode.
+//! redundancy of a file, and the access control lists ([`crate::files::acl`]) go with its mode.
 
 use weft_token::Mode;
 
-use crate::acl;
 use crate::error::{FsError, Result};
+use crate::files::acl;
+use crate::files::namespace::NAME_MAX;
 use crate::format::inode::Ino;
-use crate::names::NAME_MAX;
 use crate::state::mounted::Fs;
 
 /// Longest value, in bytes.

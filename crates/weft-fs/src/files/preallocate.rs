@@ -10,7 +10,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::file::{FILE_BYTES_MAX, active_within};
+use crate::files::read_write::{FILE_BYTES_MAX, active_within};
 use crate::format::block::{BLOCK, blocks_of};
 use crate::format::inode::Ino;
 use crate::state::mounted::{Fs, Inner};

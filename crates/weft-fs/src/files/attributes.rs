@@ -9,8 +9,8 @@
 
 use weft_token::Mode;
 
-use crate::acl;
 use crate::error::{FsError, Result};
+use crate::files::acl;
 use crate::format::inode::{Ino, Inode, SET_GID, SET_UID, Time};
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};

@@ -1,0 +1,10 @@
+//! What a user asks of files: reading, writing, names, attributes, space.
+
+pub(crate) mod acl;
+pub(crate) mod attributes;
+pub(crate) mod namespace;
+pub(crate) mod orphans;
+pub(crate) mod preallocate;
+pub(crate) mod read_write;
+pub(crate) mod truncate;
+pub(crate) mod xattrs;
