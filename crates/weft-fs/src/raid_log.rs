@@ -4,7 +4,7 @@
 //! record names are written, a crash may leave their parity and their checksums wrong. So a flush
 //! first appends one log record of all such lines, with the partial parity of each: the sum over the
 //! units that are *not* being written. Recovery sets parity := partial parity + the units that were
-//! being written, as found ([`crate::recover`]).
+//! being written, as found ([`crate::mount::recovery`]).
 //!
 //! That is not enough if several units of a line are being written and the disk of one is lost with
 //! the crash: what it held would follow from parity and the other ones, of which some are old and

@@ -1,7 +1,7 @@
 //! The end of files: one without names goes with its last use.
 //!
 //! Its records are removed a few at a time, so that neither a transaction nor the list of freed blocks
-//! grows with the file. What a crash leaves of it is removed by the next mount ([`crate::open`]).
+//! grows with the file. What a crash leaves of it is removed by the next mount ([`crate::mount`]).
 
 use weft_token::Mode;
 

@@ -25,7 +25,7 @@ use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::Tx;
-use crate::open::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
+use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, Inner};
 

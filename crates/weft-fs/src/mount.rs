@@ -8,6 +8,8 @@
 //! one pass over the records; replay the RAID log; delete files without names; commit with a new
 //! epoch.
 
+pub(crate) mod recovery;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -26,8 +28,8 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
+use crate::mount::recovery::recover;
 use crate::raid_log::{Log, Mark, scan};
-use crate::recover::recover;
 use crate::state::metadata_copies;
 use crate::state::mounted::{Fs, Inner, MountOptions};
 
