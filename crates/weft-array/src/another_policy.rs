@@ -9,8 +9,8 @@
 use weft_disk::Bytes;
 
 use crate::area::{log_bytes_min, log_size};
-use crate::consistency::Consistency;
 use crate::error::ArrayError;
+use crate::format::consistency::Consistency;
 use crate::superblock::{Superblock, check_consistency};
 
 impl Superblock {

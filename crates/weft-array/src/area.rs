@@ -17,7 +17,7 @@
 use serde::{Deserialize, Serialize, Serializer};
 use weft_disk::Bytes;
 
-use crate::consistency::Consistency;
+use crate::format::consistency::Consistency;
 use crate::region_map;
 
 /// Bytes of the label, at offset 0.

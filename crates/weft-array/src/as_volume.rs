@@ -16,8 +16,8 @@ use weft_rt::{Buf, Frozen};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::length::to_len;
 use crate::geometry::Piece;
-use crate::length::to_len;
 use crate::volume::Array;
 
 impl From<ArrayError> for VolumeError {

@@ -76,12 +76,12 @@ use serde::Serialize;
 use weft_code::SlotNo;
 use weft_disk::{Bytes, DiskInfo};
 
-use crate::consistency::Consistency;
+use crate::format::consistency::Consistency;
+use crate::format::uuid::Id;
 use crate::slot::{Slot, SlotEvent, lanes_of};
 use crate::superblock::{
     LeftMeta, Predecessor, Role, SlotState, SpareMeta, Superblock, SuperblockError,
 };
-use crate::uuid::Id;
 
 /// A disk and its superblock.
 #[derive(Debug)]

@@ -69,7 +69,7 @@ use weft_rt::{Nanos, SECOND};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::members::{Change, Committer, Refusal, Spare};
 use crate::slot::Slot;
 use crate::superblock::{SlotState, SuperblockError, write_superblock};

@@ -12,9 +12,9 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::area::LABEL_BYTES;
-use crate::length::to_len;
+use crate::format::length::to_len;
+use crate::format::uuid::Id;
 use crate::superblock::{Foreign, SuperblockError, find_foreign, is_erased, read_superblock};
-use crate::uuid::Id;
 
 /// Bytes read at the start and at the end.
 const EDGE_BYTES: u64 = 1 << 20;

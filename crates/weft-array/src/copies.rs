@@ -12,8 +12,8 @@ use weft_disk::Disk;
 
 use crate::array::Inner;
 use crate::events::Event;
+use crate::format::uuid::Id;
 use crate::superblock::{SuperblockError, read_copies, write_label};
-use crate::uuid::Id;
 
 /// What is wrong with the metadata of one disk.
 struct Faults {

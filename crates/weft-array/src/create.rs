@@ -22,13 +22,13 @@ use weft_layout::{Algorithm, LayoutError};
 use weft_rt::Buf;
 
 use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use crate::consistency::Consistency;
+use crate::format::consistency::Consistency;
+use crate::format::uuid::Id;
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::{
     Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_label,
     write_superblock,
 };
-use crate::uuid::Id;
 use crate::zeroing::zero_data;
 
 pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};

@@ -8,13 +8,13 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::create::map_config;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
+use crate::format::uuid::Id;
 use crate::region_map::RegionMap;
 use crate::status::MemberState;
 use crate::superblock::{
     Foreign, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
 };
-use crate::uuid::Id;
 
 /// The metadata of one member.
 #[derive(Debug, Clone, Serialize)]

@@ -26,8 +26,8 @@ use weft_code::{Margin, SlotSet};
 use weft_layout::window::Direction;
 use weft_stripe::{Coding, Generation, StripeId};
 
+use crate::format::length::to_len;
 use crate::geometry::{Geometry, Piece};
-use crate::length::to_len;
 use crate::region_map::{LiveStripes, Part, RegionNo};
 use crate::superblock::{Shape, Superblock, SuperblockError};
 

@@ -7,7 +7,7 @@ use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};
 use weft_layout::Layout;
 use weft_stripe::{Coding, Generation, StripeId};
 
-use crate::length::to_len;
+use crate::format::length::to_len;
 use crate::region_map::Regions;
 
 /// The shape of an array.

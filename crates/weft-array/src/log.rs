@@ -89,7 +89,7 @@ use weft_rt::{Frozen, Rt};
 use weft_stripe::{ParityRecord, Payload, Record, StripeId};
 
 use crate::error::ArrayError;
-use crate::length::to_len;
+use crate::format::length::to_len;
 
 use format::PAYLOAD_MAX;
 pub(crate) use format::{BATCH_ALIGN, BatchHeader, Entry, FoundRecord, LogId, Scan, pieces};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
 use crate::array::Inner;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::status::ByteRange;
 use crate::superblock::SlotState;

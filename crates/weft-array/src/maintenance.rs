@@ -15,7 +15,7 @@ use std::cell::{Cell, RefCell};
 use weft_rt::sync::Notify;
 use weft_rt::{Nanos, SECOND, Task};
 
-use crate::names::named;
+use crate::format::enum_names::named;
 
 pub(crate) use monitor::Monitor;
 pub(crate) use rebuild::{By, RebuildState};

@@ -22,10 +22,10 @@ use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::Disk;
 use weft_rt::sync::Semaphore;
 
-use crate::lane::{Lane, LaneSet};
+use crate::format::lane::{Lane, LaneSet};
+use crate::format::uuid::Id;
 use crate::slot::{Slot, SlotEvent};
 use crate::superblock::{Predecessor, SlotMeta, SlotState, SpareMeta, Superblock};
-use crate::uuid::Id;
 pub(crate) use change::{Change, Committer, Removal};
 use changes::Changes;
 pub(crate) use round::Refusal;

@@ -16,11 +16,12 @@ use weft_rt::{Buf, Frozen, Rt};
 
 use crate::array::{Inner, WallClock};
 use crate::assemble::{Assembly, Found, decide};
-use crate::consistency::Consistency;
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
+use crate::format::consistency::Consistency;
+use crate::format::length::to_len;
+use crate::format::uuid::Id;
 use crate::geometries::{Border, Geometries, geometry};
-use crate::length::to_len;
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
@@ -35,7 +36,6 @@ use crate::superblock::{
     Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
     write_label, write_superblock,
 };
-use crate::uuid::Id;
 use crate::volume::Array;
 
 /// Options of [`Array::assemble`].

@@ -22,8 +22,8 @@ use weft_stripe::{Access, Busy, Gathered, Owner, Units, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
-use crate::length::to_len;
 
 /// The pieces of one stripe, each with its part of the caller's buffer.
 pub(crate) type StripePieces = Vec<(Address, Buf)>;

@@ -66,7 +66,7 @@ use weft_stripe::{Access, LoggedParity, Owner, Replay, StripeId};
 use crate::area::Area;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::length::to_len;
+use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId};
 pub(crate) use logs::LogBlock;
 use logs::Logs;

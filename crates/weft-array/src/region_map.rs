@@ -69,8 +69,8 @@ use weft_rt::Frozen;
 use weft_rt::sync::{Notify, Semaphore};
 use weft_stripe::Generation;
 
-use crate::lane::{Lane, LaneSet};
-use crate::uuid::Id;
+use crate::format::lane::{Lane, LaneSet};
+use crate::format::uuid::Id;
 use commit::Page;
 use finish::Finishing;
 use lanes::Rebuilt;

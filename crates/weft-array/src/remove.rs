@@ -7,8 +7,8 @@
 use weft_code::SlotNo;
 
 use crate::error::ArrayError;
+use crate::format::uuid::Id;
 use crate::superblock::SlotState;
-use crate::uuid::Id;
 use crate::volume::Array;
 use crate::wipe::wipe;
 

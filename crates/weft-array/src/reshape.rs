@@ -26,8 +26,8 @@ use weft_layout::window::{Direction, Window};
 use weft_layout::{Algorithm, Placement};
 
 use crate::array::Inner;
-use crate::consistency::Consistency;
 use crate::error::ArrayError;
+use crate::format::consistency::Consistency;
 use crate::region_map;
 use crate::superblock::{
     HINT_CHARS_MAX, SPARES_MAX, Shape, SlotMeta, SlotState, Superblock, check_consistency,

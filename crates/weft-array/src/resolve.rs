@@ -16,9 +16,9 @@ use weft_stripe::{Unreadable, gather};
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
+use crate::format::lane::Lane;
+use crate::format::length::to_len;
 use crate::geometry::Geometry;
-use crate::lane::Lane;
-use crate::length::to_len;
 use crate::region_map::RegionNo;
 
 /// A unit that belongs on a replacement.

@@ -7,7 +7,7 @@
 use weft_disk::{Class, Disk, DiskError, DiskErrorKind};
 use weft_rt::Buf;
 
-use crate::length::to_len;
+use crate::format::length::to_len;
 
 /// The size of what is lost together: a page of the map, a block of the log.
 pub(crate) const BLOCK: usize = 4096;

@@ -9,7 +9,7 @@
 //! what superblocks say of it ([`Slot::write_to`], [`Slot::of`]), which disks must get its writes.
 //! `docs/architecture.md` has a drawing of the states, made from [`Slot::after`].
 
-use crate::lane::{Lane, LaneSet};
+use crate::format::lane::{Lane, LaneSet};
 use crate::superblock::{LeftMeta, ReplacementMeta, SlotMeta, SlotState, SpareMeta, Superblock};
 
 /// The state of a slot.
@@ -234,7 +234,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
-    use crate::uuid::Id;
+    use crate::format::uuid::Id;
 
     const LANE: Lane = Lane(2);
     const LEFT: LeftMeta = LeftMeta { lane: Lane(5), seq: 7, log_epoch: 9, absent: false };

@@ -5,9 +5,9 @@ use weft_code::SlotNo;
 use weft_layout::Algorithm;
 
 use crate::array::Inner;
-use crate::consistency::Consistency;
+use crate::format::consistency::Consistency;
+use crate::format::enum_names::named;
 use crate::maintenance::{Bounds, JobStatus, RebuildStatus, ScrubReport};
-use crate::names::named;
 use crate::superblock::{LastRebuild, SlotState};
 
 /// The status of an array.

@@ -32,10 +32,10 @@ use weft_layout::Algorithm;
 use weft_stripe::Generation;
 
 use crate::area::Area;
-use crate::consistency::Consistency;
-use crate::lane::Lane;
-use crate::rebuild_policy::RebuildPolicy;
-use crate::uuid::Id;
+use crate::format::consistency::Consistency;
+use crate::format::lane::Lane;
+use crate::format::rebuild_policy::RebuildPolicy;
+use crate::format::uuid::Id;
 
 pub use check::check_name;
 pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};

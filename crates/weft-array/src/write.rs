@@ -64,8 +64,8 @@ use weft_stripe::{Stored, Updated, store, update};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::length::to_len;
 use crate::geometry::Piece;
-use crate::length::to_len;
 use crate::log::{Log, LoggedWrite, Unflushed};
 use crate::pending::Pending;
 

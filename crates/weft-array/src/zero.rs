@@ -17,8 +17,8 @@ use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::length::to_len;
 use crate::geometry::Geometry;
-use crate::length::to_len;
 use crate::region_map::{MapStoreError, RegionNo};
 use crate::runs::{Bit, grouped, span};
 

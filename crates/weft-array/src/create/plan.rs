@@ -13,14 +13,14 @@ use weft_stripe::Generation;
 
 use super::{CreateError, CreateOptions};
 use crate::area::Area;
-use crate::consistency::Consistency;
 use crate::contents::{Contents, contents, recognised};
+use crate::format::consistency::Consistency;
+use crate::format::uuid::Id;
 use crate::region_map::Regions;
 use crate::superblock::{
     BYTES_MAX, FORMAT_VERSION, REGION_BYTES_MAX, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta,
     SlotState, SpareMeta, Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,
 };
-use crate::uuid::Id;
 
 /// Default size of a region, in bytes of the array: at least this.
 const REGION_BYTES_DEFAULT: u64 = 4 << 20;

@@ -39,7 +39,7 @@ use weft_rt::Frozen;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::members::Spare;
 use crate::superblock::SlotState;
 use weft_stripe::StripeId;

@@ -9,8 +9,8 @@ use weft_stripe::{Generation, StripeId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::checksum::{crc32c, crc32c_skipping};
-use crate::length::to_len;
+use crate::format::checksum::{crc32c, crc32c_skipping};
+use crate::format::length::to_len;
 
 /// Batches start at multiples of this; the header block has this size.
 pub(crate) const BATCH_ALIGN: usize = 4096;

@@ -27,7 +27,7 @@ use std::ops::Range;
 
 use weft_rt::Nanos;
 
-use crate::rebuild_policy::RebuildPolicy;
+use crate::format::rebuild_policy::RebuildPolicy;
 
 /// Weights are scaled down after 64 half-lives.
 const RESCALE_BELOW: f64 = 1.0 / (1u128 << 64) as f64;

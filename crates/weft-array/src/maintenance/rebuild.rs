@@ -11,8 +11,8 @@ use weft_rt::{Nanos, SECOND};
 
 use super::experiment::Experiment;
 use super::monitor::Monitor;
-use crate::lane::Lane;
-use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
+use crate::format::lane::Lane;
+use crate::format::rebuild_policy::{RebuildOrder, RebuildPolicy};
 use crate::region_map::RegionNo;
 
 /// Most stripes that are being rebuilt behind writes at a time.

@@ -16,7 +16,7 @@ use weft_code::SlotNo;
 use weft_disk::Disk;
 
 use super::{Members, Spare};
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::slot::SlotEvent;
 use crate::superblock::{LeftMeta, Superblock};
 

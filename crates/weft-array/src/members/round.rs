@@ -9,11 +9,11 @@ use weft_rt::sync::Permit;
 
 use super::{Members, Spare};
 use crate::assemble::{majorities_meet, may_take_effect};
+use crate::format::uuid::Id;
 use crate::slot::lanes_of;
 use crate::superblock::{
     Predecessor, Role, SPARES_MAX, Superblock, SuperblockError, write_superblock,
 };
-use crate::uuid::Id;
 
 /// A member that failed to take a superblock.
 pub(crate) type Refusal = (SlotNo, Rc<dyn Disk>, SuperblockError);

@@ -15,8 +15,8 @@ use std::rc::Rc;
 use weft_disk::Disk;
 use weft_rt::sync::Notify;
 
+use crate::format::uuid::Id;
 use crate::superblock::{SpareMeta, Superblock, disk_hint};
-use crate::uuid::Id;
 
 /// A disk that waits to replace a member.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use weft_stripe::StripeId;
 
 use crate::area::Area;
 use crate::array::Inner;
-use crate::length::to_len;
+use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
 use crate::salvage::{BLOCK, salvage};
 

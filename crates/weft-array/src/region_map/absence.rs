@@ -20,7 +20,7 @@
 //! others have zeros.
 
 use super::{MapError, MapStore, RegionMap, UNSETTLED};
-use crate::lane::{Lane, LaneSet};
+use crate::format::lane::{Lane, LaneSet};
 use crate::region_map::RegionNo;
 
 impl RegionMap {

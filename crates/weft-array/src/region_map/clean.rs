@@ -7,7 +7,7 @@ use super::{
     DIRTY, MapError, MapStore, NEEDS_RESYNC, PENDING, RESYNC_AGAIN, RegionMap, TOUCHED, UNWRITING,
     WRITTEN,
 };
-use crate::lane::LaneSet;
+use crate::format::lane::LaneSet;
 use crate::region_map::RegionNo;
 
 /// When the limit of dirty regions is reached, this fraction of them is cleaned at once.

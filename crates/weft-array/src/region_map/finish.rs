@@ -47,7 +47,7 @@ use futures_util::future::select;
 use weft_rt::sync::{Notify, Semaphore};
 
 use super::{MapError, MapStore, RegionMap};
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 
 /// The regions that are being finished.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use weft_stripe::{Generation, StripeId};
 
 use super::{MapError, MapStore, RegionMap, WRITTEN};
-use crate::lane::{Lane, LaneSet};
+use crate::format::lane::{Lane, LaneSet};
 use crate::region_map::RegionNo;
 
 /// Most memory for the bits of partly rebuilt regions ([`PARTIAL_REGIONS_MIN`] regions are always

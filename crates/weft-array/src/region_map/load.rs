@@ -2,7 +2,7 @@
 
 use super::page::{self, Decoded, PAGE_BYTES, PER_PAGE};
 use super::{MapConfig, NEEDS_RESYNC, PENDING, RegionMap, WRITTEN};
-use crate::lane::LaneSet;
+use crate::format::lane::LaneSet;
 use crate::region_map::RegionNo;
 use weft_rt::Frozen;
 

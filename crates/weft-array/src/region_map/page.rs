@@ -5,9 +5,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{Entry, ON_DISK};
-use crate::checksum::crc32c_skipping;
-use crate::lane::LaneSet;
-use crate::uuid::Id;
+use crate::format::checksum::crc32c_skipping;
+use crate::format::lane::LaneSet;
+use crate::format::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMAP1";
 const CRC_AT: usize = 8;

@@ -24,7 +24,7 @@ use super::{
     SuperblockError, UNIT_BYTES,
 };
 use crate::area::log_bytes_min;
-use crate::consistency::Consistency;
+use crate::format::consistency::Consistency;
 use crate::region_map;
 
 /// Most bytes of all members of an array together: what NBD and the kernel can count.

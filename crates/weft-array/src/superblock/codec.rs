@@ -9,8 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{FEATURES, FORMAT_VERSION, Superblock, SuperblockError};
 use crate::area::SUPERBLOCK_BYTES;
-use crate::checksum::crc32c_skipping;
-use crate::uuid::Id;
+use crate::format::checksum::crc32c_skipping;
+use crate::format::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTSB\r\n";
 const CRC_AT: usize = 8;

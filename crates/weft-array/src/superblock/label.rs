@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{FORMAT_VERSION, SuperblockError};
 use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use crate::checksum::crc32c_skipping;
-use crate::uuid::Id;
+use crate::format::checksum::crc32c_skipping;
+use crate::format::uuid::Id;
 
 const MAGIC: [u8; 8] = *b"WEFTMBR1";
 /// Instead of a label while a member is being erased.

@@ -22,9 +22,9 @@ use weft_stripe::{Access, Owner, Stripe, StripeId, Units, compute};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::rebuild_policy::RebuildPace;
 use crate::maintenance::By;
 use crate::maintenance::experiment::Executor;
-use crate::rebuild_policy::RebuildPace;
 use process::Process;
 
 /// The pool: memory for the units that are read and not yet written.

@@ -10,7 +10,7 @@ use weft_rt::{Nanos, SECOND, Task};
 use super::order;
 use crate::array::Inner;
 use crate::events::Event;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::maintenance::{HotZone, RebuildStatus};
 use crate::region_map::RegionNo;
 use crate::slot::Slot;

@@ -11,8 +11,8 @@ mod redundancy;
 use weft_rt::Nanos;
 
 use super::work::Work;
+use crate::format::rebuild_policy::{RebuildOrder, RebuildPolicy};
 use crate::maintenance::Monitor;
-use crate::rebuild_policy::{RebuildOrder, RebuildPolicy};
 
 /// An order's choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,11 +19,11 @@ use weft_stripe::{Access, Segment, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
+use crate::format::length::to_len;
+use crate::format::rebuild_policy::Piggyback;
 use crate::geometry::{Address, Geometry};
-use crate::length::to_len;
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
-use crate::rebuild_policy::Piggyback;
 use crate::resolve::Target;
 use crate::superblock::SlotState;
 use crate::write::Written;

@@ -8,7 +8,7 @@
 use crate::array::Inner;
 use crate::commit::Trust;
 use crate::events::Event;
-use crate::lane::Lane;
+use crate::format::lane::Lane;
 use crate::members::Spare;
 use crate::superblock::SlotState;
 use weft_code::SlotNo;

@@ -21,8 +21,8 @@ use weft_stripe::{Access, Stripe, StripeId, Units};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::lane::LaneSet;
-use crate::length::to_len;
+use crate::format::lane::LaneSet;
+use crate::format::length::to_len;
 use crate::maintenance::By;
 use crate::maintenance::experiment::{Rebuilder, Requests};
 use crate::resolve::Target;

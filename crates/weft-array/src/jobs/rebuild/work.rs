@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use weft_stripe::{Generation, StripeId};
 
-use crate::lane::LaneSet;
+use crate::format::lane::LaneSet;
 use crate::region_map::RegionMap;
 
 /// Stripes that must not be begun: those in flight, and those that could not be rebuilt.

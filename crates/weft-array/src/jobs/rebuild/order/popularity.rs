@@ -16,9 +16,9 @@ use weft_rt::Nanos;
 
 use super::ascending::Ascending;
 use super::{Order, Pick};
+use crate::format::rebuild_policy::RebuildPolicy;
 use crate::jobs::rebuild::work::Work;
 use crate::maintenance::Monitor;
-use crate::rebuild_policy::RebuildPolicy;
 
 /// One of this many slices goes to the whole space.
 pub(crate) const COLD_EVERY: u64 = 16;

@@ -28,8 +28,8 @@ use weft_stripe::{Access, Busy, InFlight, Place};
 use super::{Mover, NO_MEMORY};
 use crate::array::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
+use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
-use crate::length::to_len;
 use crate::runs::{Bit, grouped, span};
 
 /// Longest request.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weft_code::CodeSpec;
 
-use crate::names::named;
+use crate::format::enum_names::named;
 
 /// How the array keeps parity consistent with data across a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weft_rt::{MILLISECOND, Nanos};
 
-use crate::names::named;
+use crate::format::enum_names::named;
 
 /// Which stripe is rebuilt next.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
