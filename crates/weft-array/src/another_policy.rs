@@ -8,9 +8,9 @@
 
 use weft_disk::Bytes;
 
-use crate::area::{log_bytes_min, log_size};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
+use crate::superblock::area::{log_bytes_min, log_size};
 use crate::superblock::{Superblock, check_consistency};
 
 impl Superblock {

@@ -21,10 +21,10 @@ use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_layout::{Algorithm, LayoutError};
 use weft_rt::Buf;
 
-use crate::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
 use crate::region_map::{MapConfig, RegionMap};
+use crate::superblock::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::superblock::{
     Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_label,
     write_superblock,

@@ -48,14 +48,12 @@
 #![forbid(unsafe_code)]
 
 mod another_policy;
-pub mod area;
 mod array;
 mod as_volume;
 pub mod assemble;
 mod at_hand;
 mod budget;
 mod commit;
-mod contents;
 mod copies;
 pub mod create;
 mod error;
@@ -83,20 +81,16 @@ pub mod reshape;
 mod resolve;
 mod room;
 mod runs;
-mod salvage;
 mod slot;
 mod space;
 mod status;
 pub mod superblock;
 mod volume;
-mod wipe;
 mod write;
 mod zero;
 mod zeroing;
 
-pub use area::Area;
 pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};
-pub use contents::{Contents, contents};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
@@ -112,6 +106,9 @@ pub use maintenance::{
 };
 pub use open::AssembleOptions;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
+pub use superblock::area;
+pub use superblock::area::Area;
+pub use superblock::disk_contents::{Contents, contents};
+pub use superblock::wipe::wipe;
 pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
 pub use volume::Array;
-pub use wipe::wipe;

@@ -29,9 +29,9 @@ use crate::members::{Members, Spare};
 use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
-use crate::salvage::salvage;
 use crate::slot::{Slot, lanes_of};
 use crate::space::Room;
+use crate::superblock::salvage::salvage;
 use crate::superblock::{
     Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
     write_label, write_superblock,

@@ -63,11 +63,11 @@ use std::collections::BTreeMap;
 use weft_code::UnitSet;
 use weft_stripe::{Access, LoggedParity, Owner, Replay, StripeId};
 
-use crate::area::Area;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId};
+use crate::superblock::area::Area;
 pub(crate) use logs::LogBlock;
 use logs::Logs;
 

@@ -9,8 +9,8 @@ use weft_code::SlotNo;
 use crate::error::ArrayError;
 use crate::format::uuid::Id;
 use crate::superblock::SlotState;
+use crate::superblock::wipe::wipe;
 use crate::volume::Array;
-use crate::wipe::wipe;
 
 impl Array {
     /// The identity of the array, and of every disk that it uses: members, replacements, spares.

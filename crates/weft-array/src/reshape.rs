@@ -16,7 +16,7 @@
 //! its beginning, and the new data begins higher than the old: what was behind the old data's end in
 //! the array's addresses is given up, and some of that becomes head room.
 //!
-//! [`Area::plan`]: crate::area::Area::plan
+//! [`Area::plan`]: crate::superblock::area::Area::plan
 
 use std::cmp::Ordering;
 

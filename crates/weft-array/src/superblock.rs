@@ -17,13 +17,17 @@
 //! versions and features are refused with a clear message. There are no optional features: unknown
 //! JSON fields are refused too.
 
+pub mod area;
 mod check;
 mod codec;
+pub(crate) mod disk_contents;
 mod foreign;
 mod io;
 mod label;
+pub(crate) mod salvage;
 mod shape;
 mod signatures;
+pub(crate) mod wipe;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use weft_code::{CodeSpec, SlotNo};
@@ -31,11 +35,11 @@ use weft_disk::DiskError;
 use weft_layout::Algorithm;
 use weft_stripe::Generation;
 
-use crate::area::Area;
 use crate::format::consistency::Consistency;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::format::uuid::Id;
+use crate::superblock::area::Area;
 
 pub use check::check_name;
 pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};

@@ -220,7 +220,7 @@ impl Array {
         self.0.check_writable()?;
         // Others may have been added in the meantime.
         if let Err(refused) = self.0.check_spare_room() {
-            crate::wipe::wipe(&*spare.disk, false).await?;
+            crate::superblock::wipe::wipe(&*spare.disk, false).await?;
             return Err(refused);
         }
         let name = spare.disk.info().name.clone();

@@ -12,11 +12,11 @@ use weft_layout::{Algorithm, code_for, for_code};
 use weft_stripe::Generation;
 
 use super::{CreateError, CreateOptions};
-use crate::area::Area;
-use crate::contents::{Contents, contents, recognised};
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
 use crate::region_map::Regions;
+use crate::superblock::area::Area;
+use crate::superblock::disk_contents::{Contents, contents, recognised};
 use crate::superblock::{
     BYTES_MAX, FORMAT_VERSION, REGION_BYTES_MAX, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta,
     SlotState, SpareMeta, Superblock, UNIT_BYTES, check_consistency, check_name, disk_hint,

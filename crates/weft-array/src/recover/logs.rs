@@ -15,11 +15,11 @@ use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::StripeId;
 
-use crate::area::Area;
 use crate::array::Inner;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
-use crate::salvage::{BLOCK, salvage};
+use crate::superblock::area::Area;
+use crate::superblock::salvage::{BLOCK, salvage};
 
 /// A block of a member's log that cannot be read.
 pub(crate) struct LogBlock {

@@ -23,9 +23,9 @@ use super::{
     HINT_CHARS_MAX, LastScrub, NAME_BYTES_MAX, ScrubProgress, Shape, SlotState, Superblock,
     SuperblockError, UNIT_BYTES,
 };
-use crate::area::log_bytes_min;
 use crate::format::consistency::Consistency;
 use crate::region_map;
+use crate::superblock::area::log_bytes_min;
 
 /// Most bytes of all members of an array together: what NBD and the kernel can count.
 pub(crate) const BYTES_MAX: u64 = i64::MAX.cast_unsigned();

@@ -8,9 +8,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{FEATURES, FORMAT_VERSION, Superblock, SuperblockError};
-use crate::area::SUPERBLOCK_BYTES;
 use crate::format::checksum::crc32c_skipping;
 use crate::format::uuid::Id;
+use crate::superblock::area::SUPERBLOCK_BYTES;
 
 const MAGIC: [u8; 8] = *b"WEFTSB\r\n";
 const CRC_AT: usize = 8;

@@ -6,7 +6,7 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use super::signatures::{Place, SIGNATURES};
-use crate::salvage::salvage;
+use crate::superblock::salvage::salvage;
 
 /// A signature of another program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

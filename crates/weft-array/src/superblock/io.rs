@@ -6,9 +6,9 @@ use weft_rt::{Buf, Frozen};
 use super::foreign::find_foreign_head;
 use super::label::{Label, erased, is_blank};
 use super::{Superblock, SuperblockError};
-use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::format::uuid::Id;
-use crate::salvage::salvage;
+use crate::superblock::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::superblock::salvage::salvage;
 
 const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
 /// Covers a whole small superblock in one read.

@@ -12,9 +12,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{FORMAT_VERSION, SuperblockError};
-use crate::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::format::checksum::crc32c_skipping;
 use crate::format::uuid::Id;
+use crate::superblock::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 
 const MAGIC: [u8; 8] = *b"WEFTMBR1";
 /// Instead of a label while a member is being erased.

@@ -7,8 +7,8 @@ use weft_layout::{Algorithm, Layout};
 use weft_stripe::Generation;
 
 use super::{Superblock, SuperblockError};
-use crate::area::Area;
 use crate::region_map::Regions;
+use crate::superblock::area::Area;
 
 fn impossible(error: &dyn std::error::Error) -> SuperblockError {
     SuperblockError::Impossible { what: error.to_string() }

@@ -2,7 +2,7 @@
 
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 
-use crate::area::{LABEL_BYTES, MAP_OFFSET};
+use crate::superblock::area::{LABEL_BYTES, MAP_OFFSET};
 use crate::superblock::{erase_label, read_superblock};
 
 const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };

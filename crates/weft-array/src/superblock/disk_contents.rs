@@ -11,9 +11,9 @@ use std::fmt;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
-use crate::area::LABEL_BYTES;
 use crate::format::length::to_len;
 use crate::format::uuid::Id;
+use crate::superblock::area::LABEL_BYTES;
 use crate::superblock::{Foreign, SuperblockError, find_foreign, is_erased, read_superblock};
 
 /// Bytes read at the start and at the end.
