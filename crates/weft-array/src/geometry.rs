@@ -1,6 +1,8 @@
 //! Address arithmetic: from array offsets to (stripe, unit, offset in the unit), and from these to
 //! (slot, disk offset). Codes work on each offset in the units separately.
 
+pub(crate) mod border;
+
 use std::ops::Range;
 
 use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};

@@ -60,7 +60,6 @@ mod error;
 mod events;
 pub mod examine;
 mod format;
-mod geometries;
 mod geometry;
 mod jobs;
 mod locks;

@@ -21,7 +21,7 @@ use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::length::to_len;
 use crate::format::uuid::Id;
-use crate::geometries::{Border, Geometries, geometry};
+use crate::geometry::border::{Border, Geometries, geometry};
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;

@@ -51,7 +51,7 @@ use weft_code::SlotNo;
 use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
-use crate::geometries::{Border, geometry};
+use crate::geometry::border::{Border, geometry};
 use crate::maintenance::JobKind;
 use crate::members::Spare;
 use crate::region_map::RegionNo;
