@@ -57,7 +57,7 @@
 //! would have saved it. A command is refused instead ([`Inner::await_removable`]). A member that the
 //! others can do without is excluded at once, so nothing waits for a hung disk that is not needed.
 //!
-//! [`may_take_effect`]: crate::assemble::may_take_effect
+//! [`may_take_effect`]: crate::members::assemble::may_take_effect
 
 use std::rc::Rc;
 
@@ -70,10 +70,10 @@ use crate::array::Inner;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::format::lane::Lane;
+use crate::members::slot::Slot;
+use crate::members::zeroing::zero_data;
 use crate::members::{Change, Committer, Refusal, Spare};
-use crate::slot::Slot;
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
-use crate::zeroing::zero_data;
 
 /// How long a command waits for earlier changes to take effect.
 const COMMAND_PATIENCE: Nanos = 5 * SECOND;

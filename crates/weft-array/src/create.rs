@@ -23,13 +23,13 @@ use weft_rt::Buf;
 
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
+use crate::members::zeroing::zero_data;
 use crate::region_map::{MapConfig, RegionMap};
 use crate::superblock::area::{AreaError, LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::superblock::{
     Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_label,
     write_superblock,
 };
-use crate::zeroing::zero_data;
 
 pub use plan::{CreatePlan, PlannedMember, PlannedRole, plan};
 

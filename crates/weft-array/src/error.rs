@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weft_disk::DiskError;
 
-use crate::assemble::AssembleError;
+use crate::members::assemble::AssembleError;
 use crate::region_map::MapError;
 use crate::superblock::SuperblockError;
 

@@ -50,7 +50,6 @@
 mod another_policy;
 mod array;
 mod as_volume;
-pub mod assemble;
 mod at_hand;
 mod budget;
 mod commit;
@@ -80,16 +79,13 @@ pub mod reshape;
 mod resolve;
 mod room;
 mod runs;
-mod slot;
 mod space;
 mod status;
 pub mod superblock;
 mod volume;
 mod write;
 mod zero;
-mod zeroing;
 
-pub use assemble::{AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect};
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use error::ArrayError;
 pub use events::{Event, Subscription};
@@ -102,6 +98,10 @@ pub use format::uuid::Id;
 pub use maintenance::experiment;
 pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
+};
+pub use members::assemble;
+pub use members::assemble::{
+    AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect,
 };
 pub use open::AssembleOptions;
 pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};

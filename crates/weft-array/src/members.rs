@@ -10,10 +10,13 @@
 //! counted ([`Changes`]), and operations that rely on it wait until it is in effect on disk
 //! (`commit.rs`).
 
+pub mod assemble;
 mod change;
 mod changes;
 mod round;
+pub(crate) mod slot;
 mod spares;
+pub(crate) mod zeroing;
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -24,7 +27,7 @@ use weft_rt::sync::Semaphore;
 
 use crate::format::lane::{Lane, LaneSet};
 use crate::format::uuid::Id;
-use crate::slot::{Slot, SlotEvent};
+use crate::members::slot::{Slot, SlotEvent};
 use crate::superblock::{Predecessor, SlotMeta, SlotState, SpareMeta, Superblock};
 pub(crate) use change::{Change, Committer, Removal};
 use changes::Changes;

@@ -1,7 +1,7 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::assemble`] decides that from the superblocks; where members are being rebuilt, the
+//! ([`crate::members::assemble`] decides that from the superblocks; where members are being rebuilt, the
 //! region map tells what they hold). Then absent members are excluded, durably. If the array was
 //! not stopped cleanly, it recovers (`recover.rs`) without them, and only then makes the new state
 //! durable: not clean, a new log epoch. A crash before that repeats the recovery.
@@ -15,7 +15,6 @@ use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 
 use crate::array::{Inner, WallClock};
-use crate::assemble::{Assembly, Found, decide};
 use crate::create::{map_config, prepare_member};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
@@ -25,11 +24,12 @@ use crate::geometry::border::{Border, Geometries, geometry};
 use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
+use crate::members::assemble::{Assembly, Found, decide};
+use crate::members::slot::{Slot, lanes_of};
 use crate::members::{Members, Spare};
 use crate::moving::Moving;
 use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
-use crate::slot::{Slot, lanes_of};
 use crate::space::Room;
 use crate::superblock::salvage::salvage;
 use crate::superblock::{

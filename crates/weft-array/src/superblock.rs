@@ -10,7 +10,7 @@
 //! it lists as active or rebuilding (a spare holds nothing that could be stale). A crash before
 //! that leaves the change on some members only; every change is made so that the array is right
 //! both with it and without it. Which sets of members may be started is decided in
-//! [`crate::assemble`].
+//! [`crate::members::assemble`].
 //!
 //! Versions: the format version increases when old programs must not touch any array of the new
 //! format. `features` names what a program must support to use this particular array. Unknown

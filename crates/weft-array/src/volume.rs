@@ -248,7 +248,7 @@ impl Array {
     #[must_use]
     pub fn slot_left_by(&self, own: &Superblock) -> Option<(SlotNo, bool)> {
         let superblock = self.0.members.superblock();
-        let slot = crate::assemble::may_return(&superblock, own)?;
+        let slot = crate::members::assemble::may_return(&superblock, own)?;
         Some((slot, superblock.was_absent(slot)))
     }
 

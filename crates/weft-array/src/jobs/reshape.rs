@@ -54,9 +54,9 @@ use crate::events::Event;
 use crate::geometry::border::{Border, geometry};
 use crate::maintenance::JobKind;
 use crate::members::Spare;
+use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
 use crate::reshape::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
-use crate::slot::Slot;
 use mover::{Mover, check_memory};
 
 impl Inner {

@@ -17,7 +17,7 @@ use weft_disk::Disk;
 
 use super::{Members, Spare};
 use crate::format::lane::Lane;
-use crate::slot::SlotEvent;
+use crate::members::slot::SlotEvent;
 use crate::superblock::{LeftMeta, Superblock};
 
 /// What writes superblocks while there are changes that are not in effect.

@@ -8,9 +8,9 @@ use weft_disk::Disk;
 use weft_rt::sync::Permit;
 
 use super::{Members, Spare};
-use crate::assemble::{majorities_meet, may_take_effect};
 use crate::format::uuid::Id;
-use crate::slot::lanes_of;
+use crate::members::assemble::{majorities_meet, may_take_effect};
+use crate::members::slot::lanes_of;
 use crate::superblock::{
     Predecessor, Role, SPARES_MAX, Superblock, SuperblockError, write_superblock,
 };

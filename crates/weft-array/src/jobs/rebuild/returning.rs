@@ -20,12 +20,12 @@ use weft_disk::Disk;
 
 use super::spares::Joining;
 use crate::array::Inner;
-use crate::assemble::may_return;
 use crate::error::ArrayError;
 use crate::events::Event;
 use crate::format::consistency::Consistency;
+use crate::members::assemble::may_return;
+use crate::members::slot::Slot;
 use crate::members::{Removal, Spare};
-use crate::slot::Slot;
 use crate::superblock::{LeftMeta, read_superblock};
 
 impl Inner {

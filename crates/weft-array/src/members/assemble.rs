@@ -78,7 +78,7 @@ use weft_disk::{Bytes, DiskInfo};
 
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
-use crate::slot::{Slot, SlotEvent, lanes_of};
+use crate::members::slot::{Slot, SlotEvent, lanes_of};
 use crate::superblock::{
     LeftMeta, Predecessor, Role, SlotState, SpareMeta, Superblock, SuperblockError,
 };
