@@ -11,19 +11,19 @@ use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
 
-use crate::budget::Budget;
 use crate::error::ArrayError;
-use crate::events::Events;
 use crate::geometry::Geometry;
 use crate::geometry::border::Geometries;
-use crate::locks::StripeLocks;
 use crate::log::Log;
 use crate::maintenance::Jobs;
 use crate::members::Members;
-use crate::moving::Moving;
-use crate::pending::PendingWrites;
 use crate::region_map::{MapStore, MapStoreError, RegionMap, RegionNo, StoreFuture, WriteGuard};
-use crate::space::Room;
+use crate::state::budget::Budget;
+use crate::state::events::Events;
+use crate::state::moving_range::Moving;
+use crate::state::pending_writes::PendingWrites;
+use crate::state::space_waits::Room;
+use crate::state::stripe_locks::StripeLocks;
 
 /// Memory for the buffers of stripe operations in progress (writes, reconstructions, jobs); further
 /// operations wait.

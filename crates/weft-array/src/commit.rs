@@ -68,11 +68,11 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::members::slot::Slot;
 use crate::members::zeroing::zero_data;
 use crate::members::{Change, Committer, Refusal, Spare};
+use crate::state::events::Event;
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
 
 /// How long a command waits for earlier changes to take effect.

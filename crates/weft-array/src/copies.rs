@@ -11,8 +11,8 @@ use std::rc::Rc;
 use weft_disk::Disk;
 
 use crate::array::Inner;
-use crate::events::Event;
 use crate::format::uuid::Id;
+use crate::state::events::Event;
 use crate::superblock::{SuperblockError, read_copies, write_label};
 
 /// What is wrong with the metadata of one disk.

@@ -21,16 +21,16 @@ use crate::format::consistency::Consistency;
 use crate::format::length::to_len;
 use crate::format::uuid::Id;
 use crate::geometry::border::{Border, Geometries, geometry};
-use crate::locks::StripeLocks;
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
 use crate::members::assemble::{Assembly, Found, decide};
 use crate::members::slot::{Slot, lanes_of};
 use crate::members::{Members, Spare};
-use crate::moving::Moving;
-use crate::pending::PendingWrites;
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
-use crate::space::Room;
+use crate::state::moving_range::Moving;
+use crate::state::pending_writes::PendingWrites;
+use crate::state::space_waits::Room;
+use crate::state::stripe_locks::StripeLocks;
 use crate::superblock::salvage::salvage;
 use crate::superblock::{
     Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
@@ -224,7 +224,7 @@ async fn open(
         room: Room::new(SLOTS_MAX),
         budget: Inner::new_budget(),
         write_budget: Inner::new_write_budget(),
-        events: crate::events::Events::default(),
+        events: crate::state::events::Events::default(),
         jobs,
         load_aware_reconstruction: Cell::new(true),
         read_only: Cell::new(true),

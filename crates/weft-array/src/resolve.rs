@@ -15,11 +15,11 @@ use weft_stripe::{Unreadable, gather};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::format::length::to_len;
 use crate::geometry::Geometry;
 use crate::region_map::RegionNo;
+use crate::state::events::Event;
 
 /// A unit that belongs on a replacement.
 pub(crate) struct Target {

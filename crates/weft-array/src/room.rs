@@ -35,7 +35,7 @@ use weft_rt::{Frozen, Nanos, SECOND};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
+use crate::state::events::Event;
 
 /// Interval between retries of a write that waits for space.
 const WRITE_PERIOD: Nanos = 2 * SECOND;

@@ -9,11 +9,11 @@ use weft_rt::{Buf, Frozen, Nanos};
 use crate::array::Inner;
 use crate::commit::Trust;
 use crate::error::ArrayError;
-use crate::events::{Event, Subscription};
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::reshape::{ReshapeOptions, ReshapePlan};
+use crate::state::events::{Event, Subscription};
 use crate::status::Status;
 use crate::superblock::{ScrubMode, SlotState, Superblock};
 

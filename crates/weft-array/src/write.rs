@@ -67,7 +67,7 @@ use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;
 use crate::log::{Log, LoggedWrite, Unflushed};
-use crate::pending::Pending;
+use crate::state::pending_writes::Pending;
 
 /// How far a write got.
 #[derive(Debug, Clone, Copy)]

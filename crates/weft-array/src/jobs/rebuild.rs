@@ -48,12 +48,12 @@ use weft_stripe::{Generation, StripeId};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::maintenance::JobKind;
 use crate::maintenance::experiment::{Admission, Executor, Pace};
 use crate::maintenance::throttle::WithinBounds;
+use crate::state::events::Event;
 use disk_oriented::DiskOriented;
 use order::{Order, Pick};
 use work::{Taken, Work};

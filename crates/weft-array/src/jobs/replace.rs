@@ -38,9 +38,9 @@ use weft_rt::Frozen;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::members::Spare;
+use crate::state::events::Event;
 use crate::superblock::SlotState;
 use weft_stripe::StripeId;
 

@@ -50,13 +50,13 @@ use weft_code::SlotNo;
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::geometry::border::{Border, geometry};
 use crate::maintenance::JobKind;
 use crate::members::Spare;
 use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
 use crate::reshape::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
+use crate::state::events::Event;
 use mover::{Mover, check_memory};
 
 impl Inner {

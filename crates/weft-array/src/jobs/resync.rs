@@ -10,10 +10,10 @@ use weft_stripe::{Access, StripeId, check};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::Window;
 use crate::region_map::RegionNo;
+use crate::state::events::Event;
 
 impl Inner {
     /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.

@@ -24,11 +24,11 @@ use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::maintenance::throttle::Window;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
 use crate::members::Change;
 use crate::region_map::RegionNo;
+use crate::state::events::Event;
 use crate::superblock::{LastScrub, ScrubMode, ScrubProgress};
 
 /// Interval at which the scrub's position is made durable.

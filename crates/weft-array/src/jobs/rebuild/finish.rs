@@ -9,11 +9,11 @@ use weft_rt::{Nanos, SECOND, Task};
 
 use super::order;
 use crate::array::Inner;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::maintenance::{HotZone, RebuildStatus};
 use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
+use crate::state::events::Event;
 use crate::superblock::LastRebuild;
 
 /// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the

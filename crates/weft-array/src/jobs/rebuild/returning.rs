@@ -21,11 +21,11 @@ use weft_disk::Disk;
 use super::spares::Joining;
 use crate::array::Inner;
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::format::consistency::Consistency;
 use crate::members::assemble::may_return;
 use crate::members::slot::Slot;
 use crate::members::{Removal, Spare};
+use crate::state::events::Event;
 use crate::superblock::{LeftMeta, read_superblock};
 
 impl Inner {

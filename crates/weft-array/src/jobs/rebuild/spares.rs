@@ -7,9 +7,9 @@
 
 use crate::array::Inner;
 use crate::commit::Trust;
-use crate::events::Event;
 use crate::format::lane::Lane;
 use crate::members::Spare;
+use crate::state::events::Event;
 use crate::superblock::SlotState;
 use weft_code::SlotNo;
 

@@ -13,12 +13,12 @@ use weft_rt::Nanos;
 
 use crate::array::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
-use crate::events::Event;
 use crate::geometry::border::Border;
 use crate::geometry::{Geometry, lcm};
 use crate::maintenance::throttle::{self, Admission, Pace, WithinBounds};
 use crate::region_map::RegionNo;
 use crate::reshape::window;
+use crate::state::events::Event;
 use crate::superblock::SlotState;
 use aggregate::Step;
 
