@@ -14,7 +14,7 @@ use weft_disk::{
 };
 use weft_rt::{Buf, Frozen};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;

@@ -17,7 +17,7 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 use weft_stripe::Stripe;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 
 impl Inner {
     /// The units at hand that save reads of disks, if `wanted` must be reconstructed: their contents

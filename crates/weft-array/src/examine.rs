@@ -8,10 +8,10 @@ use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use crate::create::map_config;
+use crate::engine::status::MemberState;
 use crate::format::lane::Lane;
 use crate::format::uuid::Id;
 use crate::region_map::RegionMap;
-use crate::status::MemberState;
 use crate::superblock::{
     Foreign, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,
 };

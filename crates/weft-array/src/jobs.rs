@@ -21,7 +21,7 @@ use futures_util::future::select;
 use weft_rt::sync::Permit;
 use weft_rt::{Nanos, SECOND};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::geometry::Geometry;
 use crate::maintenance::{JobStatus, Meter, Progress};

@@ -48,12 +48,10 @@
 #![forbid(unsafe_code)]
 
 mod another_policy;
-mod array;
 mod as_volume;
 mod at_hand;
-mod commit;
-mod copies;
 pub mod create;
+mod engine;
 mod error;
 pub mod examine;
 mod format;
@@ -61,7 +59,6 @@ mod geometry;
 mod jobs;
 mod log;
 mod logging;
-mod losses;
 mod maintenance;
 mod members;
 mod mirror_copies;
@@ -71,17 +68,15 @@ mod recover;
 pub mod region_map;
 mod remove;
 pub mod reshape;
-mod resolve;
 mod room;
-mod runs;
 mod state;
-mod status;
 pub mod superblock;
 mod volume;
 mod write;
 mod zero;
 
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
+pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use error::ArrayError;
 pub use examine::{MemberReport, examine};
 pub use format::consistency::Consistency;
@@ -99,7 +94,6 @@ pub use members::assemble::{
 };
 pub use open::AssembleOptions;
 pub use state::events::{Event, Subscription};
-pub use status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use superblock::area;
 pub use superblock::area::Area;
 pub use superblock::disk_contents::{Contents, contents};

@@ -6,7 +6,7 @@ use weft_code::SlotNo;
 use weft_disk::{Disk, WriteOpts};
 use weft_rt::{Frozen, Rt};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::log::{Log, LogHost};
 

@@ -14,8 +14,8 @@ use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 
-use crate::array::{Inner, WallClock};
 use crate::create::{map_config, prepare_member};
+use crate::engine::{Inner, WallClock};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::length::to_len;

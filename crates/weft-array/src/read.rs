@@ -20,7 +20,7 @@ use weft_rt::Buf;
 use weft_rt::sync::oneshot;
 use weft_stripe::{Access, Busy, Gathered, Owner, Units, gather};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};

@@ -63,7 +63,7 @@ use std::collections::BTreeMap;
 use weft_code::UnitSet;
 use weft_stripe::{Access, LoggedParity, Owner, Replay, StripeId};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId};

@@ -25,7 +25,7 @@ use weft_code::CodeSpec;
 use weft_layout::window::{Direction, Window};
 use weft_layout::{Algorithm, Placement};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::region_map;

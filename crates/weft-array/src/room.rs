@@ -33,7 +33,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Frozen, Nanos, SECOND};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::state::events::Event;
 

@@ -6,15 +6,15 @@ use weft_code::{Margin, SlotNo};
 use weft_disk::{Disk, Extent};
 use weft_rt::{Buf, Frozen, Nanos};
 
-use crate::array::Inner;
-use crate::commit::Trust;
+use crate::engine::Inner;
+use crate::engine::membership::Trust;
+use crate::engine::status::Status;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::reshape::{ReshapeOptions, ReshapePlan};
 use crate::state::events::{Event, Subscription};
-use crate::status::Status;
 use crate::superblock::{ScrubMode, SlotState, Superblock};
 
 /// A running array: one volume over its members. Clones are handles of the same array.

@@ -62,7 +62,7 @@ use weft_stripe::{
 };
 use weft_stripe::{Stored, Updated, store, update};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;

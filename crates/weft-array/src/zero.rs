@@ -15,12 +15,12 @@ use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
 use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record, StripeId};
 
-use crate::array::Inner;
+use crate::engine::Inner;
+use crate::engine::runs::{Bit, grouped, span};
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Geometry;
 use crate::region_map::{MapStoreError, RegionNo};
-use crate::runs::{Bit, grouped, span};
 
 /// Stripes zeroed concurrently.
 const STRIPES_AT_ONCE: u64 = 32;

@@ -46,7 +46,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_rt::{Nanos, Task};
 use weft_stripe::{Generation, StripeId};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::RebuildPolicy;

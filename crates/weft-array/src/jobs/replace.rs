@@ -36,7 +36,7 @@ use weft_code::SlotNo;
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::members::Spare;

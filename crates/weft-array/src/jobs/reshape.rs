@@ -48,7 +48,7 @@ mod mover;
 
 use weft_code::SlotNo;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::geometry::border::{Border, geometry};
 use crate::maintenance::JobKind;

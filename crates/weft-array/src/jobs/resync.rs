@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_code::UnitSet;
 use weft_stripe::{Access, StripeId, check};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::Window;

@@ -22,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_rt::{Nanos, SECOND};
 use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::maintenance::throttle::Window;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};

@@ -15,7 +15,7 @@ use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::StripeId;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
 use crate::superblock::area::Area;

@@ -20,7 +20,7 @@ use weft_code::{Plan, UnitSet};
 use weft_rt::Buf;
 use weft_stripe::{Access, Owner, Stripe, StripeId, Units, compute};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPace;
 use crate::maintenance::By;

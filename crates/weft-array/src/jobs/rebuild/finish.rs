@@ -8,7 +8,7 @@ use weft_code::SlotNo;
 use weft_rt::{Nanos, SECOND, Task};
 
 use super::order;
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::format::lane::Lane;
 use crate::maintenance::{HotZone, RebuildStatus};
 use crate::members::slot::Slot;

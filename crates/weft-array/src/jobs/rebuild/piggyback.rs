@@ -17,14 +17,14 @@ use weft_rt::sync::Sender;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Segment, StripeId, Units};
 
-use crate::array::Inner;
+use crate::engine::Inner;
+use crate::engine::resolve::Target;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::format::rebuild_policy::Piggyback;
 use crate::geometry::{Address, Geometry};
 use crate::maintenance::By;
 use crate::read::{ReadAnswer, StripePieces};
-use crate::resolve::Target;
 use crate::superblock::SlotState;
 use crate::write::Written;
 

@@ -19,7 +19,7 @@ use weft_code::SlotNo;
 use weft_disk::Disk;
 
 use super::spares::Joining;
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::members::assemble::may_return;

@@ -5,8 +5,8 @@
 //! by a crash resumes from the map. Regions that were never written need no rebuild; what is first
 //! written from now on goes to the replacement directly.
 
-use crate::array::Inner;
-use crate::commit::Trust;
+use crate::engine::Inner;
+use crate::engine::membership::Trust;
 use crate::format::lane::Lane;
 use crate::members::Spare;
 use crate::state::events::Event;

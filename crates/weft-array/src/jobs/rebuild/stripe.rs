@@ -19,13 +19,13 @@ use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::{Access, Stripe, StripeId, Units};
 
-use crate::array::Inner;
+use crate::engine::Inner;
+use crate::engine::resolve::Target;
 use crate::error::ArrayError;
 use crate::format::lane::LaneSet;
 use crate::format::length::to_len;
 use crate::maintenance::By;
 use crate::maintenance::experiment::{Rebuilder, Requests};
-use crate::resolve::Target;
 
 impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The

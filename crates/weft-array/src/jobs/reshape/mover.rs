@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_layout::window::{Direction, Window};
 use weft_rt::Nanos;
 
-use crate::array::{Inner, OPERATION_BYTES_MAX};
+use crate::engine::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
 use crate::geometry::border::Border;
 use crate::geometry::{Geometry, lcm};

@@ -26,11 +26,11 @@ use weft_rt::Buf;
 use weft_stripe::{Access, Busy, InFlight, Place};
 
 use super::{Mover, NO_MEMORY};
-use crate::array::{Inner, OPERATION_BYTES_MAX};
+use crate::engine::runs::{Bit, grouped, span};
+use crate::engine::{Inner, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
-use crate::runs::{Bit, grouped, span};
 
 /// Longest request.
 const REQUEST_BYTES: u64 = 1 << 20;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use weft_disk::Disk;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::format::uuid::Id;
 use crate::state::events::Event;
 use crate::superblock::{SuperblockError, read_copies, write_label};

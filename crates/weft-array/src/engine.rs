@@ -1,5 +1,12 @@
 //! The array: its parts, and the operations that they share.
 
+pub(crate) mod label_repair;
+pub(crate) mod losses;
+pub(crate) mod membership;
+pub(crate) mod resolve;
+pub(crate) mod runs;
+pub(crate) mod status;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use weft_code::SlotNo;
 use weft_layout::Algorithm;
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::format::consistency::Consistency;
 use crate::format::enum_names::named;
 use crate::maintenance::{Bounds, JobStatus, RebuildStatus, ScrubReport};

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
-use crate::array::Inner;
+use crate::engine::Inner;
+use crate::engine::status::ByteRange;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
-use crate::status::ByteRange;
 use crate::superblock::SlotState;
 use weft_stripe::StripeId;
 

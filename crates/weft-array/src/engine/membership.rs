@@ -66,7 +66,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Disk, DiskError, DiskErrorKind};
 use weft_rt::{Nanos, SECOND};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::members::slot::Slot;

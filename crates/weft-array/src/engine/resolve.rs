@@ -13,7 +13,7 @@ use weft_rt::Frozen;
 use weft_stripe::{Access, Gathered, Met, Owner, Payload, Place, Stripe, StripeId, Units};
 use weft_stripe::{Unreadable, gather};
 
-use crate::array::Inner;
+use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::format::length::to_len;
