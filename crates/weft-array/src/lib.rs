@@ -64,7 +64,7 @@ mod members;
 mod mirror_copies;
 mod open;
 mod read;
-mod recover;
+mod recovery;
 pub mod region_map;
 mod remove;
 pub mod reshape;
