@@ -24,8 +24,8 @@ use weft_rt::{Nanos, SECOND};
 use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::geometry::Geometry;
+use crate::io::full_member::JOB_PERIOD;
 use crate::maintenance::{JobStatus, Meter, Progress};
-use crate::room::JOB_PERIOD;
 
 /// A region's dirty mark is cleared one to two periods after its last write.
 const CLEAN_PERIOD: Nanos = 3 * SECOND;

@@ -49,31 +49,26 @@
 
 mod another_policy;
 mod as_volume;
-mod at_hand;
 pub mod create;
 mod engine;
 mod error;
 pub mod examine;
 mod format;
 mod geometry;
+mod io;
 mod jobs;
 mod log;
-mod logging;
 mod maintenance;
 mod members;
 mod mirror_copies;
 mod open;
-mod read;
 mod recovery;
 pub mod region_map;
 mod remove;
 pub mod reshape;
-mod room;
 mod state;
 pub mod superblock;
 mod volume;
-mod write;
-mod zero;
 
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};

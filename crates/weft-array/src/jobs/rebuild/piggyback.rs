@@ -23,10 +23,10 @@ use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::format::rebuild_policy::Piggyback;
 use crate::geometry::{Address, Geometry};
+use crate::io::read::{ReadAnswer, StripePieces};
+use crate::io::write::Written;
 use crate::maintenance::By;
-use crate::read::{ReadAnswer, StripePieces};
 use crate::superblock::SlotState;
-use crate::write::Written;
 
 impl Inner {
     /// Whether users' accesses matter to a rebuild: the only check on the healthy path.
