@@ -58,7 +58,7 @@ pub struct CreateOptions {
     /// Bytes of the log on each member (policy `ppl`).
     pub log_bytes: Option<u64>,
     /// Bytes that stay free before the data of each member, for later reshapes
-    /// ([`crate::reshape`]); rounded up to whole MiB.
+    /// ([`crate::jobs::reshape::plan`]); rounded up to whole MiB.
     pub head_room_bytes: Option<u64>,
     /// Number of spares: the last disks.
     pub spares: usize,

@@ -65,7 +65,6 @@ mod open;
 mod recovery;
 pub mod region_map;
 mod remove;
-pub mod reshape;
 mod state;
 pub mod superblock;
 mod volume;
@@ -79,6 +78,7 @@ pub use format::lane;
 pub use format::rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub use format::uuid;
 pub use format::uuid::Id;
+pub use jobs::reshape::plan as reshape;
 pub use maintenance::experiment;
 pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,

@@ -11,9 +11,9 @@ use crate::engine::membership::Trust;
 use crate::engine::status::Status;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPolicy;
+use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan};
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
-use crate::reshape::{ReshapeOptions, ReshapePlan};
 use crate::state::events::{Event, Subscription};
 use crate::superblock::{ScrubMode, SlotState, Superblock};
 

@@ -45,17 +45,18 @@
 //! written to all members.
 
 mod mover;
+pub mod plan;
 
 use weft_code::SlotNo;
 
 use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::geometry::border::{Border, geometry};
+use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
 use crate::maintenance::JobKind;
 use crate::members::Spare;
 use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
-use crate::reshape::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
 use crate::state::events::Event;
 use mover::{Mover, check_memory};
 
