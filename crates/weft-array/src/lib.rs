@@ -48,7 +48,7 @@
 #![forbid(unsafe_code)]
 
 mod another_policy;
-mod as_volume;
+mod api;
 pub mod create;
 mod engine;
 mod error;
@@ -60,15 +60,14 @@ mod jobs;
 mod log;
 mod maintenance;
 mod members;
-mod mirror_copies;
 mod open;
 mod recovery;
 pub mod region_map;
 mod remove;
 mod state;
 pub mod superblock;
-mod volume;
 
+pub use api::array::Array;
 pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use error::ArrayError;
@@ -94,4 +93,3 @@ pub use superblock::area::Area;
 pub use superblock::disk_contents::{Contents, contents};
 pub use superblock::wipe::wipe;
 pub use superblock::{LastRebuild, LastScrub, ScrubMode, Superblock, SuperblockError};
-pub use volume::Array;

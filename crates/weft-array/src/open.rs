@@ -14,6 +14,7 @@ use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 
+use crate::api::array::Array;
 use crate::create::{map_config, prepare_member};
 use crate::engine::{Inner, WallClock};
 use crate::error::ArrayError;
@@ -36,7 +37,6 @@ use crate::superblock::{
     Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
     write_label, write_superblock,
 };
-use crate::volume::Array;
 
 /// Options of [`Array::assemble`].
 #[derive(Debug, Clone, Copy, Default)]

@@ -6,11 +6,11 @@
 
 use weft_code::SlotNo;
 
+use crate::api::array::Array;
 use crate::error::ArrayError;
 use crate::format::uuid::Id;
 use crate::superblock::SlotState;
 use crate::superblock::wipe::wipe;
-use crate::volume::Array;
 
 impl Array {
     /// The identity of the array, and of every disk that it uses: members, replacements, spares.

@@ -14,11 +14,11 @@ use weft_disk::{
 };
 use weft_rt::{Buf, Frozen};
 
+use crate::api::array::Array;
 use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;
-use crate::volume::Array;
 
 impl From<ArrayError> for VolumeError {
     fn from(error: ArrayError) -> Self {

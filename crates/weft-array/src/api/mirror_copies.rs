@@ -7,8 +7,8 @@ use weft_code::SlotNo;
 use weft_disk::Class;
 use weft_rt::Buf;
 
+use crate::api::array::Array;
 use crate::geometry::Piece;
-use crate::volume::Array;
 
 impl Array {
     /// The slots whose members may have a copy of a mirror.
