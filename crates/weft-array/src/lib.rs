@@ -47,37 +47,36 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod another_policy;
 mod api;
-pub mod create;
 mod engine;
 mod error;
-pub mod examine;
 mod format;
 mod geometry;
 mod io;
 mod jobs;
+mod lifecycle;
 mod log;
 mod maintenance;
 mod members;
-mod open;
 mod recovery;
 pub mod region_map;
-mod remove;
 mod state;
 pub mod superblock;
 
 pub use api::array::Array;
-pub use create::{CreateError, CreateOptions, CreatePlan, create};
 pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use error::ArrayError;
-pub use examine::{MemberReport, examine};
 pub use format::consistency::Consistency;
 pub use format::lane;
 pub use format::rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub use format::uuid;
 pub use format::uuid::Id;
 pub use jobs::reshape::plan as reshape;
+pub use lifecycle::create;
+pub use lifecycle::create::{CreateError, CreateOptions, CreatePlan, create};
+pub use lifecycle::examine;
+pub use lifecycle::examine::{MemberReport, examine};
+pub use lifecycle::start_stop::AssembleOptions;
 pub use maintenance::experiment;
 pub use maintenance::{
     Bounds, HotZone, JobKind, JobStatus, Mismatch, RebuildCounts, RebuildStatus, ScrubReport,
@@ -86,7 +85,6 @@ pub use members::assemble;
 pub use members::assemble::{
     AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect,
 };
-pub use open::AssembleOptions;
 pub use state::events::{Event, Subscription};
 pub use superblock::area;
 pub use superblock::area::Area;

@@ -15,13 +15,13 @@ use weft_disk::{Bytes, Disk};
 use weft_rt::{Buf, Frozen, Rt};
 
 use crate::api::array::Array;
-use crate::create::{map_config, prepare_member};
 use crate::engine::{Inner, WallClock};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::length::to_len;
 use crate::format::uuid::Id;
 use crate::geometry::border::{Border, Geometries, geometry};
+use crate::lifecycle::create::{map_config, prepare_member};
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
 use crate::members::assemble::{Assembly, Found, decide};
