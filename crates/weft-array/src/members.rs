@@ -8,7 +8,7 @@
 //!
 //! In memory, every change is made at once: the next request avoids a failed member. The change is
 //! counted ([`Changes`]), and operations that rely on it wait until it is in effect on disk
-//! (`commit.rs`).
+//! (`engine/membership.rs`).
 
 pub mod assemble;
 mod change;

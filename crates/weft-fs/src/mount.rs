@@ -276,7 +276,7 @@ impl Fs {
             }
             parts.insert(*number, part);
         }
-        let array = copies::assemble(rt, slices, &options).await?;
+        let array = metadata_copies::assemble(rt, slices, &options).await?;
         // After a crash it makes copies alike, the first of them being right. What has a checksum of its
         // own is looked for on all of them before.
         array.set_paused(true);

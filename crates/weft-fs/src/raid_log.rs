@@ -47,7 +47,6 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::{crc32c, has_crc32c_at};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Time};
-use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftrlog";
 /// The most blocks of which the contents go to the log, so that the disks need no flush.

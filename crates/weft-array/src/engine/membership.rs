@@ -36,7 +36,7 @@
 //! independently of the requests that made them. Each round writes the current superblock to all
 //! remaining members. A member that fails to take it is excluded, which is one more change. A round
 //! completes its changes when every member that the superblock lists has it, and assembly needs no
-//! majority of the members before it (`assemble.rs`, joint majorities). Otherwise another round
+//! majority of the members before it (`members/assemble.rs`, joint majorities). Otherwise another round
 //! follows. The task waits for disks only, never for a request, a lock or a page of the region map,
 //! any of which may be waiting for it.
 //!

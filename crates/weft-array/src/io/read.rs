@@ -5,7 +5,7 @@
 //! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
 //! (redirection). Only pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by
 //! stripe; pieces that the request reads anyway serve as sources too, and so does what a cache above
-//! the array knows (`at_hand.rs`).
+//! the array knows (`io/cached_units.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
 //! except where copies can differ: where the region was dirty at a crash, or a write is in

@@ -41,13 +41,13 @@
 //! which spares the next record what it would have to subtract (`log.rs`).
 //!
 //! *What a crash leaves.* Before step 4: the old stripe. During it: some units old and some new.
-//! Replaying the log (`recover.rs`) and resyncing the dirty region then make parity match the data
+//! Replaying the log (`recovery.rs`) and resyncing the dirty region then make parity match the data
 //! again, without changing a byte that was not being written.
 //!
 //! A member that fails a write holds old data, and must not come back as if it held the new. So its
 //! exclusion is made durable (in the superblocks) *before* the request is acknowledged; every other
-//! write that left the member out waits for the same (`commit.rs`). A write that finds no space
-//! waits, too (`room.rs`).
+//! write that left the member out waits for the same (`engine/membership.rs`). A write that finds no space
+//! waits, too (`io/full_member.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   for each stretch of new stripes (`mover/aggregate.rs`):
-//!     writes to it wait        from here on (`moving.rs`); those in progress end
+//!     writes to it wait        from here on (`state/moving_range.rs`); those in progress end
 //!     move                     read from the old stripes, write the whole new ones
 //!   flush
 //!   checkpoint                 the superblock says that the window has moved; in effect
@@ -37,7 +37,7 @@
 //! other, in the other direction.
 //!
 //! *The end.* Members of slots that the new geometry does not use become spares, one superblock
-//! after the other: at every moment most of the members that were active remain so (`assemble.rs`).
+//! after the other: at every moment most of the members that were active remain so (`members/assemble.rs`).
 //!
 //! *A member that fails meanwhile.* The reshape goes on without it. When there is a spare the
 //! reshape waits at its next checkpoint, until the member is rebuilt: the border stands still, and

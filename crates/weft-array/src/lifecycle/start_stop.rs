@@ -3,7 +3,7 @@
 //! Assembly changes nothing on disk until it is certain that the array may be started
 //! ([`crate::members::assemble`] decides that from the superblocks; where members are being rebuilt, the
 //! region map tells what they hold). Then absent members are excluded, durably. If the array was
-//! not stopped cleanly, it recovers (`recover.rs`) without them, and only then makes the new state
+//! not stopped cleanly, it recovers (`recovery.rs`) without them, and only then makes the new state
 //! durable: not clean, a new log epoch. A crash before that repeats the recovery.
 
 use std::cell::{Cell, RefCell};
@@ -329,7 +329,7 @@ impl Inner {
     }
 
     /// Makes the newest superblock that of this run before anything else relies on it: see the head
-    /// of `assemble.rs`.
+    /// of `members/assemble.rs`.
     async fn affirm(&self, disks: &[Rc<dyn Disk>], assembly: &Assembly) -> Result<(), ArrayError> {
         let turn = self.members.turn_to_commit().await;
         let (superblock, mut holders, failed) =

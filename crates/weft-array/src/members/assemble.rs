@@ -65,7 +65,7 @@
 //!
 //! *What is found must hold all data.* A member that is being rebuilt counts with the regions that
 //! it has, as it does while the array runs: an array that could continue can be assembled again.
-//! Which these are, the region map tells (`open.rs`).
+//! Which these are, the region map tells (`lifecycle/start_stop.rs`).
 //!
 //! With `force_degraded` the user takes responsibility for the majority. If data is lost, what
 //! remains of the array can then only be read.

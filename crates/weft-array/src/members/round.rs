@@ -1,4 +1,4 @@
-//! Writing a superblock to all members: one round of a commit (`commit.rs`).
+//! Writing a superblock to all members: one round of a commit (`engine/membership.rs`).
 
 use std::rc::Rc;
 
@@ -116,7 +116,7 @@ impl Members {
     /// After a round that did not take effect and whose swap was undone: a member that the
     /// superblock of that round did not list gets it now, before the next one, which lists it
     /// again. Otherwise a power cut could leave it two superblocks behind, and assembly would take
-    /// it for one that was set back (`assemble.rs`). It must not get it earlier: it would know of a
+    /// it for one that was set back (`members/assemble.rs`). It must not get it earlier: it would know of a
     /// change that listed members may have missed.
     async fn catch_up(&self, next: &Superblock) -> Vec<Refusal> {
         let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };

@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_drawing_shows_what_the_function_does() {
-        let page = include_str!("../../../docs/architecture.md");
+        let page = include_str!("../../../../docs/architecture.md");
         let (_, rest) = page.split_once("stateDiagram-v2\n").expect("there is a drawing");
         let (drawn, _) = rest.split_once("```").expect("the drawing has an end");
         assert_eq!(drawn, drawing(), "docs/architecture.md should have:\n{}", drawing());
