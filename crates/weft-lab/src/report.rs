@@ -18,7 +18,7 @@ use crate::figure::{Figure, Panel, Point, TraceUsed};
 pub use png::png;
 pub use svg::svg;
 
-const STYLE: &str = include_str!("style.css");
+const STYLE: &str = include_str!("report/style.css");
 
 /// The page.
 #[must_use]
