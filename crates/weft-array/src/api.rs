@@ -1,4 +1,4 @@
-//! The public face of an array: [`Array`](array::Array), and the same as a [`weft_disk::Volume`].
+//! The public face of an array, as an [`Array`](array::Array) and as a [`weft_disk::Volume`].
 
 pub(crate) mod array;
 pub(crate) mod mirror_copies;

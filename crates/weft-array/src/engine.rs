@@ -1,4 +1,4 @@
-//! The array: its parts, and the operations that they share.
+//! The array: its parts, how a change of its members takes effect, and what a stripe is now.
 
 pub(crate) mod label_repair;
 pub(crate) mod losses;

@@ -1,12 +1,10 @@
 //! weftfs: a file system over separate disks that chooses the redundancy of each file.
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
-//! opens with the theory of its part. The order is: what is on disk (`label`, `record`, `inode`,
-//! `meta`, `log`) ← the disks, their failures, their space and what is at hand of them (`path`,
-//! `member`, `at_hand`, `pool`, `diagnose`, `laid`, `place`) ← tokens (`tokens`, `nodes`) ← the
-//! mounted file system (`mounted`) ← what it does (`plan`, `afresh`, `relocate`, `flush`, `file`, `cut`,
-//! `allocate`, `names`, `attributes`, `acl`, `xattrs`, `recover`, `anew`, `moving`, `rebuild`, `balance`, `fsck`, `scrub`) ←
-//! creating and mounting (`open`) ← disks that come and go (`disks`) ← long work (`jobs`, `keeper`, `cancel`).
+//! opens with the theory of its part. The rooms, from the bottom to the top, each of which uses
+//! those before it: what is on disk (`format`, `raid_log`, `meta`) ← the disks (`disks`) ← what nodes
+//! may keep in memory (`tokens`) ← the mounted file system (`state`) ← from memory to the disks (`write`)
+//! ← what users ask of files (`files`) ← mounting (`mount`) ← long work (`jobs`).
 //!
 //! ```
 //! use std::rc::Rc;

@@ -1,6 +1,7 @@
 //! What must hold for the source tree as a whole: nothing of one person's machine in it, `unsafe`
 //! only where it is allowed, and dependencies only of the licences and sources in `deny.toml`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -266,4 +267,63 @@ fn every_decision_is_numbered_and_linked() {
         let headings: Vec<&str> = text.lines().filter(|line| line.starts_with("## ")).collect();
         assert_eq!(headings, ["## Context", "## Decision", "## Consequences"], "{name}");
     }
+}
+
+/// The first sentence of a file's head, on one line, with links as their texts.
+fn idea(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    let head = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
+    let paragraph = head.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let end = paragraph.find(". ").map_or(paragraph.len(), |at| at + 1);
+    let mut sentence = paragraph[..end].to_owned();
+    while let Some(start) = sentence.find("[`") {
+        let end = start + sentence[start..].find("`]").expect("a link ends") + 2;
+        let target = match sentence[end..].starts_with('(') {
+            true => end + sentence[end..].find(')').expect("a target ends") + 1,
+            false => end,
+        };
+        let name = sentence[start + 1..end - 1].to_owned();
+        sentence.replace_range(start..target, &name);
+    }
+    sentence
+}
+
+/// All folders below `folder`.
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("read a source folder");
+    let paths = entries.map(|entry| entry.expect("read a source folder").path());
+    paths.filter(|path| path.is_dir()).flat_map(|dir| [folders(&dir), vec![dir]].concat()).collect()
+}
+
+#[test]
+fn the_architecture_page_shows_every_room() {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("read the page");
+    let (_, section) = page.split_once("\n## Rooms\n").expect("the page has the section");
+    let section = section.split("\n## ").next().expect("a section");
+    let shown: BTreeSet<&str> = section.lines().filter(|line| line.starts_with("| weft")).collect();
+    let mut rooms = BTreeSet::new();
+    for entry in fs::read_dir(root().join("crates")).expect("read crates/") {
+        let dir = entry.expect("read crates/").path();
+        let name = dir.file_name().and_then(|name| name.to_str()).expect("ASCII");
+        for folder in folders(&dir.join("src")) {
+            let room = folder.strip_prefix(dir.join("src")).expect("a folder of this crate");
+            let idea = idea(&folder.with_extension("rs"));
+            rooms.insert(format!("| {name} | `{}` | {idea} |", room.display()));
+        }
+    }
+    assert!(rooms.len() > 50, "only {} rooms were seen", rooms.len());
+    let shown: BTreeSet<String> = shown.into_iter().map(str::to_owned).collect();
+    let missing: Vec<_> = rooms.difference(&shown).collect();
+    let outdated: Vec<_> = shown.difference(&rooms).collect();
+    assert!(missing.is_empty() && outdated.is_empty(), "add {missing:#?}\nremove {outdated:#?}");
+}
+
+#[test]
+fn modules_have_one_style() {
+    let odd: Vec<_> = tracked_files()
+        .into_iter()
+        .filter(|file| file.ends_with("mod.rs") && !file.iter().any(|part| part == "tests"))
+        .filter(|file| file.iter().any(|part| part == "src"))
+        .collect();
+    assert!(odd.is_empty(), "name these foo.rs beside foo/, not foo/mod.rs: {odd:#?}");
 }

@@ -1,4 +1,4 @@
-//! Moving addresses from one geometry to the other, window by window: see the head of `jobs/reshape/plan.rs`.
+//! Moving addresses from one geometry to the other, window by window, as `jobs/reshape.rs` describes it.
 
 mod aggregate;
 
