@@ -6,16 +6,13 @@
 //! in the paper. The same figures give the same bytes.
 
 mod axis;
-mod font;
 mod plot;
-mod png;
 mod svg;
 
 use std::fmt::Write as _;
 
 use crate::figure::{Figure, Panel, Point, TraceUsed};
 
-pub use png::png;
 pub use svg::svg;
 
 const STYLE: &str = include_str!("report/style.css");

@@ -1,5 +1,5 @@
-//! A panel as marks on a plane: rectangles, lines, diamonds and words. The code that draws them, as
-//! SVG or pixels, knows nothing of series and axes.
+//! A panel as marks on a plane: rectangles, lines, diamonds and words. The code that draws them
+//! knows nothing of series and axes.
 
 use super::axis::Axis;
 use super::number;

@@ -6,7 +6,7 @@ use super::escape;
 use super::plot::{Anchor, DIAMOND, HEIGHT, Mark, WIDTH, plot};
 use crate::figure::Panel;
 
-/// The panel as an SVG element.
+/// The panel as an SVG element, which is also a whole SVG file.
 #[must_use]
 pub fn svg(panel: &Panel) -> String {
     let mut out = String::new();

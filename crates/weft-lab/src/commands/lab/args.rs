@@ -92,7 +92,7 @@ The page is self-contained: it has no scripts and loads nothing.
 Examples:
   weft lab report --out report.html                    (all experiments)
   weft lab report --out drc.html drc-table1 drc-fig11 --traces ~/traces
-  weft lab report --out drc.html --png plots drc-fig11")]
+  weft lab report --out drc.html --svg plots drc-fig11")]
 pub struct LabReportArgs {
     /// Experiments to include (see `weft lab list`) [default: all]
     #[arg(value_name = "NAME")]
@@ -100,9 +100,9 @@ pub struct LabReportArgs {
     /// Write the page to this file
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
-    /// Also write each plot as an image, DIR/NAME-1.png and so on
+    /// Also write each plot as an SVG image, DIR/NAME-1.svg and so on
     #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
     /// Options of the runs.
     #[command(flatten)]
     pub runs: LabRuns,

@@ -11,7 +11,7 @@ use weft_cli::output::{answer, out, outln};
 use super::args::{LabReportArgs, LabRunArgs, LabRuns};
 use super::watch::{Pace, shown, watched};
 use crate::figure::{CSV_HEADER, Panel};
-use crate::report::{facts, html, number, png, ratio};
+use crate::report::{facts, html, number, ratio, svg};
 use crate::{Experiment, Figure, RunOptions, run};
 
 /// Curves with more points than this are printed only where the paper has a number.
@@ -75,14 +75,14 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     })?;
     fs::write(out, html(&figures)).map_err(failed)?;
     let plots: usize = figures.iter().map(|figure| figure.panels.len()).sum();
-    if let Some(dir) = &args.png {
+    if let Some(dir) = &args.svg {
         pictures(dir, &figures)?;
     }
     if json {
         return answer(&json!({ "page": out, "figures": figures.len(), "plots": plots }));
     }
     outln!("{}: {plots} plots; open it in any browser", out.display());
-    if let Some(dir) = &args.png {
+    if let Some(dir) = &args.svg {
         outln!("{}: each plot as an image", dir.display());
     }
     Ok(())
@@ -94,8 +94,8 @@ fn pictures(dir: &Path, figures: &[Figure]) -> Outcome {
     fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
     for figure in figures {
         for (number, panel) in (1..).zip(&figure.panels) {
-            let path = dir.join(format!("{}-{number}.png", figure.name));
-            fs::write(&path, png(panel)).map_err(|e| failed(&path, e))?;
+            let path = dir.join(format!("{}-{number}.svg", figure.name));
+            fs::write(&path, svg(panel)).map_err(|e| failed(&path, e))?;
         }
     }
     Ok(())
