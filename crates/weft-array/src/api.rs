@@ -2,4 +2,6 @@
 
 pub(crate) mod array;
 pub(crate) mod mirror_copies;
+pub(crate) mod removal;
+pub(crate) mod status;
 pub(crate) mod volume;

@@ -3,6 +3,7 @@
 pub(crate) mod label_repair;
 pub(crate) mod losses;
 pub(crate) mod membership;
+pub(crate) mod new_members;
 pub(crate) mod resolve;
 pub(crate) mod runs;
 pub(crate) mod status;
@@ -13,9 +14,9 @@ use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
 use weft_code::{Margin, SlotSet};
-use weft_disk::{AtHand, Disk, DiskError, WriteOpts};
+use weft_disk::{AtHand, Disk, DiskError};
 use weft_rt::sync::Permit;
-use weft_rt::{BUF_ALIGN, Frozen, Nanos, Rt, SECOND};
+use weft_rt::{BUF_ALIGN, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
 
 use crate::error::ArrayError;
@@ -24,7 +25,7 @@ use crate::geometry::border::Geometries;
 use crate::log::Log;
 use crate::maintenance::Jobs;
 use crate::members::Members;
-use crate::region_map::{MapStore, MapStoreError, RegionMap, RegionNo, StoreFuture, WriteGuard};
+use crate::region_map::{RegionMap, RegionNo, WriteGuard};
 use crate::state::budget::Budget;
 use crate::state::events::Events;
 use crate::state::moving_range::Moving;
@@ -149,6 +150,38 @@ impl Inner {
         (0..unit).step_by(most).map(move |from| (from as u64, most.min(unit - from)))
     }
 
+    /// Whether users' accesses matter to a rebuild: the only check on the healthy path.
+    pub fn is_monitored(&self) -> bool {
+        !cfg!(feature = "unmonitored") && !self.members.all_active()
+    }
+
+    /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
+    /// nothing may be begun then.
+    pub async fn job_memory(&self, geometry: &Geometry) -> Result<Permit, ArrayError> {
+        let memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
+        if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
+    }
+
+    /// The geometry in which a stripe counts.
+    pub fn geometry_of(&self, stripe: StripeId) -> &Geometry {
+        self.geometries.of(stripe)
+    }
+
+    /// The newest geometry.
+    pub fn geometry(&self) -> &Geometry {
+        self.geometries.newest()
+    }
+
+    /// The name of a stripe of the newest geometry.
+    pub fn id(&self, number: u64) -> StripeId {
+        self.geometry().id(number)
+    }
+
+    /// The region of a stripe.
+    pub fn region_of(&self, stripe: StripeId) -> RegionNo {
+        self.geometry_of(stripe).regions.of(stripe.number)
+    }
+
     /// Waits for memory for a write over a range of `len` offsets.
     pub async fn write_memory(&self, geometry: &Geometry, len: usize) -> (Permit, Permit) {
         let bytes = self.memory_of(geometry, len);
@@ -259,7 +292,7 @@ impl Inner {
 
     /// Does the same on all disks at once. A member whose disk fails is excluded. So is every
     /// member that was left out, when this returns.
-    async fn on_all_disks(
+    pub(crate) async fn on_all_disks(
         &self,
         operation: impl AsyncFn(&dyn Disk) -> Result<(), DiskError>,
     ) -> Result<(), ArrayError> {
@@ -271,45 +304,5 @@ impl Inner {
             self.member_failed(slot, &disk, &error).await;
         }
         self.settled().await
-    }
-}
-
-/// How the region map reaches the members: pages go to all of them, with FUA. A member that cannot
-/// take a page is excluded, so the page is as durable as the array is.
-impl MapStore for Inner {
-    fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
-        Box::pin(async move {
-            let write =
-                async |disk: &dyn Disk| disk.write(offset, page.clone(), WriteOpts::USER_FUA).await;
-            let _ = self.on_all_disks(write).await;
-            self.durable_or_broken()
-        })
-    }
-
-    fn flush_data(&self) -> StoreFuture<'_> {
-        Box::pin(async move {
-            self.flush_members().await;
-            self.durable_or_broken()
-        })
-    }
-
-    fn zero_region(&self, region: RegionNo) -> StoreFuture<'_> {
-        Box::pin(async move {
-            if self.members_zeroed() {
-                return Ok(());
-            }
-            self.zero_units(self.geometries.stripes_of(region)).await?;
-            self.durable_or_broken()
-        })
-    }
-}
-
-impl Inner {
-    /// Whether metadata that was just written is as durable as the array can make it.
-    fn durable_or_broken(&self) -> Result<(), MapStoreError> {
-        match &*self.broken.borrow() {
-            Some(cause) => Err(MapStoreError::Refused(cause.clone())),
-            None => Ok(()),
-        }
     }
 }

@@ -18,12 +18,9 @@ mod scrub;
 use std::rc::Rc;
 
 use futures_util::future::select;
-use weft_rt::sync::Permit;
 use weft_rt::{Nanos, SECOND};
 
 use crate::engine::Inner;
-use crate::error::ArrayError;
-use crate::geometry::Geometry;
 use crate::io::full_member::JOB_PERIOD;
 use crate::maintenance::{JobStatus, Meter, Progress};
 
@@ -126,13 +123,6 @@ impl Inner {
     async fn pace(&self) {
         let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry().unit_bytes);
         self.idle_until(start).await;
-    }
-
-    /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
-    /// nothing may be begun then.
-    async fn job_memory(&self, geometry: &Geometry) -> Result<Permit, ArrayError> {
-        let memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
-        if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 
     /// Whether jobs should stop before the next stripe.

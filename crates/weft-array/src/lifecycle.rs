@@ -3,5 +3,4 @@
 pub(crate) mod consistency_change;
 pub mod create;
 pub mod examine;
-pub(crate) mod removal;
 pub(crate) mod start_stop;

@@ -13,10 +13,10 @@
 pub mod assemble;
 mod change;
 mod changes;
+pub(crate) mod preparation;
 mod round;
 pub(crate) mod slot;
 mod spares;
-pub(crate) mod zeroing;
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;

@@ -2,6 +2,7 @@
 
 pub(crate) mod balance;
 pub(crate) mod cancellation;
+pub(crate) mod departure;
 pub(crate) mod fsck;
 pub(crate) mod loss;
 pub(crate) mod membership;

@@ -348,6 +348,25 @@ impl Fs {
             }
         });
     }
+
+    /// Writes everything and ends. Later requests fail.
+    ///
+    /// # Errors
+    /// If blocks cannot be written, or the metadata has failed.
+    pub async fn unmount(&self) -> Result<()> {
+        self.0.check()?;
+        self.0.stopped.set(true);
+        drop(self.0.draining.acquire(1).await);
+        let mut ended = self.0.sync().await;
+        if ended.is_ok() {
+            self.0.meta.end();
+            ended = self.0.commit_anyway().await;
+        }
+        if ended.is_ok() {
+            ended = self.0.meta.checkpoint().await;
+        }
+        ended.and(self.0.meta.array.stop().await.map_err(FsError::from))
+    }
 }
 
 /// Takes in a disk that was joining when the file system stopped, if it is there with its label. That may

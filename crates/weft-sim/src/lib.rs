@@ -21,7 +21,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod block_status;
 mod cached;
 mod canary;
 mod clock;

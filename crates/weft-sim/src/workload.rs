@@ -4,6 +4,8 @@
 //! The seed gives each client an access pattern: sequential, a few hot spots, or random. Request
 //! sizes range from one cell to several stripes; clients send in bursts and pause between them.
 
+mod block_status;
+
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;

@@ -4,6 +4,10 @@
 //! file's module to the module that it leads to, through re-exports. An edge counts for the two
 //! siblings at which both paths part. What a module and its own submodules share is their own
 //! affair. Tests inside a file may use whatever they want.
+//!
+//! Calls count, too: where a method of a type calls another method of the same type, through `self`
+//! or through the `Rc` that the type wraps, the module of the one uses that of the other. A struct
+//! whose methods stand in many files would hide its circles otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,6 +46,7 @@ impl Crate {
                 all.uses.push((module.clone(), path));
             }
         }
+        all.uses.extend(calls(files));
         all
     }
 
@@ -183,6 +188,73 @@ fn uses(module: &Module, code: &str) -> Vec<Use> {
     found
 }
 
+/// The `impl` blocks of a file that stand at its left edge: the type, and the code.
+fn impls(code: &str) -> Vec<(String, &str)> {
+    let mut found = Vec::new();
+    for (at, _) in code.match_indices("\nimpl") {
+        let block = &code[at + 1..];
+        let Some((head, body)) = block.split_once("{\n") else { continue };
+        let of = head.rsplit(" for ").next().unwrap_or(head);
+        let of = of.strip_prefix("impl").unwrap_or(of).trim_start();
+        // `<'a, T>` comes before the type's name.
+        let of =
+            if of.starts_with('<') { of.split_once("> ").map_or("", |(_, of)| of) } else { of };
+        let end = of.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(of.len());
+        found.push((of[..end].to_owned(), body.split("\n}").next().unwrap_or(body)));
+    }
+    found
+}
+
+/// The name at the start of a text.
+fn word(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    &text[..end]
+}
+
+/// From which module to which methods call one another, if the name is that of one method only.
+fn calls(files: &[(Module, String)]) -> Vec<(Module, Module)> {
+    let mut methods: BTreeMap<(String, &str), BTreeSet<&Module>> = BTreeMap::new();
+    let mut wraps: BTreeMap<String, &str> = BTreeMap::new();
+    for (module, code) in files {
+        for (of, body) in impls(code) {
+            for (at, name) in body.match_indices("fn ") {
+                let method = word(&body[at + name.len()..]);
+                methods.entry((of.clone(), method)).or_default().insert(module);
+            }
+        }
+        for (at, name) in code.match_indices("struct ") {
+            let wrapper = word(&code[at + name.len()..]);
+            let rest = &code[at + name.len() + wrapper.len()..];
+            let line = rest.lines().next().unwrap_or_default();
+            if let Some((_, inner)) = line.split_once("Rc<").filter(|_| line.starts_with('(')) {
+                wraps.insert(wrapper.to_owned(), word(inner));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (module, code) in files {
+        for (of, body) in impls(code) {
+            for (at, name) in body.match_indices("self") {
+                let rest = body[at + name.len()..].trim_start();
+                let (of, rest) = match rest.strip_prefix(".0") {
+                    Some(rest) => (wraps.get(&of).copied().unwrap_or_default(), rest.trim_start()),
+                    None => (of.as_str(), rest),
+                };
+                let Some(rest) = rest.strip_prefix('.') else { continue };
+                let method = word(rest.trim_start());
+                if !rest.trim_start()[method.len()..].starts_with('(') {
+                    continue;
+                }
+                let Some(places) = methods.get(&(of.to_owned(), method)) else { continue };
+                if let (Some(place), 1) = (places.first(), places.len()) {
+                    found.push((module.clone(), (*place).clone()));
+                }
+            }
+        }
+    }
+    found
+}
+
 fn parent(module: &Module) -> Module {
     module[..module.len().saturating_sub(1)].to_vec()
 }
@@ -226,6 +298,23 @@ fn tree<'a>(base: &Module, text: &'a str, public: bool, found: &mut Vec<Use>) ->
     rest
 }
 
+/// Circles of methods within a room that stand for now. This list only gets shorter.
+const KNOWN: [(&str, &[&str]); 2] = [
+    ("weft-fs", &["meta::maps", "meta::tables", "meta::values"]),
+    (
+        "weft-fs",
+        &[
+            "write::flush",
+            "write::new_line_stream",
+            "write::out_of_place",
+            "write::plan",
+            "write::relayout",
+            "write::remap",
+            "write::writeback",
+        ],
+    ),
+];
+
 #[test]
 fn no_circle_of_modules() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -239,7 +328,31 @@ fn no_circle_of_modules() {
         found.extend(modules.circles().into_iter().map(|circle| (name.clone(), circle)));
     }
     assert!(seen > 1000, "only {seen} uses were seen");
+    for (name, circle) in KNOWN {
+        let circle = circle.iter().map(|module| (*module).to_owned()).collect();
+        assert!(found.remove(&(name.to_owned(), circle)), "{name} has no such circle any more");
+    }
     assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_circle_of_methods_is_found_through_self_and_what_a_type_wraps() {
+    let module = |path: &str| -> Module { path.split("::").map(str::to_owned).collect() };
+    let files = [
+        (module("state"), "pub struct State;\npub struct Face(pub Rc<State>);\n"),
+        (module("low"), "\nimpl State {\n    fn low(&self) {\n        self.high();\n    }\n}\n"),
+        (module("high"), "\nimpl<T> State {\n    fn high(&self) {}\n}\n"),
+        (
+            module("face"),
+            "\nimpl Face {\n    fn face(&self) {\n        self.0\n            .low();\n    }\n}\n",
+        ),
+        (module("other"), "\nimpl Other {\n    fn high(&self) {\n        self.face();\n    }\n}\n"),
+    ];
+    let mut files = files.map(|(module, code)| (module, code.to_owned())).to_vec();
+    assert_eq!(Crate::of(&files).circles(), BTreeSet::new());
+    files[2].1.push_str("\nimpl State {\n    fn more(&self) {\n        self.low();\n    }\n}\n");
+    let circle = vec!["high".to_owned(), "low".to_owned()];
+    assert_eq!(Crate::of(&files).circles().into_iter().collect::<Vec<_>>(), [circle]);
 }
 
 #[test]

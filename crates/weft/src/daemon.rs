@@ -208,6 +208,26 @@ fn listen_for_signals(messages: UnboundedSender<Message>) -> Outcome {
 }
 
 impl Daemon {
+    /// The array of this name or id.
+    fn find(&self, wanted: &str) -> Result<Rc<Served>, Failure> {
+        let arrays = self.arrays.borrow();
+        let by_id = || arrays.values().find(|served| served.array.status().id == wanted);
+        arrays.get(wanted).or_else(by_id).cloned().ok_or_else(|| {
+            let failure = Failure::new(format!("no array {wanted} is being served"));
+            let not_started = self.pending.not_started.borrow();
+            if let Some(array) = not_started.iter().find(|a| a.name == wanted || a.id == wanted) {
+                return Failure::new(format!("{wanted} is not started: {}", array.why)).hint(
+                    array.hint.clone().unwrap_or_else(|| format!("try `weft start {wanted}`")),
+                );
+            }
+            let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
+            match names.as_slice() {
+                [] => failure.hint("the daemon serves no array; `weft start DISK…` starts one"),
+                _ => failure.hint(format!("served arrays: {}", names.join(", "))),
+            }
+        })
+    }
+
     /// Opens a member, or a disk to become one, behind a queue.
     async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weft_code::{Margin, SlotNo};
 use weft_disk::{Disk, Extent};
-use weft_rt::{Buf, Frozen, Nanos};
+use weft_rt::{Buf, Frozen, Nanos, Rt};
 
 use crate::engine::Inner;
 use crate::engine::membership::Trust;
@@ -12,6 +12,7 @@ use crate::engine::status::Status;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan};
+use crate::lifecycle::start_stop::{self, AssembleOptions};
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::state::events::{Event, Subscription};
@@ -32,6 +33,19 @@ impl std::fmt::Debug for Array {
 }
 
 impl Array {
+    /// Assembles an array from its members, given in any order. Recovers from a crash before it
+    /// returns, and starts resync and rebuild in the background if they are due.
+    ///
+    /// # Errors
+    /// If the disks are not of one array, or not enough of it; nothing on them is changed then.
+    pub async fn assemble(
+        rt: &Rt,
+        disks: Vec<Rc<dyn Disk>>,
+        options: AssembleOptions,
+    ) -> Result<Self, ArrayError> {
+        start_stop::assemble(rt, disks, options).await.map(Self)
+    }
+
     /// Capacity in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.0.geometries.size_bytes()

@@ -68,9 +68,11 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::engine::Inner;
 use crate::error::ArrayError;
+use crate::format::consistency::Consistency;
 use crate::format::lane::Lane;
+use crate::members::Removal;
+use crate::members::preparation::zero_data;
 use crate::members::slot::Slot;
-use crate::members::zeroing::zero_data;
 use crate::members::{Change, Committer, Refusal, Spare};
 use crate::state::events::Event;
 use crate::superblock::{SlotState, SuperblockError, write_superblock};
@@ -317,6 +319,32 @@ impl Inner {
             return self.set_broken(SlotSet::new(), &error.to_string());
         }
         self.exclude(slot, disk, &error.to_string(), Trust::after(error)).await;
+    }
+
+    /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
+    /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
+    pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: SlotNo, was: Slot) {
+        // While the array is reshaped, what was moved is written everywhere.
+        let reshaped = self.geometries.former().is_some();
+        if self.members.superblock().consistency == Consistency::None || reshaped {
+            return;
+        }
+        match was {
+            Slot::Active | Slot::ReplacementStaged { .. } => {
+                if let Some(lane) = self.members.unused_lane() {
+                    self.map.start_absence(lane);
+                    removal.remember(slot, lane);
+                }
+            }
+            Slot::Staged { lane, left } if left.is_none_or(|left| left.lane != lane) => {
+                // A spare that no superblock names yet.
+            }
+            Slot::Rebuilding { lane } | Slot::Staged { lane, .. } => {
+                self.map.resume_absence(lane);
+                removal.remember(slot, lane);
+            }
+            Slot::Missing | Slot::Left(_) | Slot::Copying { .. } | Slot::Swapped { .. } => {}
+        }
     }
 
     /// As [`Inner::member_failed`], for any cause.

@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
+use weft_rt::sync::Sender;
 use weft_rt::sync::oneshot;
 use weft_stripe::{Access, Busy, Gathered, Owner, Units, gather};
 
@@ -24,9 +25,8 @@ use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
-
-/// The pieces of one stripe, each with its part of the caller's buffer.
-pub(crate) type StripePieces = Vec<(Address, Buf)>;
+use crate::io::StripePieces;
+use crate::maintenance::By;
 
 /// The result for the pieces, with their buffers.
 pub(crate) type ReadAnswer = (Result<(), ArrayError>, StripePieces);
@@ -172,6 +172,62 @@ impl Inner {
     /// else by now.
     async fn read_again(&self, at: Address, buf: Buf) -> (Result<(), ArrayError>, Buf) {
         self.read(self.offset_of(at.stripe, at.unit, at.unit_offset), buf).await
+    }
+
+    /// Reads pieces of one stripe, answers, and writes the reconstructed units to their
+    /// replacements.
+    async fn read_and_piggyback(&self, mut pieces: StripePieces, answer: Sender<ReadAnswer>) {
+        let stripe = pieces[0].0.stripe;
+        let geometry = self.geometry_of(stripe);
+        let len = geometry.unit_len();
+        let _memory = self.budget.acquire(self.memory_of(geometry, len)).await;
+        let _lock = self.locks.exclusive(stripe).await;
+        let resolved = self.stripe(stripe);
+        let (targets, stale) = self.stale_targets(stripe);
+        if stale.is_empty() || self.check_writable().is_err() {
+            return answer.send(self.read_locked(pieces).await);
+        }
+        // Whole units that are read anyway serve as sources.
+        let is_source =
+            |piece: &(Address, Buf)| piece.1.len() == len && !stale.contains(piece.0.unit);
+        let (sources, rest): (StripePieces, _) = pieces.into_iter().partition(is_source);
+        pieces = rest;
+        let mut units: Units = stale.iter().map(|unit| (unit, Buf::new(len))).collect();
+        units.extend(sources.into_iter().map(|(at, buf)| (at.unit, buf)));
+        let (result, units) = self.gather(resolved, Access::user(0), units).await;
+        let (brought, sources): (Units, Units) =
+            units.into_iter().partition(|(unit, _)| stale.contains(*unit));
+        let mut back: StripePieces = sources
+            .into_iter()
+            .map(|(unit, buf)| (Address { stripe, unit, unit_offset: 0 }, buf))
+            .collect();
+        if result.is_err() {
+            // The wanted part may be readable even if the whole unit is not.
+            pieces.append(&mut back);
+            pieces.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
+            return answer.send(self.read_locked(pieces).await);
+        }
+        let (mine, others): (StripePieces, StripePieces) =
+            pieces.into_iter().partition(|(at, _)| stale.contains(at.unit));
+        for (at, mut buf) in mine {
+            let from = to_len(at.unit_offset);
+            let unit = brought.iter().find(|(unit, _)| *unit == at.unit);
+            let (_, unit) = unit.expect("stale units were gathered");
+            let wanted = buf.len();
+            buf.copy_from_slice(&unit[from..from + wanted]);
+            back.push((at, buf));
+        }
+        let (result, others) = match others.is_empty() {
+            true => (Ok(()), others),
+            false => self.read_locked(others).await,
+        };
+        back.extend(others);
+        back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
+        answer.send((result, back));
+        self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
+        let at = Access::maintenance(0);
+        let failed = self.write_targets(at, &targets, brought).await;
+        self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
     }
 
     /// As [`Inner::read_degraded`], in a task that continues if the reader is dropped: it may have

@@ -66,17 +66,9 @@ use crate::engine::Inner;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;
+use crate::io::Written;
 use crate::log::{Log, LoggedWrite, Unflushed};
 use crate::state::pending_writes::Pending;
-
-/// How far a write got.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Written {
-    /// No member failed.
-    pub whole: bool,
-    /// All of it is durable.
-    pub durable: bool,
-}
 
 impl Inner {
     /// Writes `data` at `offset`; with `fua` it is durable when this returns.

@@ -31,10 +31,8 @@
 mod disk_oriented;
 mod finish;
 mod order;
-mod piggyback;
 mod returning;
 mod spares;
-mod stripe;
 mod work;
 
 use std::rc::Rc;

@@ -29,20 +29,13 @@
 //! If a resync found space on the replacement but not on the member, the region becomes stale on
 //! the replacement.
 
-use std::rc::Rc;
-
-use futures_util::future::join;
 use weft_code::SlotNo;
-use weft_disk::{Disk, DiskError, WriteOpts};
-use weft_rt::Frozen;
 
 use crate::engine::Inner;
 use crate::error::ArrayError;
-use crate::format::lane::Lane;
 use crate::members::Spare;
 use crate::state::events::Event;
 use crate::superblock::SlotState;
-use weft_stripe::StripeId;
 
 impl Inner {
     /// Checks whether the member of `slot`, if it works, may be replaced now.
@@ -116,107 +109,5 @@ impl Inner {
         self.events.emit(Event::ReplaceStarted { slot, disk });
         self.jobs.wake();
         Ok(())
-    }
-
-    /// Nothing is stale on the replacement of `slot` any more: makes it the member.
-    pub(super) async fn finish_replacement(&self, slot: SlotNo, lane: Lane) {
-        if self.members.is_only_active(slot) {
-            let is_open = |(_, other): (SlotNo, Lane)| self.map.stale_count(other) > 0;
-            if self.members.rebuilding().into_iter().any(is_open) {
-                // The rebuild of another slot, which continues, makes it active.
-                return;
-            }
-            let job = format!("the replacement of slot {slot}");
-            let cause = "its member is the only active one; add a disk for another".to_owned();
-            self.events.emit(Event::JobStalled { job, cause });
-            self.jobs.stalled.set(true);
-            return;
-        }
-        let _ = self.change(|change| change.filled(slot, lane)).await;
-        let done = self.members.second_disk(slot).is_none();
-        if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
-            self.map.end_lane(lane);
-            self.note_rebuild_ended();
-            let disk = self.members.name(slot);
-            self.events.emit(Event::ReplaceFinished { slot, disk });
-        }
-    }
-
-    /// Writes to the member of `slot` and to its second disk. Returns the member's result. A user's
-    /// write waits for space on the member, but not on the second disk.
-    pub(crate) async fn write_to_both(
-        &self,
-        stripe: StripeId,
-        slot: SlotNo,
-        (disk, second): (&Rc<dyn Disk>, Rc<dyn Disk>),
-        offset: u64,
-        data: Frozen,
-        opts: WriteOpts,
-    ) -> Result<(), DiskError> {
-        let own = self.write_with_room(slot, disk, offset, data.clone(), opts);
-        let also = async |second: &dyn Disk| second.write(offset, data, opts).await;
-        let result = self.on_both(slot, own, Some(&second), also).await;
-        self.keep_alike(stripe, slot, &result, &second).await;
-        result
-    }
-
-    /// As [`Inner::write_to_both`], with zeros, and also where the stripe is stale on the second
-    /// disk: old bytes may be there, and no rebuild replaces them once the region is unwritten.
-    pub(crate) async fn zero_both(
-        &self,
-        stripe: StripeId,
-        slot: SlotNo,
-        disk: &Rc<dyn Disk>,
-        offset: u64,
-        len: u64,
-        opts: WriteOpts,
-    ) -> Result<(), DiskError> {
-        let second = self.members.second_disk(slot);
-        let own = self.zero_with_room(slot, disk, offset, len, opts);
-        let also = async |second: &dyn Disk| second.write_zeroes(offset, len, opts).await;
-        let result = self.on_both(slot, own, second.as_ref(), also).await;
-        if let Some(second) = second {
-            self.keep_alike(stripe, slot, &result, &second).await;
-        }
-        result
-    }
-
-    /// Waits for an operation on the member of `slot`, and does the same on its second disk. That
-    /// is excluded if it fails. Returns the member's result.
-    pub(crate) async fn on_both(
-        &self,
-        slot: SlotNo,
-        own: impl Future<Output = Result<(), DiskError>>,
-        second: Option<&Rc<dyn Disk>>,
-        also: impl AsyncFnOnce(&dyn Disk) -> Result<(), DiskError>,
-    ) -> Result<(), DiskError> {
-        let Some(second) = second else { return own.await };
-        let (result, second_result) = join(own, also(&**second)).await;
-        if let Err(error) = second_result {
-            self.member_failed(slot, second, &error).await;
-        }
-        result
-    }
-
-    /// If the member of `slot` had no space for a write that its second disk has: the member keeps
-    /// what it has, and the second disk must not differ.
-    async fn keep_alike(
-        &self,
-        stripe: StripeId,
-        slot: SlotNo,
-        result: &Result<(), DiskError>,
-        second: &Rc<dyn Disk>,
-    ) {
-        let no_space = result.as_ref().is_err_and(DiskError::is_no_space);
-        if !no_space || !self.members.is_second(slot, second) {
-            return;
-        }
-        match self.members.copying(slot) {
-            Some(lane) => {
-                let region = self.region_of(stripe);
-                let _ = self.map.make_stale(self, lane, region).await;
-            }
-            None => drop(self.take_second(slot, second)),
-        }
     }
 }

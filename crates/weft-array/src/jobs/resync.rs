@@ -16,11 +16,6 @@ use crate::region_map::RegionNo;
 use crate::state::events::Event;
 
 impl Inner {
-    /// Whether the copies or the parity of `stripe` may disagree until its region is resynced.
-    pub(crate) fn awaits_resync(&self, stripe: StripeId) -> bool {
-        self.map.needs_resync(self.region_of(stripe))
-    }
-
     fn regions_to_resync(&self) -> Vec<RegionNo> {
         let all = (0..self.geometries.region_count()).map(RegionNo);
         all.filter(|region| self.map.needs_resync(*region)).collect()

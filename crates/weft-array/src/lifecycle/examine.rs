@@ -10,7 +10,7 @@ use weft_rt::Buf;
 use crate::engine::status::MemberState;
 use crate::format::lane::Lane;
 use crate::format::uuid::Id;
-use crate::lifecycle::create::map_config;
+use crate::members::preparation::map_config;
 use crate::region_map::RegionMap;
 use crate::superblock::{
     Foreign, Role, SlotState, Superblock, SuperblockError, find_foreign, read_copies,

@@ -11,21 +11,20 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
-use weft_disk::{Bytes, Disk};
+use weft_disk::Disk;
 use weft_rt::{Buf, Frozen, Rt};
 
-use crate::api::array::Array;
 use crate::engine::{Inner, WallClock};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::length::to_len;
 use crate::format::uuid::Id;
 use crate::geometry::border::{Border, Geometries, geometry};
-use crate::lifecycle::create::{map_config, prepare_member};
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
 use crate::members::assemble::{Assembly, Found, decide};
-use crate::members::slot::{Slot, lanes_of};
+use crate::members::preparation::map_config;
+use crate::members::slot::lanes_of;
 use crate::members::{Members, Spare};
 use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
 use crate::state::moving_range::Moving;
@@ -34,11 +33,10 @@ use crate::state::space_waits::Room;
 use crate::state::stripe_locks::StripeLocks;
 use crate::superblock::salvage::salvage;
 use crate::superblock::{
-    Predecessor, SPARES_MAX, SlotState, Superblock, SuperblockError, mark_erased, read_superblock,
-    write_label, write_superblock,
+    Predecessor, SlotState, Superblock, SuperblockError, read_superblock, write_superblock,
 };
 
-/// Options of [`Array::assemble`].
+/// Options of [`Array::assemble`](crate::Array::assemble).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AssembleOptions {
     /// Start even if the missing members may hold newer data.
@@ -55,83 +53,81 @@ pub struct AssembleOptions {
     pub nonce: u64,
 }
 
-impl Array {
-    /// Assembles an array from its members, given in any order. Recovers from a crash before it
-    /// returns, and starts resync and rebuild in the background if they are due.
-    ///
-    /// # Errors
-    /// If the disks are not of one array, or not enough of it; nothing on them is changed then.
-    pub async fn assemble(
-        rt: &Rt,
-        disks: Vec<Rc<dyn Disk>>,
-        options: AssembleOptions,
-    ) -> Result<Self, ArrayError> {
-        // Concurrently: each disk that does not answer takes its full time limit.
-        let found = disks.iter().map(|disk| async move {
-            let superblock = read_superblock(&**disk).await;
-            Found { superblock, disk: disk.info().clone() }
-        });
-        let mut found = join_all(found).await;
-        loop {
-            let assembly = decide(&found, options.force_degraded, &survives)?;
-            match Self::start(rt, &disks, assembly, &options).await? {
-                Start::Done(array) => return Ok(array),
-                // As if their superblocks could not be read either: the array may do without them.
-                Start::Without(failed) => {
-                    for (index, error) in failed {
-                        found[index].superblock = Err(error);
-                    }
+/// Assembles an array from its members, given in any order. Recovers from a crash before it
+/// returns, and starts resync and rebuild in the background if they are due.
+///
+/// # Errors
+/// If the disks are not of one array, or not enough of it; nothing on them is changed then.
+pub(crate) async fn assemble(
+    rt: &Rt,
+    disks: Vec<Rc<dyn Disk>>,
+    options: AssembleOptions,
+) -> Result<Rc<Inner>, ArrayError> {
+    // Concurrently: each disk that does not answer takes its full time limit.
+    let found = disks.iter().map(|disk| async move {
+        let superblock = read_superblock(&**disk).await;
+        Found { superblock, disk: disk.info().clone() }
+    });
+    let mut found = join_all(found).await;
+    loop {
+        let assembly = decide(&found, options.force_degraded, &survives)?;
+        match start(rt, &disks, assembly, &options).await? {
+            Start::Done(array) => return Ok(array),
+            // As if their superblocks could not be read either: the array may do without them.
+            Start::Without(failed) => {
+                for (index, error) in failed {
+                    found[index].superblock = Err(error);
                 }
             }
         }
     }
+}
 
-    /// Starts what was decided.
-    async fn start(
-        rt: &Rt,
-        disks: &[Rc<dyn Disk>],
-        mut assembly: Assembly,
-        options: &AssembleOptions,
-    ) -> Result<Start, ArrayError> {
-        if let Some(consistency) = options.consistency {
-            let is_settled = !assembly.needs_recovery && assembly.lost.is_empty();
-            if options.read_only || !is_settled {
-                return Err(ArrayError::Refused("another consistency policy needs an array that was stopped cleanly, with all of its members: start and stop it first".into()));
-            }
-            assembly.superblock = assembly.superblock.kept_consistent_by(consistency)?;
+/// Starts what was decided.
+async fn start(
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    mut assembly: Assembly,
+    options: &AssembleOptions,
+) -> Result<Start, ArrayError> {
+    if let Some(consistency) = options.consistency {
+        let is_settled = !assembly.needs_recovery && assembly.lost.is_empty();
+        if options.read_only || !is_settled {
+            return Err(ArrayError::Refused("another consistency policy needs an array that was stopped cleanly, with all of its members: start and stop it first".into()));
         }
-        let array = open(rt, disks, &assembly, options).await?;
-        let survives = assembly.survives || !array.has_lost_data();
-        if !survives && !options.force_degraded {
-            return Err(assembly.too_few().into());
-        }
-        if options.read_only && assembly.needs_recovery && survives {
-            return Err(ArrayError::Refused(
-                "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
-            ));
-        }
-        array.read_only.set(options.read_only || !survives);
-        if !array.read_only.get() {
-            let failed = catch_up(disks, &assembly).await?;
-            if !failed.is_empty() {
-                return Ok(Start::Without(failed));
-            }
-            array.recover(disks, &assembly, options.nonce).await?;
-            for (_, index) in &assembly.returning {
-                // If this fails, the disk stays out as before.
-                let _ = array.take_back(&disks[*index]).await;
-            }
-            array.repair_metadata().await;
-            array.repair_spares().await;
-            array.start_jobs();
-        }
-        Ok(Start::Done(Self(array)))
+        assembly.superblock = assembly.superblock.kept_consistent_by(consistency)?;
     }
+    let array = open(rt, disks, &assembly, options).await?;
+    let survives = assembly.survives || !array.has_lost_data();
+    if !survives && !options.force_degraded {
+        return Err(assembly.too_few().into());
+    }
+    if options.read_only && assembly.needs_recovery && survives {
+        return Err(ArrayError::Refused(
+            "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
+        ));
+    }
+    array.read_only.set(options.read_only || !survives);
+    if !array.read_only.get() {
+        let failed = catch_up(disks, &assembly).await?;
+        if !failed.is_empty() {
+            return Ok(Start::Without(failed));
+        }
+        array.recover(disks, &assembly, options.nonce).await?;
+        for (_, index) in &assembly.returning {
+            // If this fails, the disk stays out as before.
+            let _ = array.take_back(&disks[*index]).await;
+        }
+        array.repair_metadata().await;
+        array.repair_spares().await;
+        array.start_jobs();
+    }
+    Ok(Start::Done(array))
 }
 
 /// How a start went.
 enum Start {
-    Done(Array),
+    Done(Rc<Inner>),
     /// Nothing of the array was changed yet, and these disks (indices of found disks) must be left
     /// out.
     Without(Vec<(usize, SuperblockError)>),
@@ -362,83 +358,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Checks that a disk can be a member, and is not one already.
-    pub(crate) fn check_fits(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
-        let info = disk.info();
-        let needed = self.members.superblock().member_bytes();
-        if info.size_bytes < needed {
-            return Err(ArrayError::Refused(format!(
-                "{} is too small: it has {:#}, and the array's members need {:#}",
-                info.name,
-                Bytes(info.size_bytes),
-                Bytes(needed)
-            )));
-        }
-        if u64::from(info.sector_bytes) > self.geometry().sector_bytes {
-            return Err(ArrayError::Refused(format!(
-                "{} has sectors of {} bytes; the array supports at most {}",
-                info.name,
-                info.sector_bytes,
-                self.geometry().sector_bytes
-            )));
-        }
-        let known = self.members.all_disks().into_iter().map(|(_, disk)| disk);
-        let spares: Vec<_> =
-            self.members.spares.all().iter().map(|spare| spare.disk.clone()).collect();
-        if known.chain(spares).any(|member| member.info().name == info.name) {
-            return Err(ArrayError::Refused(format!(
-                "{} is already a member of this array",
-                info.name
-            )));
-        }
-        Ok(())
-    }
-
-    /// Checks that superblocks can list one more spare: also when those have become spares that a
-    /// reshape takes out of their slots, or that may get no slot in the end.
-    pub(crate) fn check_spare_room(&self) -> Result<(), ArrayError> {
-        let slots = self.members.len();
-        let released = self
-            .geometries
-            .former()
-            .map_or(0, |(old, _)| slots - old.layout.slots().min(self.geometry().layout.slots()));
-        let joining = |slot: &SlotNo| {
-            matches!(self.members.slot(*slot), Slot::Staged { .. } | Slot::ReplacementStaged { .. })
-        };
-        let joining = self.members.slots().filter(joining).count();
-        if self.members.spares.all().len() + released + joining < SPARES_MAX {
-            return Ok(());
-        }
-        let why = match released {
-            0 => format!("the array has {SPARES_MAX} spares, and no more are possible"),
-            _ => format!(
-                "{released} disks may become spares when the reshape ends, and more than {SPARES_MAX} are not possible"
-            ),
-        };
-        Err(ArrayError::Refused(why))
-    }
-
-    /// Checks a disk that is to become a spare, and makes it a member.
-    pub(crate) async fn prepare_spare(&self, disk: Rc<dyn Disk>) -> Result<Spare, ArrayError> {
-        self.check_fits(&*disk)?;
-        let info = disk.info();
-        if self.members_zeroed() && !info.fast_zeroes {
-            // Zeroing all of it would take hours. From now on each region is zeroed on all members
-            // before its first write.
-            self.change(|change| change.superblock().members_zeroed = false).await?;
-        }
-        let id = self.members.edit(Superblock::new_member_id);
-        let superblock = self.members.superblock().clone();
-        // It may be a former member, which the array would take back after a crash.
-        mark_erased(&*disk).await?;
-        prepare_member(&*disk, &superblock).await?;
-        // The superblock first: a label without one would look like a damaged member.
-        write_superblock(&*disk, &superblock, id).await?;
-        write_label(&*disk, superblock.array_id, id).await?;
-        Ok(Spare::prepared(id, disk))
-    }
-
-    /// Stops the array. See [`Array::stop`].
+    /// Stops the array. See [`Array::stop`](crate::Array::stop).
     pub(crate) async fn stop(&self) -> Result<(), ArrayError> {
         if self.stopped.replace(true) {
             return Err(ArrayError::Stopped);

@@ -62,7 +62,7 @@ impl RegionMap {
     /// If the members cannot be written.
     pub async fn start_lane(&self, store: &dyn MapStore, lane: Lane) -> Result<(), MapError> {
         self.end_lane(lane);
-        self.end_absence(lane);
+        self.absent.set(self.absent.get().without(lane));
         self.begin_joining(lane);
         for region in self.all() {
             self.change(region, |entry| {

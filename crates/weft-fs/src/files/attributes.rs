@@ -44,17 +44,6 @@ pub struct SetAttr {
 }
 
 impl Inner {
-    /// An inode as users see it: with what is not in the metadata yet.
-    pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
-        if let Some(live) = self.in_use.get(ino).and_then(|node| node.live.get()) {
-            inode.size = live.size;
-            inode.modified = live.modified;
-            // A program may have set a time to come. It is not that of the change.
-            inode.changed = inode.changed.max(live.modified.min(self.now()));
-        }
-        inode
-    }
-
     /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
     /// the blocks that wait to be written: as a change of its own it would make fsync commit.
     fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {

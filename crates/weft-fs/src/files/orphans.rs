@@ -8,7 +8,7 @@ use weft_token::Mode;
 use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
+use crate::state::mounted::{Fs, Inner};
 
 impl Inner {
     /// Ends `count` uses of a file. If it has no name any more, it goes.
@@ -63,5 +63,15 @@ impl Inner {
         }
         tx.put_inode(ino, &inode)?;
         Ok(true)
+    }
+}
+
+impl Fs {
+    /// `count` uses of a file end. A file without names goes with its last use.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
+        self.0.end_uses(ino, count).await
     }
 }

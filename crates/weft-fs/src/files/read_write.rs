@@ -19,7 +19,7 @@ use crate::disks::extent_stripe::{Laid, part_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::format::extent::Record;
-use crate::format::inode::{Ino, Inode, Kind};
+use crate::format::inode::{Ino, Inode};
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::{Live, Node};
@@ -169,17 +169,6 @@ fn record_row_bytes(columns: usize) -> u64 {
 }
 
 impl Inner {
-    /// The inode of a file that has contents.
-    pub(crate) async fn file(&self, ino: Ino) -> Result<Inode> {
-        self.check()?;
-        let inode = self.meta.run(|tx| tx.inode(ino)).await?;
-        match inode.kind() {
-            Kind::File => Ok(self.live(ino, inode)),
-            Kind::Folder => Err(FsError::IsFolder),
-            _ => Err(FsError::Unsupported),
-        }
-    }
-
     /// Reads the blocks of a range that are not zeros. The caller holds the file's lock.
     async fn read_blocks(&self, node: &Node, range: Range<u64>) -> Result<Found> {
         let cached: BTreeMap<u64, Frozen> = {
@@ -253,6 +242,22 @@ impl Inner {
         let within = end.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
         buf[index(within)..].fill(0);
         Ok(buf)
+    }
+
+    /// Makes a part of one block read as zeros.
+    pub(crate) async fn clear_in_block(&self, node: &Rc<Node>, from: u64, to: u64) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let block = from / BLOCK_BYTES;
+        let mut buf = self.block(node, block).await?;
+        let at = block * BLOCK_BYTES;
+        let part = &mut buf[index(from - at)..index(to - at)];
+        if part.iter().any(|byte| *byte != 0) {
+            part.fill(0);
+            self.dirty(node, block, buf.freeze());
+        }
+        Ok(())
     }
 
     /// Clears what is behind the end of a file in its last line, if the end moves without a write

@@ -20,7 +20,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::files::read_write::{FILE_BYTES_MAX, index};
+use crate::files::read_write::FILE_BYTES_MAX;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::Record;
 use crate::format::inode::Ino;
@@ -96,22 +96,6 @@ impl Inner {
             }
         }
         self.flush_node(node).await
-    }
-
-    /// Makes a part of one block read as zeros.
-    pub(crate) async fn clear_in_block(&self, node: &Rc<Node>, from: u64, to: u64) -> Result<()> {
-        if from >= to {
-            return Ok(());
-        }
-        let block = from / BLOCK_BYTES;
-        let mut buf = self.block(node, block).await?;
-        let at = block * BLOCK_BYTES;
-        let part = &mut buf[index(from - at)..index(to - at)];
-        if part.iter().any(|byte| *byte != 0) {
-            part.fill(0);
-            self.dirty(node, block, buf.freeze());
-        }
-        Ok(())
     }
 
     /// Removes the lines of which all blocks are in the range, out of some records from `start` on.

@@ -23,18 +23,12 @@ use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
+use crate::jobs::departure::{NEXT, no_disk};
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::Tx;
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, Inner};
-
-/// The number that the next disk gets, if it is not that behind the highest; in the state.
-const NEXT: &str = "next disk";
-
-fn no_disk(number: u16) -> FsError {
-    FsError::Invalid(format!("there is no disk {number}"))
-}
 
 /// This disk is not to leave any more.
 pub(crate) fn forget_leaving(tx: &Tx<'_>, number: u16) -> Result<()> {
@@ -166,27 +160,6 @@ impl Inner {
                 "disk {} holds {used} KiB, and the others have {free} KiB free",
                 leaving.number
             )));
-        }
-        Ok(())
-    }
-
-    /// A disk that no record names leaves the file system.
-    pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
-        let _alone = self.hold_alone().await;
-        let _slices = self.changing_slices.acquire(1).await;
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
-        self.vacate_metadata(&member, true).await?;
-        self.meta
-            .run(|tx| {
-                tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
-                tx.remove_bad_of(number)?;
-                tx.remove_disk(number)
-            })
-            .await?;
-        self.commit_anyway().await?;
-        self.pool.remove(number);
-        if let Some(present) = member.present().filter(|_| !member.is_lost()) {
-            Label::erase(&*present.whole).await?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
 use crate::format::extent::{Record, Run};
-use crate::format::inode::{Ino, Time};
+use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
@@ -288,13 +288,6 @@ impl Inner {
         }
     }
 
-    /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable. The
-    /// caller holds no token.
-    pub(crate) async fn sync(&self) -> Result<()> {
-        self.relocate().await?;
-        self.write_all().await
-    }
-
     /// Fails if the metadata has no room for so many bytes more, for everyone or for root. Within an
     /// operation it counts what all before it have done.
     pub(crate) fn check_room(&self, bytes: u64, for_root: bool) -> Result<()> {
@@ -322,6 +315,28 @@ impl Inner {
         self.commit_if_crowded().await
     }
 
+    /// The inode of a file that has contents.
+    pub(crate) async fn file(&self, ino: Ino) -> Result<Inode> {
+        self.check()?;
+        let inode = self.meta.run(|tx| tx.inode(ino)).await?;
+        match inode.kind() {
+            Kind::File => Ok(self.live(ino, inode)),
+            Kind::Folder => Err(FsError::IsFolder),
+            _ => Err(FsError::Unsupported),
+        }
+    }
+
+    /// An inode as users see it: with what is not in the metadata yet.
+    pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
+        if let Some(live) = self.in_use.get(ino).and_then(|node| node.live.get()) {
+            inode.size = live.size;
+            inode.modified = live.modified;
+            // A program may have set a time to come. It is not that of the change.
+            inode.changed = inode.changed.max(live.modified.min(self.now()));
+        }
+        inode
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.stopped.get() {
             return Err(FsError::Stopped("it is unmounted".into()));
@@ -331,15 +346,6 @@ impl Inner {
 }
 
 impl Fs {
-    /// Makes everything durable that was done before.
-    ///
-    /// # Errors
-    /// If blocks cannot be written, or the metadata has failed.
-    pub async fn sync(&self) -> Result<()> {
-        self.0.check()?;
-        self.0.sync().await
-    }
-
     /// Tells why the file system has stopped, if that ever happens.
     pub fn on_stop(&self, tell: impl Fn(&str) + 'static) {
         self.0.meta.on_fail(tell);
@@ -348,32 +354,5 @@ impl Fs {
     /// A use of a file begins: it was opened, or the kernel knows its number.
     pub fn begin_use(&self, ino: Ino) {
         self.0.in_use.begin_use(ino);
-    }
-
-    /// `count` uses of a file end. A file without names goes with its last use.
-    ///
-    /// # Errors
-    /// If the metadata has failed.
-    pub async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
-        self.0.end_uses(ino, count).await
-    }
-
-    /// Writes everything and ends. Later requests fail.
-    ///
-    /// # Errors
-    /// If blocks cannot be written, or the metadata has failed.
-    pub async fn unmount(&self) -> Result<()> {
-        self.0.check()?;
-        self.0.stopped.set(true);
-        drop(self.0.draining.acquire(1).await);
-        let mut ended = self.0.sync().await;
-        if ended.is_ok() {
-            self.0.meta.end();
-            ended = self.0.commit_anyway().await;
-        }
-        if ended.is_ok() {
-            ended = self.0.meta.checkpoint().await;
-        }
-        ended.and(self.0.meta.array.stop().await.map_err(FsError::from))
     }
 }

@@ -11,7 +11,7 @@ use futures_util::future::{Either, select};
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::state::mounted::Inner;
+use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Node;
 use crate::write::plan::covering;
 
@@ -216,5 +216,23 @@ impl Inner {
     pub(crate) async fn write_all(&self) -> Result<()> {
         let flushed = self.flush_all(Extent::All).await;
         flushed.and(self.commit().await)
+    }
+
+    /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable. The
+    /// caller holds no token.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.relocate().await?;
+        self.write_all().await
+    }
+}
+
+impl Fs {
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// If blocks cannot be written, or the metadata has failed.
+    pub async fn sync(&self) -> Result<()> {
+        self.0.check()?;
+        self.0.sync().await
     }
 }

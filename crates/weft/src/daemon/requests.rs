@@ -95,26 +95,6 @@ impl Daemon {
         }
     }
 
-    /// The array of this name or id.
-    pub(super) fn find(&self, wanted: &str) -> Result<Rc<Served>, Failure> {
-        let arrays = self.arrays.borrow();
-        let by_id = || arrays.values().find(|served| served.array.status().id == wanted);
-        arrays.get(wanted).or_else(by_id).cloned().ok_or_else(|| {
-            let failure = Failure::new(format!("no array {wanted} is being served"));
-            let not_started = self.pending.not_started.borrow();
-            if let Some(array) = not_started.iter().find(|a| a.name == wanted || a.id == wanted) {
-                return Failure::new(format!("{wanted} is not started: {}", array.why)).hint(
-                    array.hint.clone().unwrap_or_else(|| format!("try `weft start {wanted}`")),
-                );
-            }
-            let names: Vec<&str> = arrays.keys().map(String::as_str).collect();
-            match names.as_slice() {
-                [] => failure.hint("the daemon serves no array; `weft start DISK…` starts one"),
-                _ => failure.hint(format!("served arrays: {}", names.join(", "))),
-            }
-        })
-    }
-
     fn snapshot(&self, wanted: Option<&str>) -> Result<Snapshot, Failure> {
         let chosen = match wanted {
             Some(wanted) => vec![self.find(wanted)?],

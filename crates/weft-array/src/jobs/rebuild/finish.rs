@@ -15,6 +15,7 @@ use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
 use crate::state::events::Event;
 use crate::superblock::LastRebuild;
+use crate::superblock::SlotState;
 
 /// Most regions whose marks are cleared together. After a crash these are rebuilt again, like the
 /// partly rebuilt ones.
@@ -48,6 +49,30 @@ impl Inner {
             let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
             let logged = self.log.is_some();
             let _ = self.map.finish_regions(self, lane, regions, logged, patience).await;
+        }
+    }
+
+    /// Nothing is stale on the replacement of `slot` any more: makes it the member.
+    async fn finish_replacement(&self, slot: SlotNo, lane: Lane) {
+        if self.members.is_only_active(slot) {
+            let is_open = |(_, other): (SlotNo, Lane)| self.map.stale_count(other) > 0;
+            if self.members.rebuilding().into_iter().any(is_open) {
+                // The rebuild of another slot, which continues, makes it active.
+                return;
+            }
+            let job = format!("the replacement of slot {slot}");
+            let cause = "its member is the only active one; add a disk for another".to_owned();
+            self.events.emit(Event::JobStalled { job, cause });
+            self.jobs.stalled.set(true);
+            return;
+        }
+        let _ = self.change(|change| change.filled(slot, lane)).await;
+        let done = self.members.second_disk(slot).is_none();
+        if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
+            self.map.end_lane(lane);
+            self.note_rebuild_ended();
+            let disk = self.members.name(slot);
+            self.events.emit(Event::ReplaceFinished { slot, disk });
         }
     }
 

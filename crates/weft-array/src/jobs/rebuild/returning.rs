@@ -21,40 +21,13 @@ use weft_disk::Disk;
 use super::spares::Joining;
 use crate::engine::Inner;
 use crate::error::ArrayError;
-use crate::format::consistency::Consistency;
+use crate::members::Spare;
 use crate::members::assemble::may_return;
 use crate::members::slot::Slot;
-use crate::members::{Removal, Spare};
 use crate::state::events::Event;
 use crate::superblock::{LeftMeta, read_superblock};
 
 impl Inner {
-    /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
-    /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
-    pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: SlotNo, was: Slot) {
-        // While the array is reshaped, what was moved is written everywhere.
-        let reshaped = self.geometries.former().is_some();
-        if self.members.superblock().consistency == Consistency::None || reshaped {
-            return;
-        }
-        match was {
-            Slot::Active | Slot::ReplacementStaged { .. } => {
-                if let Some(lane) = self.members.unused_lane() {
-                    self.map.start_absence(lane);
-                    removal.remember(slot, lane);
-                }
-            }
-            Slot::Staged { lane, left } if left.is_none_or(|left| left.lane != lane) => {
-                // A spare that no superblock names yet.
-            }
-            Slot::Rebuilding { lane } | Slot::Staged { lane, .. } => {
-                self.map.resume_absence(lane);
-                removal.remember(slot, lane);
-            }
-            Slot::Missing | Slot::Left(_) | Slot::Copying { .. } | Slot::Swapped { .. } => {}
-        }
-    }
-
     /// Takes `disk` back if it is a former member of this array in the state in which it left.
     /// Returns its slot; `None` if it has to be added like any other disk.
     ///

@@ -30,7 +30,7 @@ use crate::maintenance::experiment::{Rebuilder, Requests};
 impl Inner {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
-    pub(super) async fn rebuild_whole(&self, stripe: StripeId, by: By) -> Result<(), ArrayError> {
+    pub(crate) async fn rebuild_whole(&self, stripe: StripeId, by: By) -> Result<(), ArrayError> {
         let bytes = self.geometry_of(stripe).unit_bytes;
         let whole_units = Requests { bytes, class: Class::Maintenance, heads: None };
         self.rebuild_locked(stripe, &whole_units, by).await
@@ -94,7 +94,7 @@ impl Inner {
     }
 
     /// Writes units to their replacements. Returns the units that are not there afterwards.
-    pub(super) async fn write_targets(
+    pub(crate) async fn write_targets(
         &self,
         at: Access,
         targets: &[Target],
@@ -117,7 +117,7 @@ impl Inner {
     }
 
     /// The name of a replacement that is still in place and whose write failed: it has no space.
-    pub(super) fn out_of_space(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
+    pub(crate) fn out_of_space(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
         let full =
             |t: &&Target| failed.contains(t.unit) && self.members.holds(t.place.slot, &t.disk);
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
@@ -127,7 +127,7 @@ impl Inner {
     /// locked: from here on requests use a replacement, provided that it still is the disk that was
     /// written. A target that was not stale when the others were gathered may be stale now, if its
     /// lane began meanwhile.
-    pub(super) fn note_rebuilt(
+    pub(crate) fn note_rebuilt(
         &self,
         stripe: StripeId,
         targets: &[Target],

@@ -1,0 +1,97 @@
+//! Composes the status of an array.
+
+use weft_code::SlotNo;
+
+use crate::engine::Inner;
+use crate::engine::status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
+use crate::superblock::SlotState;
+
+impl Inner {
+    pub(crate) fn status(&self) -> Status {
+        let superblock = self.members.superblock();
+        let broken = self.broken.borrow().clone();
+        let margin = self.redundancy_remaining();
+        let lossy = broken.is_some() || margin.is_none();
+        let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
+        let geometry = self.geometry();
+        Status {
+            name: superblock.name.clone(),
+            id: superblock.array_id.to_string(),
+            code: superblock.code.to_string(),
+            layout: superblock.algorithm,
+            redundancy_remaining: margin.map(|margin| margin.losses),
+            redundancy_exact: margin.is_none_or(|margin| margin.exact),
+            state: self.state(),
+            broken,
+            unreadable,
+            size_bytes: self.geometries.size_bytes(),
+            unit_bytes: geometry.unit_bytes,
+            sector_bytes: geometry.sector_bytes,
+            consistency: superblock.consistency,
+            write_hole_closed: self.log.is_some()
+                || self.geometry().code().p() == 0
+                || self.geometry().mirrored,
+            slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
+            spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
+            paused: self.jobs.paused.get(),
+            jobs: self.job_status(),
+            rebuild: self.rebuild_status(),
+            scrub: self.scrub_report(),
+            last_rebuild: superblock.last_rebuild,
+            throttle: self.jobs.throttle.get(),
+            regions: RegionCounts {
+                region_bytes: geometry.regions.region_bytes,
+                total: geometry.regions.count(),
+                written: self.map.written_count(),
+                dirty: self.map.dirty_count() as u64,
+                resync: self.map.resync_count(),
+            },
+            reshaping: self.geometries.former().is_some(),
+            seq: superblock.seq,
+        }
+    }
+
+    fn slot_status(&self, slot: SlotNo) -> SlotStatus {
+        let (read_errors, repaired) = self.members.error_counts(slot);
+        let (disk, wants_room_bytes) = (self.members.name(slot), self.waiting_bytes(slot));
+        let failed = self.broken_slots.get().contains(slot);
+        let replacement = self.members.copying(slot).and_then(|_| self.members.second_disk(slot));
+        let (state, stale_regions) = match self.members.state(slot) {
+            SlotState::Active if failed => (MemberState::Failed, 0),
+            state => {
+                let lane = self.members.slot(slot).filling();
+                (state.into(), lane.map_or(0, |lane| self.map.stale_count(lane)))
+            }
+        };
+        SlotStatus {
+            slot,
+            state,
+            disk,
+            read_errors,
+            repaired,
+            stale_regions,
+            replacement: replacement.map(|disk| disk.info().name.clone()),
+            wants_room_bytes,
+        }
+    }
+
+    fn state(&self) -> ArrayState {
+        if self.stopped.get() {
+            ArrayState::Stopped
+        } else if self.broken.borrow().is_some() {
+            ArrayState::Broken
+        } else if !self.members.only_copies() {
+            ArrayState::Rebuilding
+        } else if !self.members.all_active() {
+            ArrayState::Degraded
+        } else if self.map.resync_count() > 0 {
+            ArrayState::Resyncing
+        } else if !self.members.rebuilding().is_empty() {
+            ArrayState::Replacing
+        } else if self.geometries.former().is_some() {
+            ArrayState::Reshaping
+        } else {
+            ArrayState::Healthy
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The departure of a disk that holds nothing any more.
+
+use crate::error::{FsError, Result};
+use crate::format::label::Label;
+use crate::state::mounted::Inner;
+
+/// The number that the next disk gets, if it is not that behind the highest; in the state.
+pub(super) const NEXT: &str = "next disk";
+
+pub(super) fn no_disk(number: u16) -> FsError {
+    FsError::Invalid(format!("there is no disk {number}"))
+}
+
+impl Inner {
+    /// A disk that no record names leaves the file system.
+    pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
+        let _alone = self.hold_alone().await;
+        let _slices = self.changing_slices.acquire(1).await;
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        self.vacate_metadata(&member, true).await?;
+        self.meta
+            .run(|tx| {
+                tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
+                tx.remove_bad_of(number)?;
+                tx.remove_disk(number)
+            })
+            .await?;
+        self.commit_anyway().await?;
+        self.pool.remove(number);
+        if let Some(present) = member.present().filter(|_| !member.is_lost()) {
+            Label::erase(&*present.whole).await?;
+        }
+        Ok(())
+    }
+}
