@@ -95,8 +95,8 @@ pub(crate) struct Inner {
     pub broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
     pub broken_slots: Cell<SlotSet>,
-    /// Stripes in which a write was given up halfway: what is lost of them cannot be reconstructed
-    /// before the next assembly has recovered them.
+    /// Stripes in which a write was given up halfway: until the next assembly has recovered them,
+    /// what is lost of them cannot be reconstructed, and copies may differ.
     pub torn: RefCell<BTreeSet<StripeId>>,
     /// What is known above the array of its contents.
     pub above: RefCell<Option<Weak<dyn AtHand>>>,

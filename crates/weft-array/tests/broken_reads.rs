@@ -1,5 +1,5 @@
 //! An array that breaks in the middle of a write: of what was not being written, reads give what was
-//! there, or an error, and never anything else.
+//! there, or an error, and never anything else; of what was, whatever the first read gave.
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
 use crate::common::disk::{Medium, Power, holding};
@@ -94,4 +94,55 @@ fn so_it_is_if_parity_is_what_could_not_be_written() {
         breaks("raid5", Consistency::Bitmap, &[1], 3, request);
         breaks("raid6", Consistency::Bitmap, &[1, 2], 3, request);
     }
+}
+
+/// Loses the slots `lost` of a mirror, and then the writes to slot `bad`, which the others cannot do
+/// without. Of a stripe with other copies too, which was being written, all reads give the same.
+fn flips(code: &'static str, count: usize, lost: &'static [usize], bad: usize) {
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
+        let all = members(&disks);
+        let superblock = create(&all, &bench_options(code)).await.expect("created");
+        let array = assemble(&rt, &all).await;
+        let old = pattern(0, (STRIPES * array.stripe_bytes()) as usize, 1);
+        write(&array, 0, &old).await;
+        array.flush().await.expect("flushed");
+        for slot in lost {
+            array.fail(SlotNo(*slot)).await.expect("failed");
+        }
+        *disks[bad].faults.unwritable.borrow_mut() = superblock.area.data_offset..SIZE;
+        let layout =
+            weft_layout::for_code(superblock.code, superblock.algorithm, count, superblock.rows)
+                .expect("laid");
+        let copies = superblock.code.shape(count).expect("a code").width();
+        let on = |stripe: u64| (0..copies).map(move |unit| (stripe, unit));
+        let slots = |stripe| on(stripe).map(|(stripe, unit)| layout.place(stripe, unit).slot.0);
+        let has_others = |stripe: &u64| {
+            let gone = |slot: &usize| *slot == bad || lost.contains(slot);
+            slots(*stripe).any(|slot| slot == bad) && !slots(*stripe).all(|slot| gone(&slot))
+        };
+        let torn = (0..STRIPES).find(has_others).expect("a stripe with other copies");
+        let (at, len) = (torn * UNIT, UNIT as usize);
+        let new = pattern(at, len, 9);
+        assert!(array.write(at, Frozen::copy_from(&new), false).await.is_err(), "{code}: written");
+        assert_eq!(array.status().state, ArrayState::Broken, "{code}");
+        // Reads at the same time go to different disks.
+        let reads = (0..2 * count).map(|_| read(&array, at, len));
+        let found = futures_util::future::join_all(reads).await;
+        let old = &old[at as usize..][..len];
+        for bytes in &found {
+            assert!(bytes == old || *bytes == new, "{code}: neither old nor new");
+            assert!(*bytes == found[0], "{code}: once old, once new");
+        }
+    });
+}
+
+#[test]
+fn a_mirror_that_broke_gives_the_same_copy_at_every_read() {
+    flips("raid10:n2", 5, &[0], 1);
+    flips("raid10:n2", 5, &[1], 0);
+    flips("raid10:f2", 4, &[0], 1);
+    flips("raid10:f2", 4, &[0], 3);
+    flips("raid10:o2", 5, &[2], 3);
+    flips("raid10:n3", 5, &[0, 1], 2);
 }

@@ -8,8 +8,9 @@
 //! the array knows (`io/cached_units.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
-//! except where copies can differ: where the region was dirty at a crash, or a write is in
-//! progress. There the first remaining copy is always used, so that data once read does not change.
+//! except where copies can differ: where the region was dirty at a crash, a write is in progress, or
+//! one was given up halfway because it broke the array. There the first remaining copy is always
+//! used, so that data once read does not change.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::Sender;
 use weft_rt::sync::oneshot;
-use weft_stripe::{Access, Busy, Gathered, Owner, Units, gather};
+use weft_stripe::{Access, Busy, Gathered, Owner, StripeId, Units, gather};
 
 use crate::engine::Inner;
 use crate::error::ArrayError;
@@ -146,11 +147,17 @@ impl Inner {
                     // The path below meets a medium error again, and repairs it. Where units may
                     // not match, what it finds may differ from what was read before.
                     Err(error) if error.kind == DiskErrorKind::Medium => {
-                        if self.awaits_resync(at.stripe) {
+                        if self.copies_may_differ(at.stripe) {
                             self.note_correction();
                         }
                     }
-                    Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,
+                    Err(error) => {
+                        Box::pin(self.member_failed(slot, &disk, &error)).await;
+                        // A broken array keeps it in its slot, so nothing else has noted it.
+                        if self.is_torn(at.stripe) {
+                            self.note_correction();
+                        }
+                    }
                 }
             }
         }
@@ -266,7 +273,7 @@ impl Inner {
         }
         // Another copy of a mirror needs no parity.
         if !self.geometry_of(stripe).mirrored
-            && self.torn.borrow().contains(&stripe)
+            && self.is_torn(stripe)
             && let Err(error) = self.check_whole()
         {
             return (Err(error), pieces);
@@ -323,11 +330,21 @@ impl Inner {
         cuts
     }
 
+    /// Whether a write to this stripe was given up halfway.
+    fn is_torn(&self, stripe: StripeId) -> bool {
+        self.torn.borrow().contains(&stripe)
+    }
+
+    /// Whether the copies of this stripe, or its parity, may disagree although nobody writes it.
+    fn copies_may_differ(&self, stripe: StripeId) -> bool {
+        self.awaits_resync(stripe) || self.is_torn(stripe)
+    }
+
     /// The unit from which to read the data of a mirror: the most suitable copy.
     fn source_of(&self, at: Address) -> usize {
         let geometry = self.geometry_of(at.stripe);
         let copies = geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.awaits_resync(at.stripe) || self.locks.is_busy(at.stripe) {
+        if self.copies_may_differ(at.stripe) || self.locks.is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)
