@@ -209,10 +209,12 @@ fn is_settled(disks: &[Member]) -> Option<bool> {
     all.iter().all(|(own, _)| !own.clean || !lists(own, own)).then_some(false)
 }
 
-/// Whether the engine refused another consistency policy, or the members have no room for a log.
-fn is_refusal_of_policy(error: &str, settled: Option<bool>) -> bool {
+/// Whether the engine refused another consistency policy with reason: the members have no room for a
+/// log, or they were not all there as a clean stop left them, before the attempt or at its end.
+fn is_refusal_of_policy(error: &str, settled: Option<bool>, left: &[Member]) -> bool {
     let has_no_room = error.contains("before their data");
-    has_no_room || settled != Some(true) && error.contains("another consistency policy")
+    let was_settled = || settled == Some(true) && is_settled(left) == Some(true);
+    has_no_room || error.contains("another consistency policy") && !was_settled()
 }
 
 /// Assembles the array from the attached disks, with another consistency policy if it is `wanted` and
@@ -252,7 +254,7 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 return Err(Violation::new(ViolationKind::StaleAssembly, text));
             }
             match Engine::assemble(&rt, disks, force, false, wanted, nonce).await {
-                Err(error) if wanted.is_some() && is_refusal_of_policy(&error, settled) => {
+                Err(error) if wanted.is_some() && is_refusal_of_policy(&error, settled, &left) => {
                     wanted = None;
                 }
                 Ok(_) if wanted.is_some() && settled == Some(false) => {
@@ -347,6 +349,26 @@ mod tests {
         disks[1].comes_back();
         assert!(must_have_stopped(&disks));
         assert!(disks[0].platter.faults(|f| !f.gone), "it answers");
+    }
+
+    /// Assembles a mirror with another policy while its first disk fails after this many operations.
+    fn assembles_with_another_policy(seed: u64, after: u64) -> Result<bool, Violation> {
+        let (rt, disks) = (sim_rt(seed, 10_000_000), mirror_of(seed, 3));
+        let world = World::new(&rt, seed);
+        disks[0].platter.faults(|f| f.gone_after_ops = Some(after));
+        let open = move |platter: &Platter| SimDisk::open(&world, platter) as Rc<dyn Disk>;
+        let started = assemble(&rt, &disks, open, Some(Consistency::None), 1);
+        let policy = rt.block_on(async move { Ok(started.await?.0.status().consistency) });
+        rt.kill_all();
+        policy.map(|policy| policy == Consistency::None)
+    }
+
+    #[test]
+    fn another_policy_is_refused_with_reason_if_a_disk_fails_during_the_assembly() {
+        let all = (0..30).map(|after| assembles_with_another_policy(after, after));
+        let all: Vec<bool> = all.collect::<Result<_, _>>().expect("assembled");
+        assert!(!all[0], "the disk was not there");
+        assert!(all[29], "all disks were there");
     }
 
     #[test]
