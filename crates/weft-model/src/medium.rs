@@ -35,6 +35,8 @@ pub struct Medium {
     durable: Pages,
     /// Versions that completed and are not durable, per sector, in order of completion.
     at_risk: BTreeMap<u64, Vec<Version>>,
+    /// How many these are.
+    versions: usize,
     in_flight: BTreeMap<u64, Write>,
     order: u64,
 }
@@ -70,6 +72,7 @@ impl Medium {
             current: Pages::default(),
             durable: Pages::default(),
             at_risk: BTreeMap::new(),
+            versions: 0,
             in_flight: BTreeMap::new(),
             order: 0,
         }
@@ -99,6 +102,11 @@ impl Medium {
     /// completion.
     pub fn at_risk(&self) -> impl ExactSizeIterator<Item = (u64, &[Version])> {
         self.at_risk.iter().map(|(sector, versions)| (*sector, &versions[..]))
+    }
+
+    /// Bytes that the versions at risk have together.
+    pub fn bytes_at_risk(&self) -> u64 {
+        self.versions as u64 * self.sector
     }
 
     /// The write `op` begins, of `len` bytes of data or of zeros (`None`): from now on a crash may
@@ -150,8 +158,15 @@ impl Medium {
         self.current.write(offset, bytes);
         self.durable.write(offset, bytes);
         for sector in offset / self.sector..(offset + bytes.len() as u64) / self.sector {
-            self.at_risk.remove(&sector);
+            self.forget(sector);
         }
+    }
+
+    /// Drops the versions of a sector. Returns the newest.
+    fn forget(&mut self, sector: u64) -> Option<Version> {
+        let mut versions = self.at_risk.remove(&sector)?;
+        self.versions -= versions.len();
+        versions.pop()
     }
 
     /// Stores some sectors of a write, in the cache.
@@ -172,13 +187,14 @@ impl Medium {
             let data = write.data.clone().map(|data| (data, index(sector * self.sector)));
             let versions = self.at_risk.entry(write.offset / self.sector + sector).or_default();
             versions.push(Version { order: self.order, data });
+            self.versions += 1;
         }
     }
 
     /// Makes the current contents of a range durable.
     fn make_durable(&mut self, offset: u64, len: u64) {
         for sector in offset / self.sector..(offset + len) / self.sector {
-            if let Some(newest) = self.at_risk.remove(&sector).and_then(|mut list| list.pop()) {
+            if let Some(newest) = self.forget(sector) {
                 newest.store(&mut self.durable, self.sector, sector);
             }
         }
@@ -191,9 +207,10 @@ impl Medium {
 
     /// A flush that started at `mark` has completed.
     pub fn flushed(&mut self, mark: u64) {
-        let (durable, bytes) = (&mut self.durable, self.sector);
+        let (durable, bytes, count) = (&mut self.durable, self.sector, &mut self.versions);
         self.at_risk.retain(|sector, versions| {
             let covered = versions.partition_point(|version| version.order <= mark);
+            *count -= covered;
             if let Some(newest) = versions.drain(..covered).next_back() {
                 newest.store(durable, bytes, *sector);
             }
@@ -213,6 +230,7 @@ impl Medium {
     /// The second step, if the power is cut: for each sector at risk, in order, `pick` returns
     /// which of its versions stays, and `None` for the one that was durable.
     pub fn cut(&mut self, mut pick: impl FnMut(u64, &[Version]) -> Option<&Version>) {
+        self.versions = 0;
         for (sector, versions) in std::mem::take(&mut self.at_risk) {
             if let Some(version) = pick(sector, &versions) {
                 version.store(&mut self.durable, self.sector, sector);
@@ -272,11 +290,13 @@ mod tests {
     #[test]
     fn a_flush_covers_what_completed_before_it_started() {
         let mut medium = drawn();
+        assert_eq!(medium.bytes_at_risk(), 3 * 512);
         medium.flushed(medium.mark() - 1);
+        assert_eq!(medium.bytes_at_risk(), 512);
         medium.land(|_| 0..0);
         assert_eq!(first_bytes(&medium), *b"DC");
         medium.cut(|_, _| None);
-        assert_eq!(first_bytes(&medium), *b"BC");
+        assert_eq!((first_bytes(&medium), medium.bytes_at_risk()), (*b"BC", 0));
     }
 
     #[test]

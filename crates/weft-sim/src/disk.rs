@@ -27,6 +27,9 @@ use weft_rt::{Buf, Frozen, Nanos, Rng};
 use crate::format::SUPERBLOCKS;
 use crate::world::World;
 
+/// A disk whose cache holds this much writes it out by itself.
+const CACHE_BYTES: u64 = 8 << 20;
+
 /// The contents and faults of a disk, which survive a crash. Clones share the same state;
 /// [`Platter::copy`] makes an independent one.
 #[derive(Debug, Clone)]
@@ -477,6 +480,9 @@ impl SimDisk {
                 Some(place) => {
                     let durable = fua || !info.volatile_cache;
                     state.medium.complete(started.op, place, durable);
+                    if state.medium.bytes_at_risk() > CACHE_BYTES {
+                        state.medium.flushed(state.medium.mark());
+                    }
                 }
                 None => state.medium.abandon(started.op, |_| 0),
             }

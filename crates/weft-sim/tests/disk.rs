@@ -50,6 +50,21 @@ fn a_full_disk_has_room_where_something_was_written_even_zeros() {
     });
 }
 
+/// So the versions of its sectors that a power cut may leave take no more memory than that.
+#[test]
+fn a_full_cache_is_written_out() {
+    let (rt, _, platter, disk) = setup(4);
+    rt.block_on(async move {
+        for value in 0..128 {
+            let written = disk.write(0, bytes(value, 65_536), WriteOpts::USER).await;
+            written.expect("writes");
+        }
+        assert_eq!(platter.sectors_at_risk(), 128);
+        disk.write(0, bytes(128, 512), WriteOpts::USER).await.expect("writes");
+        assert_eq!(platter.sectors_at_risk(), 0);
+    });
+}
+
 #[test]
 fn a_power_cut_keeps_what_was_flushed_and_any_of_the_rest() {
     let mut seen: [BTreeSet<u8>; 3] = Default::default();
