@@ -18,6 +18,7 @@ mod common;
 mod create_any_input;
 mod creating;
 mod degraded_load;
+mod discarded_log;
 mod empty_requests;
 mod examples;
 mod exclusion_durable;

@@ -1,11 +1,13 @@
-//! A discard while an array is reshaped lets the disks make the zeros, as at any other time.
+//! A discard while an array is reshaped lets the disks make the zeros, as at any other time, and holds
+//! up no stop.
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
 use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
+use futures_util::future::{Either, join, select};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{CreateOptions, ScrubMode, create};
-use weft_rt::MILLISECOND;
+use weft_rt::{MILLISECOND, SECOND};
 
 const SIZE: u64 = (3 << 20) + 96 * UNIT;
 
@@ -71,5 +73,44 @@ fn a_discard_during_a_reshape_transfers_no_zeros() {
         for moved in [0, 10] {
             discards(code, moved);
         }
+    }
+}
+
+/// Discards all that is being moved, and stops the array so many microseconds later.
+fn discards_and_stops(code: &'static str, after: u64) {
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let all = members(&disks);
+        let options = CreateOptions {
+            head_room_bytes: Some(1 << 20),
+            region_bytes: Some(32 << 10),
+            ..bench_options(code)
+        };
+        create(&all[..4], &options).await.expect("created");
+        let array = assemble(&rt, &all[..4]).await;
+        array.add_spare(all[4].clone()).await.expect("added");
+        write(&array, 0, &pattern(0, 120 * UNIT as usize, 1)).await;
+        let wanted =
+            ReshapeOptions { add: 1, head_room_bytes: Some(4 * UNIT), ..ReshapeOptions::default() };
+        array.reshape(wanted).await.expect("begun");
+        rt.sleep(after * 7 % 5000 * 1000).await;
+        let discard = array.discard(0, 120 * UNIT);
+        let stop = async {
+            rt.sleep(after * 1000).await;
+            array.stop().await
+        };
+        let both = std::pin::pin!(join(discard, stop));
+        let end = std::pin::pin!(rt.sleep(600 * SECOND));
+        match select(both, end).await {
+            Either::Left(((_, stopped), _)) => stopped.expect("stopped"),
+            Either::Right(_) => panic!("{code}: a stop after {after} us does not end"),
+        }
+    });
+}
+
+#[test]
+fn a_stop_ends_that_comes_during_a_discard_of_what_is_moved() {
+    for after in (0..2000).step_by(7) {
+        discards_and_stops("raid5", after);
     }
 }

@@ -223,6 +223,96 @@ fn a_member_that_is_not_as_it_left_is_no_returning_one() {
     }
 }
 
+/// Writes to a unit that no member but `held` has, and whose write does not end before that disk is
+/// released.
+fn write_held(
+    rt: &Rt,
+    array: &Array,
+    held: &Rc<TestDisk>,
+    (stripe, unit): (u64, usize),
+    at: u64,
+) -> weft_rt::Task<()> {
+    held.faults.hold(at..at + UNIT, 0);
+    let offset = stripe * array.stripe_bytes() + unit as u64 * UNIT;
+    let array = array.clone();
+    rt.spawn(async move { write(&array, offset, &pattern(offset, UNIT as usize, 3)).await })
+}
+
+/// While a former member waits to be taken back, its slot gets another disk, which leaves in turn.
+/// What the slot's lane says then is what that disk lacks.
+#[test]
+fn a_member_whose_slot_another_disk_had_meanwhile_is_not_taken_back() {
+    run(move |rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let all = members(&disks);
+        let superblock = create(&all[..4], &options("raid5")).await.expect("created");
+        let array = assembled(&rt, &all[..4], 1, "raid5").await;
+        let stripe = array.stripe_bytes();
+        let stripes = array.size_bytes() / stripe;
+        let mut expected = pattern(0, (stripes * stripe) as usize, 1);
+        write(&array, 0, &expected).await;
+        array.flush().await.expect("flushed");
+        rt.sleep(10_000 * MILLISECOND).await;
+        array.fail(SlotNo(LEAVES)).await.expect("failed");
+        // What the former member lacks.
+        let missed = pattern(0, 2 * stripe as usize, 2);
+        write(&array, 0, &missed).await;
+        expected[..missed.len()].copy_from_slice(&missed);
+        array.flush().await.expect("flushed");
+        let layout =
+            weft_layout::for_code(superblock.code, superblock.algorithm, 4, superblock.rows)
+                .expect("laid");
+        // The last data unit of a slot, and where it is.
+        let last_on = |slot: usize| {
+            let units = (0..stripes).rev().flat_map(|stripe| [0, 1, 2].map(|unit| (stripe, unit)));
+            let mut on = units.filter(|(stripe, unit)| layout.place(*stripe, *unit).slot.0 == slot);
+            let (stripe, unit) = on.next().expect("it has some");
+            let at = superblock.area.data_offset + layout.place(stripe, unit).row * UNIT;
+            ((stripe, unit), at)
+        };
+        let (first, at) = last_on(0);
+        let one = write_held(&rt, &array, &disks[0], first, at);
+        rt.sleep(MILLISECOND).await;
+        // The spare waits for the record of this write, and the former member for the next one's.
+        array.add_spare(all[4].clone()).await.expect("added");
+        rt.sleep(MILLISECOND).await;
+        let (second, at) = last_on(2);
+        assert_ne!(first.0, second.0, "the writes must not queue");
+        let other = write_held(&rt, &array, &disks[2], second, at);
+        rt.sleep(MILLISECOND).await;
+        let back = {
+            let (array, disk) = (array.clone(), all[LEAVES].clone());
+            rt.spawn(async move { array.take_back(disk).await })
+        };
+        rt.sleep(MILLISECOND).await;
+        disks[0].faults.release();
+        one.await;
+        rt.sleep(1000 * MILLISECOND).await;
+        let state = || array.status().slots[LEAVES].state;
+        assert_eq!(state(), MemberState::Rebuilding, "another disk has the slot");
+        array.fail(SlotNo(LEAVES)).await.expect("failed");
+        assert!(!back.is_finished(), "it still waits");
+        disks[2].faults.release();
+        other.await;
+        for (stripe, unit) in [first, second] {
+            let at = (stripe * 3 + unit as u64) * UNIT;
+            expected[at as usize..][..UNIT as usize].copy_from_slice(&pattern(
+                at,
+                UNIT as usize,
+                3,
+            ));
+        }
+        assert_eq!(back.await.expect("looked at"), None, "another disk was there meanwhile");
+        assert!(read(&array, 0, expected.len()).await == expected);
+        let slot = array.take_back(all[LEAVES].clone()).await.expect("looked at");
+        assert_eq!(slot, None, "the slot remembers the other disk");
+        array.add_spare(all[LEAVES].clone()).await.expect("added as a new one");
+        healthy(&rt, &array, "raid5").await;
+        is_whole(&array, &expected, "raid5").await;
+        array.stop().await.expect("stopped");
+    });
+}
+
 /// The contents of all disks at one moment, and what must be there after a cut then.
 struct Moment {
     media: Vec<Medium>,
