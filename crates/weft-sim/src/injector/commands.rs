@@ -3,7 +3,7 @@
 
 use weft_array::{MemberState, ScrubMode};
 use weft_code::SlotNo;
-use weft_rt::{Rng, SECOND};
+use weft_rt::{MILLISECOND, Rng, SECOND};
 
 use super::FaultInjector;
 use crate::engine::Engine;
@@ -12,6 +12,56 @@ use crate::slots::Slots;
 use crate::violation::ViolationKind;
 
 impl FaultInjector {
+    /// Sets another rebuild policy.
+    pub(crate) async fn change_policy(&self, engine: &Engine) {
+        let policy = crate::policy::draw(&mut self.policy_rng.borrow_mut());
+        self.world.note(format!(
+            "rebuilds: {} {} {}, slices of {}, zones of {}",
+            policy.order, policy.pace, policy.piggyback, policy.slice_stripes, policy.zone_stripes
+        ));
+        if let Err(error) = engine.0.set_rebuild_policy(policy).await {
+            let text = format!("the engine refused a rebuild policy: {error}");
+            self.harness.fail(ViolationKind::CommandFailed, text, None);
+        }
+    }
+
+    pub(crate) async fn scrub(&self, engine: &Engine, mode: ScrubMode) {
+        self.world.note(format!("scrub {mode:?}"));
+        match engine.0.scrub(mode).await {
+            Ok(report) if report.mismatches > 0 => {
+                // Until the resync, a scrub also finds the mismatches that the last crash left.
+                if engine.0.status().regions.resync == 0 && !self.resync_meanwhile(&report) {
+                    let text = format!("a scrub found mismatches: {report:?}");
+                    self.harness.fail(ViolationKind::Scrub, text, None);
+                }
+            }
+            Ok(report) => self.world.note(format!("scrub: {} stripes", report.stripes)),
+            Err(error) => self.world.note(format!("scrub refused: {error}")),
+        }
+    }
+
+    /// Whether the mismatches may date from before a resync that ended during the scrub.
+    fn resync_meanwhile(&self, _: &weft_array::ScrubReport) -> bool {
+        !self.harness.oracle.borrow().cuts().is_empty()
+    }
+
+    pub(super) async fn throttle(&self, engine: &Engine) {
+        let (low, high, pause) = self.draw(|rng| {
+            let low = *rng.pick(&[0, 100_000, 10_000_000]);
+            let high = *rng.pick(&[None, Some(200_000), Some(20_000_000)]);
+            (low, high.map(|high| high.max(low)), rng.chance(30))
+        });
+        let target = (low == 100_000).then_some(MILLISECOND);
+        self.world.note(format!("throttle {low} {high:?}, target {target:?}, pause {pause}"));
+        engine.0.set_throttle(low, high);
+        engine.0.set_latency_target(target);
+        if pause {
+            engine.0.set_paused(true);
+            self.rt.sleep(self.draw(|rng| rng.below(SECOND))).await;
+            engine.0.set_paused(false);
+        }
+    }
+
     /// Gives one command.
     pub(super) async fn give_command(&self, engine: &Engine, rng: &mut Rng) {
         let status = engine.0.status();
