@@ -52,6 +52,7 @@ struct State {
     depth: usize,
     fast_zeroes: bool,
     volatile_cache: bool,
+    rotational: bool,
     /// Reads never see part of a write before it completes.
     whole_writes: bool,
     /// The sectors that were at risk at the last power cut.
@@ -77,6 +78,7 @@ impl Platter {
             depth: 0,
             fast_zeroes: true,
             volatile_cache: true,
+            rotational: false,
             whole_writes: false,
             interrupted: Vec::new(),
         })))
@@ -103,6 +105,7 @@ impl Platter {
             depth: 0,
             fast_zeroes: state.fast_zeroes,
             volatile_cache: state.volatile_cache,
+            rotational: state.rotational,
             whole_writes: true,
             interrupted: Vec::new(),
         })))
@@ -152,6 +155,11 @@ impl Platter {
     /// Sets whether a power cut may take what it has completed.
     pub fn set_volatile_cache(&self, volatile: bool) {
         self.0.borrow_mut().volatile_cache = volatile;
+    }
+
+    /// Sets whether the disk says that it rotates.
+    pub fn set_rotational(&self, rotational: bool) {
+        self.0.borrow_mut().rotational = rotational;
     }
 
     /// Whether operations are in progress.
@@ -278,7 +286,7 @@ impl SimDisk {
             sector_bytes: state.sector,
             fast_zeroes: state.fast_zeroes,
             volatile_cache: state.volatile_cache,
-            rotational: state.model.is_some_and(|model| model.is_rotational()),
+            rotational: state.model.map_or(state.rotational, |model| model.is_rotational()),
         };
         let number = state.number as u64;
         let station = state.model.map(|model| Station::new(world.rt(), model.mechanism(number)));

@@ -7,6 +7,7 @@ use weft_array::{Array, AssembleOptions, Consistency, CreateOptions};
 use weft_disk::Disk;
 use weft_rt::Rt;
 
+use crate::foreign::FOREIGN_ID;
 use crate::setup::Setup;
 
 /// An assembled array.
@@ -53,9 +54,12 @@ impl Engine {
     ) -> Result<Self, String> {
         let mut members = Vec::new();
         for disk in disks {
-            // A disk that was being added when the crash came has no label yet.
-            if !matches!(read_superblock(&*disk).await, Ok(None)) {
-                members.push(disk);
+            // A disk that was being added when the crash came has no label yet, and one that was used
+            // elsewhere has another.
+            match read_superblock(&*disk).await {
+                Ok(None) => {}
+                Ok(Some(own)) if own.array_id.0 == FOREIGN_ID => {}
+                _ => members.push(disk),
             }
         }
         let options = AssembleOptions {

@@ -6,6 +6,8 @@ mod end;
 mod held_commit;
 mod members;
 mod reshape;
+mod strange_disks;
+mod turned_reshape;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,6 +21,7 @@ use crate::disk::{Hangs, Platter};
 use crate::engine::Engine;
 use crate::excuse::Lost;
 use crate::factory::DiskFactory;
+use crate::foreign::Foreign;
 use crate::member::Member;
 use crate::membership::must_have_stopped;
 use crate::report::Report;
@@ -47,6 +50,9 @@ pub(crate) struct FaultInjector {
     pub promotion_rng: RefCell<Rng>,
     /// Draws whether to take a former member back.
     pub return_rng: RefCell<Rng>,
+    /// Draws whether a disk comes back from another use.
+    pub foreign_rng: RefCell<Rng>,
+    pub foreign: Foreign,
     /// Disks that a running command is using; no other command may open them.
     pub claimed: RefCell<BTreeSet<usize>>,
     pub crashes_only: bool,
@@ -80,6 +86,8 @@ impl FaultInjector {
             return;
         }
         let mut commands = self.world.rng(20_000 + self.report.borrow().lives);
+        let mut strange = self.world.rng(24_000 + self.report.borrow().lives);
+        self.use_limits(engine, &mut strange).await;
         for _ in 0..self.draw(|rng| *rng.pick(&[0, 1, 3, 6])) {
             let pause = self.draw(|rng| {
                 let most = *rng.pick(&[MILLISECOND, 100 * MILLISECOND, 12 * SECOND]);
@@ -92,6 +100,9 @@ impl FaultInjector {
             self.inject_one(engine).await;
             if commands.chance(30) {
                 self.give_command(engine, &mut commands).await;
+            }
+            if strange.chance(6) {
+                self.write_protect(engine, &mut strange).await;
             }
             if self.hang_rng.borrow_mut().chance(8) {
                 self.hang(engine).await;
@@ -138,6 +149,7 @@ impl FaultInjector {
                     || f.gone_after_ops.is_some()
                     || f.write_errors_percent > 0
                     || f.unwritable.is_some()
+                    || f.write_protected
                     || !f.unreadable.is_empty()
             })
         };

@@ -29,6 +29,7 @@ mod engine;
 mod excuse;
 mod exposure;
 mod factory;
+mod foreign;
 mod format;
 mod injector;
 mod member;

@@ -15,6 +15,7 @@ use weft_rt::Rt;
 
 use crate::disk::{Faults, Platter};
 use crate::engine::Engine;
+use crate::foreign::FOREIGN_ID;
 use crate::format::{SUPERBLOCK_COPIES, SUPERBLOCK_COPY_BYTES};
 use crate::member::Member;
 use crate::violation::{Violation, ViolationKind};
@@ -39,7 +40,7 @@ fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
 fn newest_superblock(platter: &Platter, counts: impl Fn(u64) -> bool) -> Option<Superblock> {
     let mut label = [0; 4096];
     platter.peek(0, &mut label);
-    let own = peek_label(&label).ok()??;
+    let own = peek_label(&label).ok()?.filter(|(array, _)| array.0 != FOREIGN_ID)?;
     let copy = |offset: &u64| {
         let mut bytes = vec![0; SUPERBLOCK_COPY_BYTES];
         platter.peek(*offset, &mut bytes);
@@ -231,7 +232,9 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
     let rt = rt.clone();
     async move {
         let is_gone = |member: &Member| member.platter.faults(|f| f.gone);
-        let is_dead = |member: &Member| member.platter.faults(|f| f.gone || f.unwritable.is_some());
+        let is_dead = |member: &Member| {
+            member.platter.faults(|f| f.gone || f.unwritable.is_some() || f.write_protected)
+        };
         let is_full = |left: &[Member]| left.iter().any(|m| m.platter.faults(|f| f.full));
         let gone = || attached.iter().filter(|member| is_gone(member)).count();
         loop {
@@ -270,7 +273,10 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 Err(_) if gone() > before && !must_have_stopped(&left) && needs_force() => {}
                 // One takes no writes, and the others may be stale without it: the operator repairs it.
                 Err(_) if left.iter().any(is_dead) && needs_force() => {
-                    left.iter().for_each(|member| member.platter.faults(|f| f.unwritable = None));
+                    let repaired = |f: &mut Faults| {
+                        (f.unwritable, f.write_protected) = (None, false);
+                    };
+                    left.iter().for_each(|member| member.platter.faults(repaired));
                 }
                 Err(error) => {
                     let text = format!("the engine refused to assemble: {error}");

@@ -83,6 +83,10 @@ pub struct Report {
     pub grown: u64,
     /// Members that came back with older contents.
     pub older: u64,
+    /// Members that came back with foreign contents.
+    pub foreign: u64,
+    /// The most members that lacked data at the same time in an array of many slots.
+    pub most_missing: u64,
     /// Arrays with large units or many stripes.
     pub large: u64,
     /// Changes of the consistency policy.

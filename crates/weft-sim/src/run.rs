@@ -9,6 +9,7 @@
 //! with each member removed in turn.
 
 mod between;
+mod foreign_disks;
 mod image;
 mod life;
 mod scenarios;
@@ -22,6 +23,7 @@ use crate::clock::sim_rt;
 use crate::disk::{Platter, Uniform};
 use crate::engine::Engine;
 use crate::factory::DiskFactory;
+use crate::foreign::Foreign;
 use crate::member::Member;
 use crate::panics;
 use crate::report::{Failure, Options, Report, Scenario};
@@ -42,7 +44,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let world = World::new(&rt, seed);
     let mut setup = Setup::draw(&mut world.rng(1), &options.filter);
     let mut reshape = world.rng(15_000);
-    let reshaped = reshape.chance(20) && !options.crashes_only && options.canary.is_none();
+    let reshaped = reshape.chance(if ReshapeSetup::widens(&setup) { 80 } else { 20 })
+        && !options.crashes_only
+        && options.canary.is_none();
     if options.reshape.unwrap_or(reshaped)
         && let Some(reshape) = ReshapeSetup::draw(&mut reshape, &setup)
     {
@@ -63,6 +67,8 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         last_slots: None,
         membership_crash: false,
         held_commit: false,
+        turned_crash: false,
+        foreign: Foreign::default(),
         stopped: false,
         image: Rc::default(),
         assembly_interrupted: false,
@@ -98,6 +104,7 @@ impl Run {
     fn run_lives(&mut self) -> Result<(), Violation> {
         self.make_disks();
         self.create()?;
+        self.perhaps_make_foreign()?;
         let drawn = self.rng.within(1, 5).min(self.options.lives_max.unwrap_or(u64::MAX)).max(1);
         let lives = if self.options.cut_at.is_some() { 2 } else { drawn };
         let mut life = 0;
@@ -143,6 +150,7 @@ impl Run {
             }
             platter.set_fast_zeroes(disk.fast_zeroes);
             platter.set_volatile_cache(disk.volatile_cache);
+            platter.set_rotational(self.setup.rotational);
             disks.push(Member { platter, absent: false });
         }
     }

@@ -49,6 +49,8 @@ pub struct Setup {
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
     pub disks: Vec<DiskSetup>,
+    /// Whether the disks say that they rotate.
+    pub rotational: bool,
     /// Bytes per cell of the oracle.
     pub cell_bytes: usize,
     /// The load.
@@ -225,6 +227,7 @@ impl Setup {
             unit_bytes,
             policy,
             region_bytes,
+            rotational: scale.rotate(&mut scale_rng.fork(1)),
             disks,
             cell_bytes,
             load,

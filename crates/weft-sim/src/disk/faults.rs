@@ -29,6 +29,8 @@ pub struct Faults {
     pub write_errors_percent: u64,
     /// Writes that touch this byte range fail with an I/O error; everything can be read.
     pub unwritable: Option<std::ops::Range<u64>>,
+    /// The disk was made read-only: writes fail with `EPERM`, and it cannot be opened for writing.
+    pub write_protected: bool,
     /// The disk has become shorter and lost what it held behind its new end: every operation fails
     /// until somebody makes it as long again. The contents do not come back with that.
     pub shrunk: bool,
@@ -53,6 +55,7 @@ pub(crate) enum WriteOutcome {
 /// A Linux error number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errno {
+    NotPermitted = 1,
     Io = 5,
     NoDevice = 19,
     NoSpace = 28,
@@ -94,6 +97,9 @@ impl Faults {
             |other: &std::ops::Range<u64>| range.start < other.end && other.start < range.end;
         if self.full && (allocates || self.copies_on_write) && op == DiskOp::Write {
             return WriteOutcome::Fails(Errno::NoSpace);
+        }
+        if self.write_protected {
+            return WriteOutcome::Fails(Errno::NotPermitted);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {
             return WriteOutcome::Fails(Errno::Io);

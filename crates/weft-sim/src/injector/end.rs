@@ -90,6 +90,7 @@ impl FaultInjector {
                 f.unreadable.clear();
                 f.write_errors_percent = 0;
                 f.unwritable = None;
+                f.write_protected = false;
                 f.gone_after_ops = None;
                 f.full = false;
             });

@@ -92,7 +92,11 @@ impl FaultInjector {
             f.fail_requested = true;
             let has_room = !(f.full && f.copies_on_write);
             let answers = !f.failed && !f.gone && f.gone_after_ops.is_none();
-            answers && has_room && f.write_errors_percent == 0 && f.unwritable.is_none()
+            answers
+                && has_room
+                && f.write_errors_percent == 0
+                && f.unwritable.is_none()
+                && !f.write_protected
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
         // The condition may end at the very moment when the engine gives up.
@@ -207,7 +211,10 @@ impl FaultInjector {
             Some(number) if self.draw(|rng| rng.chance(50)) => {
                 let mut disks = self.disks.borrow_mut();
                 disks[number].comes_back();
-                Some(disks[number].platter.clone())
+                let platter = disks[number].platter.clone();
+                drop(disks);
+                self.perhaps_foreign(&platter);
+                Some(platter)
             }
             _ if self.disks.borrow().len() < self.setup.disks.len() + DISKS_MORE => {
                 let mut disks = self.disks.borrow_mut();
@@ -217,6 +224,7 @@ impl FaultInjector {
                 let sector = self.setup.disks[0].sector_bytes.min(model.sector_bytes);
                 let rng = self.world.rng(100 + number as u64);
                 let platter = Platter::new(number, model.size_bytes, sector, rng);
+                platter.set_rotational(self.setup.rotational);
                 platter.set_hangs(self.new_disk_hangs.borrow().clone());
                 disks.push(Member { platter: platter.clone(), absent: false });
                 Some(platter)

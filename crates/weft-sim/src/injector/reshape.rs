@@ -94,7 +94,11 @@ impl FaultInjector {
     }
 
     /// A refusal is no failure: members may be missing.
-    fn note_reshape<T: std::fmt::Debug>(&self, what: &str, result: Result<T, ArrayError>) {
+    pub(super) fn note_reshape<T: std::fmt::Debug>(
+        &self,
+        what: &str,
+        result: Result<T, ArrayError>,
+    ) {
         match result {
             Ok(plan) => self.world.note(format!("{what}: {plan:?}")),
             Err(ArrayError::Refused(why)) => self.world.note(format!("not {what}: {why}")),

@@ -87,6 +87,7 @@ impl Run {
                 f.hangs_until = 0;
                 f.write_errors_percent = 0;
                 f.unwritable = None;
+                f.write_protected &= space_rng.chance(50);
                 f.failed = false;
                 f.failed_writes.clear();
                 f.unreadable.clear();
@@ -94,13 +95,16 @@ impl Run {
             let gone = member.platter.faults(|f| f.gone) || member.absent;
             let back = gone && (all_return || self.rng.chance(40));
             member.platter.faults(|f| f.gone = false);
-            member.absent = gone && !back || member.platter.faults(|f| f.shrunk);
+            // A write-protected one cannot be opened.
+            member.absent =
+                gone && !back || member.platter.faults(|f| f.shrunk || f.write_protected);
         }
         let lose = if self.options.crashes_only || all_return {
             0
         } else {
             *self.rng.pick(&[0, 0, 0, 1, 1, 2])
         };
+        let lose = if self.turned_crash { lose.max(1) } else { lose };
         for _ in 0..lose {
             let number = self.rng.index(disks.len());
             let lost = slots.incomplete().union(&slots.holding(|n| disks[n].absent || n == number));
@@ -115,6 +119,7 @@ impl Run {
         let absent = slots.holding(|n| disks[n].absent);
         drop(disks);
         let older = self.perhaps_set_back(&map, &slots, absent);
+        let older = older.union(&self.perhaps_take_over(&map, &slots, absent.union(&older)));
         let absent = absent.union(&older);
         // An assembly that is cut short leaves it as stale as it is now.
         if let Some(known) = &mut self.last_slots {
@@ -151,7 +156,11 @@ impl Run {
         if rng.chance(40) {
             let range = *rng.pick(&[(SUPERBLOCKS.start, SUPERBLOCKS.end), (0, u64::MAX)]);
             self.world.note(format!("disk {number} takes no writes at {range:?}"));
-            disks[number].platter.faults(|f| f.unwritable = Some(range.0..range.1));
+            let protected = range.0 == 0 && rng.chance(50);
+            disks[number].platter.faults(|f| match protected {
+                true => f.write_protected = true,
+                false => f.unwritable = Some(range.0..range.1),
+            });
             return going;
         }
         let most = *rng.pick(&[12, 40]);

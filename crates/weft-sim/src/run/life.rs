@@ -39,10 +39,16 @@ impl Run {
         let always = self.options.held_commit == Some(true);
         self.membership_crash = may_crash_in_change && (self.rng.chance(40) || always);
         self.held_commit = self.membership_crash && held_commit;
+        let turned = self.world.rng(25_000 + self.report.borrow().lives).chance(30);
+        let turns = self.setup.reshape.is_some_and(|reshape| reshape.turns);
+        self.turned_crash = may_crash_in_change && turns && turned;
+        if self.turned_crash {
+            (self.membership_crash, self.held_commit) = (false, false);
+        }
         if crash {
             let steps = match self.options.cut_at {
                 Some(step) if number == 1 => step,
-                _ if self.held_commit => 200_000,
+                _ if self.held_commit || self.turned_crash => 200_000,
                 _ if self.membership_crash => self.rng.within(1000, 6000),
                 _ => match self.rng.below(4) {
                     0 => self.rng.within(1, 300),
@@ -109,6 +115,8 @@ impl Run {
             hang_rng: RefCell::new(self.world.rng(6000 + self.report.borrow().lives)),
             promotion_rng: RefCell::new(self.world.rng(11_000 + self.report.borrow().lives)),
             return_rng: RefCell::new(self.world.rng(8000 + self.report.borrow().lives)),
+            foreign_rng: RefCell::new(self.world.rng(28_000 + self.report.borrow().lives)),
+            foreign: self.foreign.clone(),
             claimed: RefCell::default(),
             crashes_only: self.options.crashes_only,
             factory: self.factory.clone(),
@@ -117,7 +125,7 @@ impl Run {
         let clients = self.world.rng(50 + self.report.borrow().lives);
         let cache_rng = self.world.rng(13_000 + self.report.borrow().lives);
         let (holder, membership_crash) = (self.engine.clone(), self.membership_crash);
-        let held_commit = self.held_commit;
+        let (held_commit, turned_crash) = (self.held_commit, self.turned_crash);
         let durable = clients.clone().chance(60);
         let load = match membership_crash {
             true => self.setup.load.heavy(durable),
@@ -161,6 +169,10 @@ impl Run {
                 harness.read_all(&*volume, 90).await;
             }
             let tasks = harness.start(&volume, &load, &clients);
+            if turned_crash {
+                futures_util::future::join_all(tasks).await;
+                return injector.crash_after_turn(&engine, &volume, &load).await;
+            }
             if held_commit {
                 futures_util::future::join_all(tasks).await;
                 injector.crash_in_held_commit(&engine, &volume, &load).await;

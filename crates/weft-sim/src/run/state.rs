@@ -12,6 +12,7 @@ use weft_rt::{Rng, Rt};
 use crate::disk::{Hangs, Platter, SimDisk};
 use crate::engine::Engine;
 use crate::factory::DiskFactory;
+use crate::foreign::Foreign;
 use crate::member::Member;
 use crate::membership;
 use crate::oracle::Tick;
@@ -48,6 +49,10 @@ pub(crate) struct Run {
     pub membership_crash: bool,
     /// That crash comes while superblocks are held back.
     pub held_commit: bool,
+    /// This life, or the previous one, ends after a reshape that turned back.
+    pub turned_crash: bool,
+    /// What disks hold that come back from another use.
+    pub foreign: Foreign,
     /// The last life ended with a clean stop.
     pub stopped: bool,
     /// An image of a disk.

@@ -44,6 +44,12 @@ fn parity_fits(setup: &Setup) -> bool {
 }
 
 impl ReshapeSetup {
+    /// Whether the array of `setup` is reshaped, if it is, to one so wide that the smallest step takes
+    /// much memory.
+    pub(crate) fn widens(setup: &Setup) -> bool {
+        setup.code == CodeSpec::Raid1 && setup.unit_bytes >= 1 << 20 && parity_fits(setup)
+    }
+
     /// Draws whether and how the array of `setup` is reshaped.
     pub(crate) fn draw(rng: &mut Rng, setup: &Setup) -> Option<Self> {
         let unit_bytes = u64::from(setup.unit_bytes);
@@ -52,7 +58,7 @@ impl ReshapeSetup {
         let to_raid6 = setup.code == CodeSpec::Raid5 && setup.slots > 3 && parity && rng.chance(30);
         let add = if to_raid6 || other_unit.is_none() { rng.within(1, 2) } else { rng.below(2) };
         let add = usize::try_from(add).unwrap_or(1).min(setup.slots);
-        let widens = setup.code == CodeSpec::Raid1 && unit_bytes >= 1 << 20 && parity_fits(setup);
+        let widens = Self::widens(setup);
         let shrinks = rng.chance(35);
         let from_raid6 = setup.code == CodeSpec::Raid6 && rng.chance(30);
         let code = match (to_raid6, shrinks && from_raid6) {
@@ -68,7 +74,7 @@ impl ReshapeSetup {
         };
         // Far wider than before: the smallest step takes much memory.
         let (code, add, remove) = match widens {
-            true => (Some(CodeSpec::Raid6), 16 - setup.slots, 0),
+            true => (Some(CodeSpec::Raid6), *rng.pick(&[16, 24]) - setup.slots, 0),
             false => (code, add, remove),
         };
         let (turns, returns) = (rng.chance(30), rng.chance(30));

@@ -59,6 +59,11 @@ impl Scale {
         }
     }
 
+    /// Whether the disks say that they rotate: a reshape of large units takes more memory then.
+    pub(super) fn rotate(self, rng: &mut Rng) -> bool {
+        rng.chance(if self == Self::LargeUnits { 60 } else { 30 })
+    }
+
     /// The number of stripes.
     pub(super) fn stripes(self, usual: u64, rng: &mut Rng) -> u64 {
         match self {
