@@ -60,8 +60,8 @@
 //! one, a write at the same offsets makes a new record, even if it writes every byte and needs none
 //! for itself. Only a retirement noted in the record's own ring counts here: if another disk held
 //! the only note, losing that disk would bring the record back. What writes stripes without records
-//! that once had some - a reshape that turns back - has every ring note the retirement first
-//! (`Inner::retire_durably`).
+//! that once had some - a reshape that turns back, a scrub that corrects one - has every ring note the
+//! retirement first (`Inner::retire_durably`).
 //!
 //! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
 //! The units of that write are then untouched, and applying half of its records would make parity

@@ -46,6 +46,7 @@ mod rebuild_policies;
 mod recovery_cuts;
 mod region_map_crashes;
 mod repair_without_room;
+mod repaired_log;
 mod replace;
 mod replace_resync;
 mod requests;

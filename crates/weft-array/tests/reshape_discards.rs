@@ -6,7 +6,7 @@ use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
 use weft_array::reshape::ReshapeOptions;
 use weft_array::{CreateOptions, ScrubMode, create};
-use weft_rt::{MILLISECOND, SECOND};
+use weft_rt::{Frozen, MILLISECOND, SECOND};
 
 const SIZE: u64 = (3 << 20) + 96 * UNIT;
 
@@ -97,14 +97,15 @@ fn a_stop_ends_that_comes_during_a_discard_of_what_is_moved() {
         write(&array, 0, &vec![1; (STRIPES / 2 * stripe) as usize]).await;
         array.flush().await.expect("flushed");
         // Writes of the last stripes take all memory of writes, and do not end.
-        let behind = superblock.area.data_offset + (STRIPES - 16) * BIG;
+        let behind = superblock.area.data_offset + (STRIPES - 24) * BIG;
         disks[..4].iter().for_each(|disk| disk.faults.hold(behind..size, 0));
         let task = |n: u64| {
             let array = array.clone();
             let offset = (STRIPES - 1 - n) * stripe;
-            rt.spawn(async move { write(&array, offset, &vec![2; BIG as usize]).await })
+            let data = Frozen::copy_from(&vec![2; BIG as usize]);
+            rt.spawn(async move { array.write(offset, data, false).await.is_ok() })
         };
-        let writes: Vec<_> = (0..14).map(task).collect();
+        let writes: Vec<_> = (0..20).map(task).collect();
         rt.sleep(MILLISECOND).await;
         // Nor does what is moved reach the new disk.
         disks[4].faults.hold(0..size, 0);

@@ -24,6 +24,7 @@ use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 
 use crate::engine::Inner;
 use crate::error::ArrayError;
+use crate::log::Log;
 use crate::maintenance::throttle::Window;
 use crate::maintenance::{Mismatch, Progress, ScrubReport};
 use crate::members::Change;
@@ -294,6 +295,11 @@ impl Inner {
                 Some((unit, value)) => vec![(unit, value)],
                 None => checked.wrong,
             };
+            // Recovery would compute parity from what the stripe held until now.
+            let has_records = |log: &Log| log.has_records(stripe.id, 0, self.geometry().unit_len());
+            if self.log.as_ref().is_some_and(has_records) {
+                self.retire_durably().await;
+            }
             // A former member must not come back without the correction.
             let region = self.region_of(stripe.id);
             let noted = self.map.note_missed(self, region).await;
