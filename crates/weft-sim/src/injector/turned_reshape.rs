@@ -4,14 +4,15 @@
 //! record. So a record that counts again although its stripe was written since does harm, once a disk
 //! is lost with the crash (`between.rs` loses one).
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use weft_disk::Volume;
-use weft_rt::{MILLISECOND, Nanos, Rng, SECOND};
+use weft_rt::{MILLISECOND, Nanos, SECOND};
 
 use super::FaultInjector;
 use crate::engine::Engine;
-use crate::workload::Load;
+use crate::oracle::Kind;
 
 /// Between two looks at the reshape, and how many there are.
 const STEP: Nanos = 5 * MILLISECOND;
@@ -19,24 +20,21 @@ const STEPS: u64 = 20_000;
 
 impl FaultInjector {
     /// Begins the run's reshape after a few small writes, turns it back, and cuts the power.
-    pub(crate) async fn crash_after_turn(
-        &self,
-        engine: &Engine,
-        volume: &Rc<dyn Volume>,
-        load: &Load,
-    ) {
+    pub(crate) async fn crash_after_turn(&self, engine: &Engine, volume: &Rc<dyn Volume>) {
         let mut rng = self.world.rng(25_000 + self.report.borrow().lives);
         let Some(reshape) = self.setup.reshape else { return };
-        let array = &engine.0;
-        let other = reshape.after(&self.setup).stripe_cells().max(1);
-        let few = Load { clients: 1, reads_percent: 0, flushes_percent: 0, ..load.clone() };
-        let small = Load { requests: rng.within(1, 3), whole_after: u64::MAX, ..few.clone() };
-        let whole = Load { whole_after: 0, stripe_cells: other, other_stripe_cells: other, ..few };
-        self.write_some(volume, small, &rng.fork(1)).await;
-        let used = {
-            let oracle = self.harness.oracle.borrow();
-            oracle.bytes(&(0..oracle.len())).end
-        };
+        let (array, cells) = (&engine.0, self.harness.oracle.borrow().len());
+        // Near where it begins to move.
+        let stripes = [self.setup.stripe_cells(), reshape.after(&self.setup).stripe_cells()];
+        let [stripe, other] = stripes.map(|cells| usize::try_from(cells).unwrap_or(1).max(1));
+        let span = (2 * stripe.max(other)).min(cells);
+        let from = if reshape.remove > 0 { cells - span } else { 0 };
+        for _ in 0..rng.within(1, 3) {
+            let cell = from + rng.index(span.max(1));
+            self.write(volume, cell..cell + 1).await;
+        }
+        self.harness.flush(&**volume, 90).await;
+        let used = self.harness.oracle.borrow().bytes(&(0..cells)).end;
         array.set_throttle(0, Some(*rng.pick(&[256 << 10, 1 << 20, 8 << 20])));
         let begun = array.reshape(reshape.options(&self.setup, used)).await;
         let has_begun = begun.is_ok();
@@ -46,7 +44,12 @@ impl FaultInjector {
             let wanted = rng.within(1, 20);
             let moved = || array.status().jobs.iter().map(|job| job.stripes_done).max();
             self.wait_while(|| array.is_reshaping() && moved().unwrap_or(0) < wanted).await;
-            self.write_some(volume, Load { requests: rng.below(3), ..whole }, &rng.fork(2)).await;
+            // Whole stripes of the geometry that is left next: they need no records.
+            for _ in 0..rng.below(3) {
+                let start = (from + rng.index(span.max(1))) / other * other;
+                self.write(volume, start..(start + other).min(cells)).await;
+            }
+            self.harness.flush(&**volume, 90).await;
             let turned = array.turn_reshape().await;
             self.report.borrow_mut().turns += u64::from(turned.is_ok());
             self.note_reshape("turned back", turned);
@@ -63,10 +66,13 @@ impl FaultInjector {
         }
     }
 
-    async fn write_some(&self, volume: &Rc<dyn Volume>, load: Load, rng: &Rng) {
-        let tasks = self.harness.start(volume, &load, rng);
-        futures_util::future::join_all(tasks).await;
-        self.harness.flush(&**volume, 90).await;
+    async fn write(&self, volume: &Rc<dyn Volume>, cells: Range<usize>) {
+        if self.world.is_on()
+            && !cells.is_empty()
+            && cells.end <= self.harness.oracle.borrow().len()
+        {
+            self.harness.write(&**volume, 90, cells, Kind::Data, false).await;
+        }
     }
 
     async fn wait_while(&self, waits: impl Fn() -> bool) {

@@ -39,7 +39,7 @@ impl Run {
         let always = self.options.held_commit == Some(true);
         self.membership_crash = may_crash_in_change && (self.rng.chance(40) || always);
         self.held_commit = self.membership_crash && held_commit;
-        let turned = self.world.rng(25_000 + self.report.borrow().lives).chance(30);
+        let turned = self.world.rng(25_000 + self.report.borrow().lives).chance(50);
         let turns = self.setup.reshape.is_some_and(|reshape| reshape.turns);
         self.turned_crash = may_crash_in_change && turns && turned;
         if self.turned_crash {
@@ -171,7 +171,7 @@ impl Run {
             let tasks = harness.start(&volume, &load, &clients);
             if turned_crash {
                 futures_util::future::join_all(tasks).await;
-                return injector.crash_after_turn(&engine, &volume, &load).await;
+                return injector.crash_after_turn(&engine, &volume).await;
             }
             if held_commit {
                 futures_util::future::join_all(tasks).await;

@@ -161,6 +161,10 @@ impl Setup {
         for disk in &mut self.disks {
             disk.size_bytes += head_room;
         }
+        if ReshapeSetup::widens(&self) {
+            // A stripe of the new geometry fits into a region.
+            self.region_bytes = Some(32 << 20);
+        }
         let largest = self.disks.iter().map(|disk| disk.size_bytes).max().unwrap_or(0);
         let model = self.disks[0];
         let added = DiskSetup { size_bytes: largest, ..model };
