@@ -1,5 +1,6 @@
 //! An image of one member, taken while the array was in use and put back after a clean stop, is a
-//! member that missed writes: it is left out and named, and nothing of it is read.
+//! member that missed writes: it is left out and named, and nothing of it is read. So is one taken
+//! before a start, and put back after a crash.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -75,6 +76,65 @@ fn a_member_that_was_set_back_before_a_clean_stop_is_left_out() {
                 assert_eq!((report.mismatches, report.unreadable), (0, 0), "{what}");
                 array.fail(SlotNo(0)).await.expect("can lose it");
                 assert!(read(&array, 0, expected.len()).await == expected, "{what}");
+            });
+        }
+    }
+}
+
+/// When the image is taken of the member that is set back after a crash.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Taken {
+    /// While the array was stopped cleanly.
+    Stopped,
+    /// In the run before, which ended with a crash.
+    RunBefore,
+}
+
+/// What the disks hold after a crash, one of them set back to an image that was taken before the
+/// array was started last, and what was written since.
+fn crashed(code: &'static str, slots: usize, taken: Taken) -> (Vec<Medium>, Vec<u8>) {
+    let left: Rc<RefCell<(Vec<Medium>, Vec<u8>)>> = Rc::default();
+    let out = left.clone();
+    run(move |rt| async move {
+        let media = |disk: &Rc<TestDisk>| Leave::All.of(&disk.medium.borrow());
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); slots]);
+        let all = members(&disks);
+        create(&all, &options(code)).await.expect("created");
+        let array = assembled(&rt, &all, 1).await;
+        let len = 8 * array.stripe_bytes() as usize;
+        write(&array, 0, &pattern(0, len, 1)).await;
+        match taken {
+            Taken::Stopped => array.stop().await.expect("stopped"),
+            Taken::RunBefore => array.flush().await.expect("flushed"),
+        }
+        let held: Vec<Medium> = disks.iter().map(media).collect();
+        let image = held[SET_BACK].clone();
+        let disks = holding(&rt, &Power::new(), SIZE, &held);
+        let array = assembled(&rt, &members(&disks), 2).await;
+        let bytes = pattern(0, len, 2);
+        write(&array, 0, &bytes).await;
+        array.flush().await.expect("flushed");
+        let mut held: Vec<Medium> = disks.iter().map(media).collect();
+        held[SET_BACK] = image;
+        *out.borrow_mut() = (held, bytes);
+    });
+    left.take()
+}
+
+#[test]
+fn a_member_that_was_set_back_to_before_the_start_is_left_out_after_a_crash() {
+    for (code, slots) in CODES {
+        for taken in [Taken::Stopped, Taken::RunBefore] {
+            let (media, expected) = crashed(code, slots, taken);
+            run(move |rt| async move {
+                let what = format!("{code}, {taken:?}");
+                let disks = holding(&rt, &Power::new(), SIZE, &media);
+                let all = members(&disks);
+                let array = assembled(&rt, &all, 9).await;
+                assert_eq!(array.status().slots[SET_BACK].state, MemberState::Missing, "{what}");
+                assert!(read(&array, 0, expected.len()).await == expected, "{what}");
+                let returned = array.take_back(all[SET_BACK].clone()).await.expect("read");
+                assert_eq!(returned, None, "{what}");
             });
         }
     }

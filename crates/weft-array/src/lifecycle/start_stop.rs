@@ -320,6 +320,10 @@ impl Inner {
             }
         }
         self.change(|change| begin_run(&mut change.superblock(), nonce, None)).await?;
+        // Once more, as at the stop: every superblock of the time before this run is two behind from
+        // now on. A member that was set back to an image of that time lacks what is written from here
+        // on, and a crash would otherwise make it look like one that it had overtaken.
+        self.change(|_| ()).await?;
         self.renew_log_blocks(unread).await;
         self.check_writable()
     }
