@@ -15,7 +15,8 @@
 //! new end; a write there would make it longer again, with a hole that reads as zeros. So the size is
 //! looked at before each write and after each read, and once it was too small every request fails
 //! ([`DiskErrorKind::Shrunk`]). Of a block device, which no write makes longer, it is looked at when a
-//! request fails.
+//! request fails; one that has no size any more was unplugged, and holds what it held
+//! ([`DiskErrorKind::Gone`]).
 //!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
 //! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
@@ -33,6 +34,7 @@ use std::io;
 use std::path::Path;
 
 use rustix::fd::AsFd;
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
 use rustix::io::ReadWriteFlags;
 use weft_rt::ring::{Fd, RWF_DSYNC, Ring};
 use weft_rt::{Buf, Frozen};
@@ -111,10 +113,18 @@ impl FileDisk {
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, source: io::Error) -> DiskError {
+        // A file that ended early has lost what was there, even if it is long again by now.
+        let ended_early = self.is_file && source.kind() == io::ErrorKind::UnexpectedEof;
+        self.shrunk.set(self.shrunk.get() || ended_early);
         if self.is_shrunk() {
             return self.shrunk_error(op, offset, len);
         }
-        DiskError::new(&self.info.name, op, offset, len, source)
+        let mut error = DiskError::new(&self.info.name, op, offset, len, source);
+        if !self.is_file && self.size() == Some(0) {
+            // It was unplugged. What it held is still on it, whatever the number of the error says.
+            error.kind = DiskErrorKind::Gone;
+        }
+        error
     }
 
     /// Fails if a file has become shorter: a write must not make it longer again, and what was read
@@ -130,15 +140,22 @@ impl FileDisk {
         if self.shrunk.get() {
             return true;
         }
-        // The position of the open file is of no use to anybody.
-        let size = if self.is_file {
-            rustix::fs::fstat(&self.fd).ok().and_then(|stat| u64::try_from(stat.st_size).ok())
-        } else {
-            rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)).ok()
-        };
-        let shrunk = size.is_some_and(|size| size < self.info.size_bytes);
+        let has_shrunk = |size| has_shrunk(self.is_file, size, self.info.size_bytes);
+        let shrunk = self.size().is_some_and(has_shrunk);
         self.shrunk.set(shrunk);
         shrunk
+    }
+
+    /// The size now.
+    fn size(&self) -> Option<u64> {
+        if self.is_file {
+            // Without asking a server, which may not answer: everything waits for this call.
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let stat = rustix::fs::statx(&self.fd, c"", flags, StatxFlags::SIZE);
+            return stat.ok().map(|stat| stat.stx_size);
+        }
+        // The position of the open file is of no use to anybody.
+        rustix::fs::seek(&self.fd, SeekFrom::End(0)).ok()
     }
 
     fn shrunk_error(&self, op: DiskOp, offset: u64, len: u64) -> DiskError {
@@ -225,6 +242,12 @@ impl Drop for FileDisk {
             let _ = rustix::fs::flock(&self.fd, rustix::fs::FlockOperation::Unlock);
         }
     }
+}
+
+/// Whether what had `before` bytes when it was opened and has `size` now has lost contents. The kernel
+/// takes all of its size from a block device that was unplugged; that comes back with what it holds.
+fn has_shrunk(is_file: bool, size: u64, before: u64) -> bool {
+    size < before && (is_file || size > 0)
 }
 
 fn truncated() -> io::Error {
@@ -321,5 +344,17 @@ impl Disk for FileDisk {
             Err(rustix::io::Errno::NXIO) => None,
             Err(_) => inside(offset),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_was_unplugged_has_lost_nothing() {
+        assert!(!has_shrunk(false, 0, 100));
+        assert!(has_shrunk(false, 50, 100) && has_shrunk(true, 0, 100));
+        assert!(!has_shrunk(true, 100, 100) && !has_shrunk(false, 200, 100));
     }
 }
