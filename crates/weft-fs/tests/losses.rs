@@ -1,6 +1,11 @@
 //! Disks that hold what nothing else gives: they are not failed unasked, what is lost is told by path, and
 //! files that have their disks are written as before.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT};
 
@@ -34,6 +39,45 @@ fn a_disk_is_not_failed_unasked_if_files_need_it() {
         fs.fail_disk_without_loss(other).await.expect("nothing is lost");
         fs.fail_disk_without_loss(9).await.expect_err("there is none");
     });
+}
+
+/// Whatever is acknowledged while the disk is looked at: either it can be read, or the disk stays.
+#[test]
+fn a_disk_is_not_failed_under_what_is_written_meanwhile() {
+    for (disk, turns) in (0..3).flat_map(|disk| (0..60).step_by(4).map(move |turns| (disk, turns)))
+    {
+        run(move |rt| async move {
+            let fs = made(&rt, &ram(&[24; 3])).await;
+            let (writing, synced) = (fs.clone(), Rc::new(Cell::new(0)));
+            let files: Vec<Ino> = {
+                let names = ["a", "b", "c", "d", "e", "f"];
+                join_all(names.map(|name| make_as(&fs, name, "none"))).await
+            };
+            fs.sync().await.expect("synced");
+            let (of_writer, written) = (synced.clone(), files.clone());
+            let writer = rt.spawn(async move {
+                for (n, ino) in written.into_iter().enumerate() {
+                    writing.begin_use(ino);
+                    write(&writing, ino, 0, &pattern(3 * BLOCK as usize, n as u64)).await;
+                    if writing.fsync(ino).await.is_err() {
+                        return;
+                    }
+                    of_writer.set(n + 1);
+                }
+            });
+            for _ in 0..turns {
+                rt.yield_now().await;
+            }
+            let failed = fs.fail_disk_without_loss(disk).await;
+            writer.await;
+            for (n, ino) in files.into_iter().take(synced.get()).enumerate() {
+                let read = fs.read(ino, 0, 3 * BLOCK as usize).await;
+                let read =
+                    read.unwrap_or_else(|error| panic!("{disk}, {turns}: {failed:?}, {error}"));
+                assert!(read[..] == pattern(3 * BLOCK as usize, n as u64)[..]);
+            }
+        });
+    }
 }
 
 #[test]

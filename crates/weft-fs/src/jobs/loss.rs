@@ -25,7 +25,47 @@ pub struct Loss {
     pub first: Vec<String>,
 }
 
+impl Loss {
+    /// Fails if anything would be lost with this disk.
+    fn refuse(self, number: u16) -> Result<()> {
+        let Self { files, first } = self;
+        if files == 0 {
+            return Ok(());
+        }
+        let more = if files > first.len() as u64 { ", …" } else { "" };
+        let (files, verb) =
+            if files == 1 { ("1 file".into(), "has") } else { (format!("{files} files"), "have") };
+        Err(FsError::Invalid(format!(
+            "{files} {verb} blocks that only disk {number} can give, and would lose them: {}{more}. \
+             Remove the disk instead, which empties it first",
+            first.join(", ")
+        )))
+    }
+}
+
 impl Inner {
+    /// Takes a disk out of service if nothing is lost with it. Blocks get places under the lock of
+    /// flushes only: none gets one on the disk after it was looked at.
+    async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
+        let _alone = self.hold_alone().await;
+        let _slices = self.changing_slices.acquire(1).await;
+        let _flushes = self.flush_alone().await;
+        self.check()?;
+        let none = || FsError::Invalid(format!("there is no disk {number}"));
+        let member = self.pool.member(number).ok_or_else(none)?;
+        loop {
+            let losses = self.pool.losses();
+            self.loss_of(number).await?.refuse(number)?;
+            self.vacate_metadata(&member, false).await?;
+            // Another disk may have been lost meanwhile.
+            if self.pool.losses() == losses {
+                break;
+            }
+        }
+        self.pool.lose(&member);
+        self.commit_within_flush().await
+    }
+
     /// What would be lost with a disk that works.
     async fn loss_of(&self, number: u16) -> Result<Loss> {
         let none = || FsError::Invalid(format!("there is no disk {number}"));
@@ -106,17 +146,8 @@ impl Fs {
     /// # Errors
     /// The same, and [`FsError::Invalid`] with the names of some of these files.
     pub async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
-        let Loss { files, first } = self.loss_of(number).await?;
-        if files == 0 {
-            return self.fail_disk(number).await;
-        }
-        let more = if files > first.len() as u64 { ", …" } else { "" };
-        let (files, verb) =
-            if files == 1 { ("1 file".into(), "has") } else { (format!("{files} files"), "have") };
-        Err(FsError::Invalid(format!(
-            "{files} {verb} blocks that only disk {number} can give, and would lose them: {}{more}. \
-             Remove the disk instead, which empties it first",
-            first.join(", ")
-        )))
+        self.loss_of(number).await?.refuse(number)?;
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.fail_disk_without_loss(number).await }).await
     }
 }
