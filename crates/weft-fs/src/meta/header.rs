@@ -15,10 +15,12 @@ use crate::format::checksum::crc32c;
 use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";
-/// Since version 3 long values are cut into parts; in version 2 each is one row, as it still may be.
+/// Since version 3 long values are cut into parts; before, each was one row, as it still may be.
 const VERSION: u32 = 3;
-/// The version without a page journal.
-const NO_JOURNAL: u32 = 1;
+/// The same without a page journal.
+const NO_JOURNAL: u32 = 4;
+/// The version without a page journal, and without parts.
+const OLD_NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
 const HEADER_BYTES: usize = 512;
 /// Where the log begins.
@@ -123,15 +125,15 @@ fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
         return Err(damaged("its header cannot be read"));
     }
     let version = raw.version.get();
-    if !(NO_JOURNAL..=VERSION).contains(&version) {
-        let why = format!("metadata of version {version}: this weft reads up to {VERSION}");
+    if !(OLD_NO_JOURNAL..=NO_JOURNAL).contains(&version) {
+        let why = format!("metadata of version {version}: this weft reads up to {NO_JOURNAL}");
         return Err(FsError::Unmountable(why));
     }
     if raw.fs_id != fs_id.0 {
         return Err(damaged("it belongs to another file system"));
     }
     let journal = match version {
-        NO_JOURNAL => None,
+        OLD_NO_JOURNAL | NO_JOURNAL => None,
         _ => {
             let (mut raw, _) =
                 JournalPart::read_from_prefix(rest).map_err(|_| damaged("its header is short"))?;
