@@ -74,6 +74,8 @@ pub(crate) struct Inner {
     pub clock: WallClock,
     pub geometries: Geometries,
     pub moving: Moving,
+    /// The array is about to use more of each member.
+    pub growing: Cell<bool>,
     pub members: Members,
     pub map: RegionMap,
     pub locks: StripeLocks,
@@ -179,7 +181,7 @@ impl Inner {
 
     /// The region of a stripe.
     pub fn region_of(&self, stripe: StripeId) -> RegionNo {
-        self.geometry_of(stripe).regions.of(stripe.number)
+        self.geometry_of(stripe).regions().of(stripe.number)
     }
 
     /// Waits for memory for a write over a range of `len` offsets.

@@ -3,6 +3,7 @@
 
 pub(crate) mod border;
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use weft_code::{Code, Margin, SlotNo, SlotSet, Survival, UnitSet};
@@ -26,10 +27,9 @@ pub(crate) struct Geometry {
     pub sector_bytes: u64,
     /// Where the data area of a member begins.
     pub data_offset: u64,
-    /// Whole stripes of the array.
-    pub stripes: u64,
-    /// Which stripes share an entry of the region map.
-    pub regions: Regions,
+    /// Which stripes there are, and which share an entry of the region map. There may become more
+    /// (`growth.rs`).
+    pub regions: Cell<Regions>,
 }
 
 /// A place in the array.
@@ -52,6 +52,18 @@ impl Geometry {
         self.coding.code()
     }
 
+    /// Which stripes share an entry of the region map.
+    #[inline]
+    pub fn regions(&self) -> Regions {
+        self.regions.get()
+    }
+
+    /// Whole stripes of the array.
+    #[inline]
+    pub fn stripes(&self) -> u64 {
+        self.regions().stripes
+    }
+
     /// The name of a stripe.
     pub fn id(&self, number: u64) -> StripeId {
         StripeId { generation: self.generation, number }
@@ -68,7 +80,7 @@ impl Geometry {
     }
 
     pub fn size_bytes(&self) -> u64 {
-        self.stripes * self.stripe_bytes()
+        self.stripes() * self.stripe_bytes()
     }
 
     pub fn unit_len(&self) -> usize {
@@ -131,7 +143,7 @@ impl Geometry {
     }
 
     fn survival(&self) -> Survival<'_, impl Fn(u64, usize) -> SlotNo + '_> {
-        let period = lcm(self.code().period(), self.layout.period()).min(self.stripes.max(1));
+        let period = lcm(self.code().period(), self.layout.period()).min(self.stripes().max(1));
         Survival::new(self.code(), self.layout.slots(), period, |stripe, unit| {
             self.slot(stripe, unit)
         })

@@ -9,6 +9,7 @@
 //! Every job works stripe by stripe, several at a time, each under its stripe's lock. Between two
 //! stripes a job can be paused, throttled or stopped without losing progress.
 
+pub(crate) mod growth;
 mod rebuild;
 mod replace;
 pub(crate) mod reshape;

@@ -71,6 +71,7 @@ pub use format::lane;
 pub use format::rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub use format::uuid;
 pub use format::uuid::Id;
+pub use jobs::growth::{GrowthPlan, plan_growth};
 pub use jobs::reshape::plan as reshape;
 pub use lifecycle::create;
 pub use lifecycle::create::{CreateError, CreateOptions, CreatePlan, create};

@@ -107,7 +107,7 @@ impl Members {
             in_effect: RefCell::new(in_effect),
             writing: RefCell::new(None),
             without_effect: RefCell::default(),
-            spares: Spares::new(spares),
+            spares: Spares::new(spares, superblock.member_bytes()),
             superblock: RefCell::new(superblock),
             changes: Changes::default(),
             turn: Semaphore::new(1),

@@ -298,14 +298,28 @@ impl RegionMap {
         }
     }
 
+    /// The pages that [`RegionMap::make_room`] will add for so many regions.
+    #[must_use]
+    pub fn pages_to_add(&self, regions: u64) -> std::ops::Range<usize> {
+        let (before, count) = (self.pages.borrow().len(), to_index(RegionNo(page::count(regions))));
+        before..count.max(before)
+    }
+
     /// Makes room for so many regions. New ones are unwritten, and their pages are durable on return.
+    /// Where members hold a new page already, from a change that did not take effect, its numbers go
+    /// on from the one in `found`: pages with the same number never differ.
     ///
     /// # Errors
     /// If the members cannot be written.
     ///
     /// # Panics
     /// If there are more than [`REGIONS_MAX`].
-    pub async fn make_room(&self, store: &dyn MapStore, regions: u64) -> Result<(), MapError> {
+    pub async fn make_room(
+        &self,
+        store: &dyn MapStore,
+        regions: u64,
+        found: &BTreeMap<usize, u64>,
+    ) -> Result<(), MapError> {
         assert!(regions <= REGIONS_MAX, "{regions} regions");
         let (before, count) = (self.entries.borrow().len(), to_index(RegionNo(regions)));
         if count <= before {
@@ -314,6 +328,11 @@ impl RegionMap {
         self.entries.borrow_mut().resize(count, Entry::default());
         let pages = page::of(before - 1)..page::of(count - 1) + 1;
         self.pages.borrow_mut().resize_with(pages.end, Page::default);
+        for (page, seq) in found {
+            if let Some(page) = self.pages.borrow_mut().get_mut(*page) {
+                page.seq = page.seq.max(*seq);
+            }
+        }
         self.pages.borrow_mut()[pages.clone()].iter_mut().for_each(Page::note_change);
         self.persist_pages(store, pages).await
     }

@@ -25,6 +25,8 @@ mod exclusion_durable;
 mod exercise;
 mod failing_disks;
 mod fua_with_failure;
+mod growth;
+mod growth_cuts;
 mod hostile;
 mod hung_disks;
 mod jobs;

@@ -59,7 +59,7 @@ impl WriteOpts {
 pub struct DiskInfo {
     /// What a person calls it: the path or URI it was opened by.
     pub name: String,
-    /// Size in bytes, a multiple of `sector_bytes`.
+    /// Size in bytes when it was opened, a multiple of `sector_bytes`; see [`Disk::size_now`].
     pub size_bytes: u64,
     /// Smallest unit of a request, in bytes: 512 or 4096.
     pub sector_bytes: u32,
@@ -79,7 +79,21 @@ impl DiskInfo {
     /// # Errors
     /// Of kind [`DiskErrorKind::Invalid`](crate::DiskErrorKind::Invalid).
     pub fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.size_bytes);
+        self.check_within(self.size_bytes, op, offset, len)
+    }
+
+    /// As [`DiskInfo::check`], for a disk that has `size_bytes` now.
+    ///
+    /// # Errors
+    /// As [`DiskInfo::check`].
+    pub fn check_within(
+        &self,
+        size_bytes: u64,
+        op: DiskOp,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), DiskError> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size_bytes);
         // A sector's size is a power of two.
         let unaligned = (offset | len) & (u64::from(self.sector_bytes) - 1);
         if inside && unaligned == 0 {
@@ -120,6 +134,12 @@ pub trait Disk {
     /// written, and reads as zeros. A disk that cannot tell holds data everywhere.
     fn next_data(&self, offset: u64) -> Option<u64> {
         (offset < self.info().size_bytes).then_some(offset)
+    }
+
+    /// Its size in bytes now: that of [`Disk::info`], or more if it was enlarged since it was opened.
+    /// Requests may go as far.
+    fn size_now(&self) -> u64 {
+        self.info().size_bytes
     }
 
     /// What went through it; `None` if it does not count.

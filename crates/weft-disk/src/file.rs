@@ -16,7 +16,8 @@
 //! looked at before each write and after each read, and once it was too small every request fails
 //! ([`DiskErrorKind::Shrunk`]). Of a block device, which no write makes longer, it is looked at when a
 //! request fails; one that has no size any more was unplugged, and holds what it held
-//! ([`DiskErrorKind::Gone`]).
+//! ([`DiskErrorKind::Gone`]). A file or device may become larger: [`Disk::size_now`] looks, and the
+//! first request that goes further than any before. From then on the new size counts.
 //!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
 //! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
@@ -83,7 +84,9 @@ pub struct FileDisk {
     direct: bool,
     /// Whether it is a regular file.
     is_file: bool,
-    /// It was seen to be shorter than when it was opened.
+    /// The size that counts: that when it was opened, or the end of the request that went furthest.
+    relied_on: Cell<u64>,
+    /// It was seen to be shorter than that.
     shrunk: Cell<bool>,
     zeroing: Cell<zero::Way>,
     can_discard: Cell<bool>,
@@ -140,10 +143,22 @@ impl FileDisk {
         if self.shrunk.get() {
             return true;
         }
-        let has_shrunk = |size| has_shrunk(self.is_file, size, self.info.size_bytes);
+        let has_shrunk = |size| has_shrunk(self.is_file, size, self.relied_on.get());
         let shrunk = self.size().is_some_and(has_shrunk);
         self.shrunk.set(shrunk);
         shrunk
+    }
+
+    /// Refuses a request beyond the end, or not of whole sectors.
+    fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
+        let end = offset.saturating_add(len);
+        if end > self.relied_on.get() {
+            let size = self.size_now();
+            self.info.check_within(size, op, offset, len)?;
+            self.relied_on.set(end);
+            return Ok(());
+        }
+        self.info.check_within(end, op, offset, len)
     }
 
     /// The size now.
@@ -166,7 +181,7 @@ impl FileDisk {
 
     /// Refuses what the kernel would refuse, or, without O_DIRECT, wrongly let pass.
     fn check_memory(&self, op: DiskOp, offset: u64, memory: &[u8]) -> Result<(), DiskError> {
-        self.info.check(op, offset, memory.len() as u64)?;
+        self.check(op, offset, memory.len() as u64)?;
         if memory.as_ptr().addr().is_multiple_of(self.info.sector_bytes as usize) {
             return Ok(());
         }
@@ -320,7 +335,7 @@ impl Disk for FileDisk {
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
-            self.info.check(DiskOp::WriteZeroes, offset, len)?;
+            self.check(DiskOp::WriteZeroes, offset, len)?;
             self.check_size(DiskOp::WriteZeroes, offset, len)?;
             let result = self.zero(offset, len, opts.fua).await;
             result.map_err(|source| self.error(DiskOp::WriteZeroes, offset, len, source))
@@ -329,7 +344,7 @@ impl Disk for FileDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
-            self.info.check(DiskOp::Discard, offset, len)?;
+            self.check(DiskOp::Discard, offset, len)?;
             self.check_size(DiskOp::Discard, offset, len)?;
             let result = self.punch(offset, len).await;
             result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
@@ -338,12 +353,18 @@ impl Disk for FileDisk {
 
     /// Files tell where their holes are. Block devices, and file systems without holes, do not.
     fn next_data(&self, offset: u64) -> Option<u64> {
-        let inside = |offset: u64| (offset < self.info.size_bytes).then_some(offset);
+        let inside = |offset: u64| (offset < self.size_now()).then_some(offset);
         match rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::Data(offset)) {
             Ok(offset) => inside(offset),
             Err(rustix::io::Errno::NXIO) => None,
             Err(_) => inside(offset),
         }
+    }
+
+    fn size_now(&self) -> u64 {
+        let sector = u64::from(self.info.sector_bytes);
+        let size = self.size().unwrap_or_default();
+        (size - size % sector).max(self.relied_on.get())
     }
 }
 

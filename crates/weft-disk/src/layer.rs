@@ -48,6 +48,11 @@ pub trait Layer {
         self.below().next_data(offset)
     }
 
+    /// See [`Disk::size_now`].
+    fn size_now(&self) -> u64 {
+        self.below().size_now()
+    }
+
     /// See [`Disk::counters`].
     fn counters(&self) -> Option<Counters> {
         self.below().counters()
@@ -86,6 +91,10 @@ impl<L: Layer> Disk for L {
 
     fn next_data(&self, offset: u64) -> Option<u64> {
         Layer::next_data(self, offset)
+    }
+
+    fn size_now(&self) -> u64 {
+        Layer::size_now(self)
     }
 
     fn counters(&self) -> Option<Counters> {

@@ -41,13 +41,24 @@ impl RamDisk {
         }
     }
 
+    /// Makes it larger, as a file below an array may become. What is new reads as zeros.
+    ///
+    /// # Panics
+    /// As [`RamDisk::new`].
+    pub fn enlarge(&self, size_bytes: u64) {
+        let size_bytes = size_bytes - size_bytes % u64::from(self.info.sector_bytes);
+        let len = usize::try_from(size_bytes).expect("a RAM disk fits the address space");
+        let bytes = &mut *self.bytes.borrow_mut();
+        bytes.resize(len.max(bytes.len()), 0);
+    }
+
     fn range(
         &self,
         op: DiskOp,
         offset: u64,
         len: u64,
     ) -> Result<std::ops::Range<usize>, DiskError> {
-        self.info.check(op, offset, len)?;
+        self.info.check_within(self.size_now(), op, offset, len)?;
         let index = |n: u64| usize::try_from(n).expect("inside a disk in memory");
         Ok(index(offset)..index(offset + len))
     }
@@ -89,5 +100,9 @@ impl Disk for RamDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move { self.range(DiskOp::Discard, offset, len).map(drop) })
+    }
+
+    fn size_now(&self) -> u64 {
+        self.bytes.borrow().len() as u64
     }
 }

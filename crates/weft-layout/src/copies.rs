@@ -105,4 +105,9 @@ impl Layout for Mirrored {
     fn period(&self) -> u64 {
         self.slots as u64
     }
+
+    /// The sections of `far` begin at fractions of the slots.
+    fn can_be_extended(&self) -> bool {
+        self.arrangement != Copies::Far
+    }
 }

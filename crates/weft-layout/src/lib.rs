@@ -76,6 +76,12 @@ pub trait Layout: Debug + Send + Sync {
 
     /// Stripes after which the slots of the units repeat.
     fn period(&self) -> u64;
+
+    /// Whether stripes stay where they are if the slots get more rows: new stripes then follow the
+    /// old ones on each slot.
+    fn can_be_extended(&self) -> bool {
+        true
+    }
 }
 
 /// Why a layout cannot be built as specified.

@@ -11,6 +11,7 @@ use crate::engine::membership::Trust;
 use crate::engine::status::Status;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPolicy;
+use crate::jobs::growth::GrowthPlan;
 use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan};
 use crate::lifecycle::start_stop::{self, AssembleOptions};
 use crate::maintenance::experiment::Experiment;
@@ -328,6 +329,25 @@ impl Array {
     pub async fn reshape(&self, options: ReshapeOptions) -> Result<ReshapePlan, ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.begin_reshape(&options).await }).await
+    }
+
+    /// What [`Array::grow`] would do.
+    ///
+    /// # Errors
+    /// [`ArrayError::Refused`] if it is not possible, now or at all.
+    pub fn plan_growth(&self, member_bytes: Option<u64>) -> Result<GrowthPlan, ArrayError> {
+        self.0.plan_growth(member_bytes)
+    }
+
+    /// Lets the array use `member_bytes` of each member; `None`: as much as the smallest has now, which
+    /// may have been replaced or enlarged. Nothing is moved, and when this returns the array has its
+    /// new size. What is new reads as zeros.
+    ///
+    /// # Errors
+    /// As [`Array::plan_growth`]; or if a disk fails meanwhile.
+    pub async fn grow(&self, member_bytes: Option<u64>) -> Result<GrowthPlan, ArrayError> {
+        let array = self.0.clone();
+        self.0.rt.spawn(async move { array.grow(member_bytes).await }).await
     }
 
     /// Turns a reshape back. When this returns that is in effect, and goes on in the background until

@@ -27,7 +27,7 @@ impl Array {
         let mut parts = Vec::new();
         for Piece { at, len } in pieces {
             let geometry = array.geometry_of(at.stripe);
-            if !array.map.is_written(geometry.regions.of(at.stripe.number)) {
+            if !array.map.is_written(geometry.regions().of(at.stripe.number)) {
                 parts.push(Buf::zeroed(len));
                 continue;
             }

@@ -4,6 +4,7 @@ use weft_code::SlotNo;
 
 use crate::engine::Inner;
 use crate::engine::status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
+use crate::members::Spare;
 use crate::superblock::SlotState;
 
 impl Inner {
@@ -14,6 +15,9 @@ impl Inner {
         let lossy = broken.is_some() || margin.is_none();
         let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
         let geometry = self.geometry();
+        let spares = self.members.spares.all();
+        let name = |spare: &Spare| spare.disk.info().name.clone();
+        let too_small = spares.iter().filter(|spare| !self.members.spares.fits(spare));
         Status {
             name: superblock.name.clone(),
             id: superblock.array_id.to_string(),
@@ -32,7 +36,10 @@ impl Inner {
                 || self.geometry().code().p() == 0
                 || self.geometry().mirrored,
             slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
-            spares: self.members.spares.all().iter().map(|s| s.disk.info().name.clone()).collect(),
+            spares: spares.iter().map(name).collect(),
+            spares_too_small: too_small.map(name).collect(),
+            member_bytes: superblock.member_bytes(),
+            unused_member_bytes: self.unused_member_bytes(),
             paused: self.jobs.paused.get(),
             jobs: self.job_status(),
             rebuild: self.rebuild_status(),
@@ -40,8 +47,8 @@ impl Inner {
             last_rebuild: superblock.last_rebuild,
             throttle: self.jobs.throttle.get(),
             regions: RegionCounts {
-                region_bytes: geometry.regions.region_bytes,
-                total: geometry.regions.count(),
+                region_bytes: geometry.regions().region_bytes,
+                total: geometry.regions().count(),
                 written: self.map.written_count(),
                 dirty: self.map.dirty_count() as u64,
                 resync: self.map.resync_count(),

@@ -259,14 +259,15 @@ impl Inner {
         loop {
             self.await_spares(|| spares.is_last_ready()).await;
             let spare = spares.last_ready()?;
-            if spare.is_zeroed() || !self.members_zeroed() {
+            let member_bytes = self.members.superblock().member_bytes();
+            if spare.is_zeroed(member_bytes) || !self.members_zeroed() {
                 spares.remove(&spare);
                 return Some(spare);
             }
             let has = spares.begin_zeroing(&spare);
             let superblock = self.members.superblock().clone();
             match zero_data(&*spare.disk, &superblock).await {
-                Ok(()) => spares.note_zeroed(&spare),
+                Ok(()) => spares.note_zeroed(&spare, member_bytes),
                 Err(error) => self.spare_failed(&spare, error.to_string()).await,
             }
             self.update_spare(spare, has).await;
@@ -293,7 +294,7 @@ impl Inner {
     /// Waits until a spare can be taken, if there are any, for a limited time.
     pub async fn spare_updated(&self) {
         let spares = &self.members.spares;
-        self.await_spares(|| spares.any_ready() || spares.all().is_empty()).await;
+        self.await_spares(|| spares.any_ready() || spares.usable() == 0).await;
     }
 
     async fn await_spares(&self, done: impl Fn() -> bool) {

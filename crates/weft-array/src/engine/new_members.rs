@@ -13,18 +13,24 @@ use crate::members::slot::Slot;
 use crate::superblock::{SPARES_MAX, Superblock, mark_erased, write_label, write_superblock};
 
 impl Inner {
+    /// Checks that a disk is large enough to be a member.
+    pub(crate) fn check_size(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
+        let (size, needed) = (disk.size_now(), self.members.superblock().member_bytes());
+        if size >= needed {
+            return Ok(());
+        }
+        Err(ArrayError::Refused(format!(
+            "{} is too small: it has {:#}, and the array's members need {:#}",
+            disk.info().name,
+            Bytes(size),
+            Bytes(needed)
+        )))
+    }
+
     /// Checks that a disk can be a member, and is not one already.
     pub(crate) fn check_fits(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
         let info = disk.info();
-        let needed = self.members.superblock().member_bytes();
-        if info.size_bytes < needed {
-            return Err(ArrayError::Refused(format!(
-                "{} is too small: it has {:#}, and the array's members need {:#}",
-                info.name,
-                Bytes(info.size_bytes),
-                Bytes(needed)
-            )));
-        }
+        self.check_size(disk)?;
         if u64::from(info.sector_bytes) > self.geometry().sector_bytes {
             return Err(ArrayError::Refused(format!(
                 "{} has sectors of {} bytes; the array supports at most {}",
@@ -86,6 +92,6 @@ impl Inner {
         // The superblock first: a label without one would look like a damaged member.
         write_superblock(&*disk, &superblock, id).await?;
         write_label(&*disk, superblock.array_id, id).await?;
-        Ok(Spare::prepared(id, disk))
+        Ok(Spare::prepared(id, disk, superblock.member_bytes()))
     }
 }

@@ -47,6 +47,15 @@ pub struct Status {
     pub slots: Vec<SlotStatus>,
     /// Names of the spares.
     pub spares: Vec<String>,
+    /// Those that are too small for the array: they are not used.
+    #[serde(default)]
+    pub spares_too_small: Vec<String>,
+    /// Bytes of each member that are used.
+    #[serde(default)]
+    pub member_bytes: u64,
+    /// Bytes that each member has in addition, and that the array could use.
+    #[serde(default)]
+    pub unused_member_bytes: u64,
     /// Whether maintenance is paused by command: no spare is taken, nothing is rebuilt.
     pub paused: bool,
     /// Running jobs.

@@ -28,7 +28,7 @@ use weft_stripe::{Coding, Generation, StripeId};
 
 use crate::format::length::to_len;
 use crate::geometry::{Geometry, Piece};
-use crate::region_map::{LiveStripes, Part, RegionNo};
+use crate::region_map::{LiveStripes, Part, RegionNo, Regions};
 use crate::superblock::{Shape, Superblock, SuperblockError};
 
 /// Which addresses have moved to the new geometry.
@@ -75,12 +75,11 @@ pub(crate) fn geometry(
         generation,
         mirrored: code.k() == 1 && code.p() > 0,
         coding: Coding::new(code, parity_apart),
-        stripes: layout.stripes(shape.rows),
         layout,
         unit_bytes: shape.unit_bytes,
         sector_bytes: u64::from(superblock.sector_bytes),
         data_offset: shape.data_offset,
-        regions: shape.regions(superblock.region_bytes)?,
+        regions: Cell::new(shape.regions(superblock.region_bytes)?),
     })
 }
 
@@ -100,6 +99,9 @@ pub(crate) struct Geometries {
     now: Cell<Now>,
     /// How often addresses began to move, or to move back.
     turns: Cell<u64>,
+    /// The size of the array while more stripes are there than users may reach: until the superblock
+    /// that has them is in effect.
+    held: Cell<Option<u64>>,
 }
 
 /// A geometry that was added, and those after it.
@@ -111,7 +113,13 @@ struct Later {
 impl Geometries {
     pub fn new(first: Geometry) -> Self {
         let now = Now { newest: first.generation, former: None };
-        Self { first, later: OnceCell::new(), now: Cell::new(now), turns: Cell::new(0) }
+        Self {
+            first,
+            later: OnceCell::new(),
+            now: Cell::new(now),
+            turns: Cell::new(0),
+            held: Cell::new(None),
+        }
     }
 
     /// The newest. Here and below the array that was never reshaped goes first, inline.
@@ -250,7 +258,7 @@ impl Geometries {
 
     /// The stripes that are where their addresses are now, or some of them.
     pub fn live(&self) -> LiveStripes {
-        let all = |of: &Geometry| Part::all(of.generation, of.regions);
+        let all = |of: &Geometry| Part::all(of.generation, of.regions());
         let newest = all(self.newest());
         let Some((old, border)) = self.former() else {
             return LiveStripes { newest, former: None };
@@ -280,7 +288,7 @@ impl Geometries {
     /// The region of an address, and the addresses around it that share it: those of the region's
     /// stripes that are in the same geometry now.
     pub fn region_around(&self, address: u64) -> (RegionNo, Range<u64>) {
-        let Geometry { regions, .. } = self.home(address);
+        let regions = self.home(address).regions();
         let region = regions.of(address / regions.stripe_bytes);
         let mut bytes = regions.bytes_of(region);
         match self.former() {
@@ -294,7 +302,24 @@ impl Geometries {
     /// Bytes of the array: while addresses move, what both geometries have.
     pub fn size_bytes(&self) -> u64 {
         let size = self.newest().size_bytes();
-        self.former().map_or(size, |(old, _)| size.min(old.size_bytes()))
+        let size = self.former().map_or(size, |(old, _)| size.min(old.size_bytes()));
+        self.held.get().map_or(size, |held| size.min(held))
+    }
+
+    /// The newest geometry has more stripes, and these regions. The size of the array stays as it is
+    /// until [`Geometries::end_growth`].
+    ///
+    /// # Panics
+    /// If addresses are moving.
+    pub fn grow(&self, regions: Regions) {
+        assert!(self.former().is_none(), "addresses are moving");
+        self.held.set(Some(self.size_bytes()));
+        self.newest().regions.set(regions);
+    }
+
+    /// Users may reach all stripes.
+    pub fn end_growth(&self) {
+        self.held.set(None);
     }
 
     /// The old geometry, while it holds addresses that have not moved.

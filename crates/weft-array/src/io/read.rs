@@ -121,7 +121,7 @@ impl Inner {
     /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let geometry = self.geometry_of(at.stripe);
-        if !self.map.is_written(geometry.regions.of(at.stripe.number)) {
+        if !self.map.is_written(geometry.regions().of(at.stripe.number)) {
             buf.fill(0);
             return (Ok(()), buf);
         }

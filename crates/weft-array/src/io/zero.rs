@@ -119,8 +119,8 @@ impl Inner {
     ) -> Result<(), ArrayError> {
         let mut next = stripes.start;
         while next < stripes.end {
-            let region = geometry.regions.of(next);
-            let all = geometry.regions.stripes_of(region);
+            let region = geometry.regions().of(next);
+            let all = geometry.regions().stripes_of(region);
             let end = stripes.end.min(all.end);
             let bytes = geometry.addresses(next).start..geometry.addresses(end).start;
             if !self.geometries.holds(geometry.id(next), &bytes) {

@@ -82,6 +82,11 @@ impl Inner {
                 "too many members are being rebuilt or copied: wait until one of them has finished",
             )
         })?;
+        // The array may use more of its members since the disk was prepared.
+        self.check_size(&*spare.disk)?;
+        if self.members_zeroed() && !spare.is_zeroed(self.members.superblock().member_bytes()) {
+            return Err(refused("the array was enlarged meanwhile: try again"));
+        }
         let disk = spare.disk.clone();
         // In one poll: regions written so far are stale on the new disk, and regions first written
         // later go to both.

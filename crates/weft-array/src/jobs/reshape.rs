@@ -78,7 +78,7 @@ impl Inner {
         if self.jobs.scrub.is_running() || self.members.superblock().scrub.is_some() {
             return refused("a scrub is running: wait until it has ended, or cancel it");
         }
-        let spares = self.members.spares.all().len();
+        let spares = self.members.spares.usable();
         if options.add > spares {
             return Err(ArrayError::Refused(format!(
                 "{} disks are to be added, and the array has {spares} spares: add spares first",
@@ -94,7 +94,7 @@ impl Inner {
 
     /// The end of what was ever written.
     fn written_bytes(&self) -> u64 {
-        self.map.last_written().map_or(0, |region| self.geometry().regions.bytes_of(region).end)
+        self.map.last_written().map_or(0, |region| self.geometry().regions().bytes_of(region).end)
     }
 
     /// Begins a reshape. When this returns it is in effect, and goes on in the background.
@@ -112,11 +112,11 @@ impl Inner {
             // Rows are used again, and hold old bytes then.
             self.change(|change| change.superblock().members_zeroed = false).await?;
         }
-        let regions = self.geometry().regions;
+        let regions = self.geometry().regions();
         let (count, new_regions) = (regions.count(), plan.to.regions(regions.region_bytes)?);
         // What an array gave up may have been marked again by a write that was then refused.
         self.map.give_up_from(self, RegionNo(count)).await?;
-        self.map.make_room(self, new_regions.count()).await?;
+        self.make_room_in_map(new_regions.count()).await?;
         self.spares_updated().await;
         // From here on, in one poll and in memory: the slots, the geometry, and what the superblock
         // says of them.

@@ -94,7 +94,7 @@ impl Inner {
         let state = &self.jobs.scrub;
         self.note_scrub(Some(from), None).await;
         let next_stripe = self.scrub_stripes(from).await;
-        let complete = next_stripe >= self.geometry().stripes;
+        let complete = next_stripe >= self.geometry().stripes();
         let ended = self.clock.unix_s(self.rt.now());
         if self.must_end() && !complete && !state.cancel.get() {
             // The stop that ends it makes this durable; otherwise the next run continues a little
@@ -152,20 +152,21 @@ impl Inner {
 
     /// Stripes that a scrub compares, from `from` on.
     fn stripes_to_scrub(&self, from: u64) -> u64 {
-        if from >= self.geometry().stripes {
+        if from >= self.geometry().stripes() {
             return 0;
         }
-        let left = (self.geometry().regions.holding(from..self.geometry().stripes))
+        let left = (self.geometry().regions().holding(from..self.geometry().stripes()))
             .filter(|region| self.is_scrubbed(*region))
-            .map(|region| self.geometry().regions.stripes_of(region));
+            .map(|region| self.geometry().regions().stripes_of(region));
         left.map(|stripes| stripes.end - stripes.start.max(from)).sum()
     }
 
     /// The first stripe from `from` on that a scrub compares.
     fn next_to_scrub(&self, mut from: u64) -> u64 {
-        while from < self.geometry().stripes && !self.is_scrubbed(self.geometry().regions.of(from))
+        while from < self.geometry().stripes()
+            && !self.is_scrubbed(self.geometry().regions().of(from))
         {
-            from = self.geometry().regions.stripes_of(self.geometry().regions.of(from)).end;
+            from = self.geometry().regions().stripes_of(self.geometry().regions().of(from)).end;
         }
         from
     }
@@ -217,7 +218,7 @@ impl Inner {
             let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
             let flying = in_flight.len();
             let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
-            if open && flying < most && next < self.geometry().stripes {
+            if open && flying < most && next < self.geometry().stripes() {
                 window.count(self.geometry().unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
                 state.begun.set(state.begun.get() + 1);
@@ -227,7 +228,9 @@ impl Inner {
             match in_flight.next().await {
                 Some(Ok(())) => {}
                 Some(Err(stripe)) => undone = Some(undone.map_or(stripe, |old| old.min(stripe))),
-                None if ending || next >= self.geometry().stripes => return undone.unwrap_or(next),
+                None if ending || next >= self.geometry().stripes() => {
+                    return undone.unwrap_or(next);
+                }
                 None => continue,
             }
             if let Some(progress) = &mut *state.progress.borrow_mut() {

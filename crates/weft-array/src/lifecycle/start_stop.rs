@@ -11,27 +11,26 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
-use weft_disk::Disk;
-use weft_rt::{Buf, Frozen, Rt};
+use weft_disk::{Disk, DiskInfo};
+use weft_rt::Rt;
 
 use crate::engine::{Inner, WallClock};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
-use crate::format::length::to_len;
 use crate::format::uuid::Id;
 use crate::geometry::border::{Border, Geometries, geometry};
+use crate::io::map_store::{PAGES_AT_ONCE, read_pages};
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
 use crate::members::assemble::{Assembly, Found, decide};
 use crate::members::preparation::map_config;
 use crate::members::slot::lanes_of;
 use crate::members::{Members, Spare};
-use crate::region_map::{LoadReport, PAGE_BYTES, RegionMap};
+use crate::region_map::{LoadReport, RegionMap};
 use crate::state::moving_range::Moving;
 use crate::state::pending_writes::PendingWrites;
 use crate::state::space_waits::Room;
 use crate::state::stripe_locks::StripeLocks;
-use crate::superblock::salvage::salvage;
 use crate::superblock::{
     Predecessor, SlotState, Superblock, SuperblockError, read_superblock, write_superblock,
 };
@@ -66,7 +65,9 @@ pub(crate) async fn assemble(
     // Concurrently: each disk that does not answer takes its full time limit.
     let found = disks.iter().map(|disk| async move {
         let superblock = read_superblock(&**disk).await;
-        Found { superblock, disk: disk.info().clone() }
+        // It may be larger now than when it was opened.
+        let disk = DiskInfo { size_bytes: disk.size_now(), ..disk.info().clone() };
+        Found { superblock, disk }
     });
     let mut found = join_all(found).await;
     loop {
@@ -212,6 +213,7 @@ async fn open(
         clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
         geometries,
         moving: Moving::default(),
+        growing: Cell::new(false),
         members,
         map,
         locks: StripeLocks::default(),
@@ -247,24 +249,13 @@ pub(crate) fn geometries_of(superblock: &Superblock) -> Result<Geometries, Array
     Ok(geometries)
 }
 
-/// Pages of the map that are read at once from all members.
-const PAGES_AT_ONCE: usize = 64;
-
 /// Loads the region map from all members in slots: the newest valid copy of each page.
 async fn load_map(superblock: &Superblock, disks: &[Rc<dyn Disk>]) -> RegionMap {
     let map = RegionMap::new(map_config(superblock));
     let mut report = LoadReport::default();
     for from in (0..map.page_count()).step_by(PAGES_AT_ONCE) {
         let pages = from..(from + PAGES_AT_ONCE).min(map.page_count());
-        let offset = superblock.area.map_offset + 2 * (pages.start * PAGE_BYTES) as u64;
-        let len = 2 * (pages.len() * PAGE_BYTES) as u64;
-        let mut parts: Vec<Frozen> = Vec::new();
-        for disk in disks {
-            // The other members have a copy of what cannot be read here.
-            let salvaged = salvage(&**disk, offset, len).await;
-            let part = salvaged.map_or_else(|_| Buf::zeroed(to_len(len)), |found| found.area);
-            parts.push(part.freeze());
-        }
+        let parts = read_pages(superblock.area.map_offset, disks, &pages).await;
         let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
         map.load_pages(pages, &parts, &mut report);
     }

@@ -460,6 +460,12 @@ fn place(newest: &Superblock, own: &Superblock, disk: &DiskInfo) -> Result<Role,
             "stale: it missed updates, or was set back to an earlier state (its superblock is number {}, the newest is {}); add it as a new disk",
             own.seq, newest.seq
         )),
+        Role::Spare if disk.size_bytes < needed => {
+            let (size, needed) = (Bytes(disk.size_bytes), Bytes(needed));
+            Err(format!(
+                "it is too small for a spare: it has {size:#}, and the array uses {needed:#} of each member"
+            ))
+        }
         _ if disk.size_bytes < needed => {
             let (left, needed) = (Bytes(disk.size_bytes), Bytes(needed));
             Err(format!("it has shrunk to {left:#}; {needed:#} are needed"))

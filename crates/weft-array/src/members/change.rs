@@ -59,6 +59,11 @@ impl Change<'_> {
         self.0.superblock.borrow_mut()
     }
 
+    /// The superblock says that the array uses more of each member.
+    pub fn note_size(&self) {
+        self.0.spares.need(self.0.superblock().member_bytes());
+    }
+
     /// Names the disk that joined in the superblock.
     pub fn publish(&self, slot: SlotNo) {
         self.0.apply(slot, SlotEvent::Publish);

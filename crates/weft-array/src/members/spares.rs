@@ -24,9 +24,9 @@ pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
     /// It was prepared or zeroed in this run, and has been in no slot since: if the array's members
-    /// are zeroed, it reads as zeros. Other spares may hold what was written to them for a slot that
-    /// they did not get in the end, or before a crash.
-    zeroed: bool,
+    /// are zeroed, it reads as zeros up to here. Other spares may hold what was written to them for a
+    /// slot that they did not get in the end, or before a crash.
+    zeroed_to: u64,
     /// A superblock is being written to it, or it is being zeroed.
     busy: Rc<Cell<bool>>,
 }
@@ -34,21 +34,22 @@ pub(crate) struct Spare {
 impl Spare {
     /// A disk that may hold anything.
     pub fn new(id: Id, disk: Rc<dyn Disk>) -> Self {
-        Self { id, disk, zeroed: false, busy: Rc::default() }
+        Self { id, disk, zeroed_to: 0, busy: Rc::default() }
     }
 
-    /// A disk that was just prepared.
-    pub fn prepared(id: Id, disk: Rc<dyn Disk>) -> Self {
-        Self { zeroed: true, ..Self::new(id, disk) }
+    /// A disk of which `member_bytes` were just prepared.
+    pub fn prepared(id: Id, disk: Rc<dyn Disk>, member_bytes: u64) -> Self {
+        Self { zeroed_to: member_bytes, ..Self::new(id, disk) }
     }
 
     /// It has been in a slot.
     pub fn touched(self) -> Self {
-        Self { zeroed: false, ..self }
+        Self { zeroed_to: 0, ..self }
     }
 
-    pub fn is_zeroed(&self) -> bool {
-        self.zeroed
+    /// Whether it reads as zeros in an array that uses `member_bytes` of it.
+    pub fn is_zeroed(&self, member_bytes: u64) -> bool {
+        self.zeroed_to >= member_bytes
     }
 
     pub fn meta(&self) -> SpareMeta {
@@ -56,9 +57,12 @@ impl Spare {
     }
 }
 
-/// The spares of an array, in the order of their adding.
+/// The spares of an array, in the order of their adding. When the array uses more of its members,
+/// some may be too small for it: they stay spares, and are not taken.
 pub(crate) struct Spares {
     waiting: RefCell<Vec<Spare>>,
+    /// Bytes of each member that the array uses.
+    member_bytes: Cell<u64>,
     /// The newest superblock in effect.
     superblock: RefCell<Option<Rc<Superblock>>>,
     /// Rings when a spare has got a superblock, or was removed.
@@ -66,9 +70,10 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    pub fn new(waiting: Vec<Spare>) -> Self {
+    pub fn new(waiting: Vec<Spare>, member_bytes: u64) -> Self {
         Self {
             waiting: RefCell::new(waiting),
+            member_bytes: Cell::new(member_bytes),
             superblock: RefCell::default(),
             bell: Notify::default(),
         }
@@ -76,6 +81,26 @@ impl Spares {
 
     pub fn all(&self) -> Ref<'_, Vec<Spare>> {
         self.waiting.borrow()
+    }
+
+    /// The array uses so much of each member from now on.
+    pub(super) fn need(&self, member_bytes: u64) {
+        self.member_bytes.set(member_bytes);
+    }
+
+    /// Whether a spare is large enough.
+    pub fn fits(&self, spare: &Spare) -> bool {
+        spare.disk.size_now() >= self.member_bytes.get()
+    }
+
+    /// The spares that are large enough.
+    pub fn usable(&self) -> usize {
+        self.all().iter().filter(|spare| self.fits(spare)).count()
+    }
+
+    /// Whether it is large enough and has the newest superblock.
+    fn is_ready(&self, spare: &Spare) -> bool {
+        !spare.busy.get() && self.fits(spare)
     }
 
     pub fn metas(&self) -> Vec<SpareMeta> {
@@ -110,7 +135,7 @@ impl Spares {
 
     /// Whether any spare has the newest superblock, so that it can be taken.
     pub fn any_ready(&self) -> bool {
-        self.all().iter().any(|spare| !spare.busy.get())
+        self.all().iter().any(|spare| self.is_ready(spare))
     }
 
     /// Whether all spares have the newest superblock.
@@ -118,14 +143,14 @@ impl Spares {
         self.all().iter().all(|spare| !spare.busy.get())
     }
 
-    /// Whether the spare added last has the newest superblock, or there is no spare.
+    /// Whether the large enough spare added last has the newest superblock, or there is none.
     pub fn is_last_ready(&self) -> bool {
-        self.all().last().is_none_or(|spare| !spare.busy.get())
+        self.all().iter().rfind(|spare| self.fits(spare)).is_none_or(|spare| !spare.busy.get())
     }
 
     /// The spare added last among those that are ready.
     pub fn last_ready(&self) -> Option<Spare> {
-        self.all().iter().rfind(|spare| !spare.busy.get()).cloned()
+        self.all().iter().rfind(|spare| self.is_ready(spare)).cloned()
     }
 
     /// A ready spare is being zeroed from now on. Returns the number of the superblock that it has.
@@ -134,10 +159,11 @@ impl Spares {
         self.superblock.borrow().as_ref().map(|superblock| superblock.seq)
     }
 
-    /// A spare was zeroed. It counts as ready only after [`Spares::next_for`].
-    pub fn note_zeroed(&self, spare: &Spare) {
+    /// A spare was zeroed up to here. It counts as ready only after [`Spares::next_for`].
+    pub fn note_zeroed(&self, spare: &Spare, member_bytes: u64) {
         let mut waiting = self.waiting.borrow_mut();
-        waiting.iter_mut().filter(|other| other.id == spare.id).for_each(|one| one.zeroed = true);
+        let zeroed = waiting.iter_mut().filter(|other| other.id == spare.id);
+        zeroed.for_each(|one| one.zeroed_to = member_bytes);
     }
 
     /// Completes when a spare has got a superblock since this call, or was removed.

@@ -154,7 +154,7 @@ impl Inner {
     fn is_sane(&self, slot: SlotNo, record: &FoundRecord) -> bool {
         let Some(geometry) = self.geometries.find(record.stripe.generation) else { return false };
         let (k, width) = (geometry.code().k(), geometry.code().width());
-        record.stripe.number < geometry.stripes
+        record.stripe.number < geometry.stripes()
             && self.geometries.is_live(record.stripe)
             && (k..width).contains(&record.unit)
             && self.slot_of(record.stripe, record.unit) == slot

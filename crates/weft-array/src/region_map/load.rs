@@ -80,6 +80,20 @@ impl RegionMap {
         }
     }
 
+    /// The highest number of each of these pages in these parts of the members' map areas, each of
+    /// which begins with the first of the pages.
+    pub(crate) fn numbers_in(
+        &self,
+        pages: std::ops::Range<usize>,
+        parts: &[&[u8]],
+    ) -> impl Iterator<Item = (usize, u64)> {
+        let first = pages.start;
+        pages.filter_map(move |page| {
+            let copies = parts.iter().filter_map(|part| self.newest_of(part, first, page));
+            Some((page, copies.map(|copy| copy.seq).max()?))
+        })
+    }
+
     /// The newest copy of a page in a part of an area that begins with page `first_page`.
     fn newest_of(&self, part: &[u8], first_page: usize, page: usize) -> Option<Decoded> {
         let copies = (0..2).filter_map(|parity| {

@@ -138,6 +138,13 @@ pub enum Event {
         /// Its size now, in bytes.
         size_bytes: u64,
     },
+    /// The array uses more of each member.
+    Grown {
+        /// Its size now, in bytes.
+        size_bytes: u64,
+        /// Bytes of each member that it uses now.
+        member_bytes: u64,
+    },
     /// A job cannot continue; it is retried when the array changes.
     JobStalled {
         /// What the job was doing.

@@ -181,6 +181,8 @@ pub fn holding(rt: &Rt, power: &Rc<Power>, size: u64, media: &[Medium]) -> Vec<R
 
 pub struct TestDisk {
     info: DiskInfo,
+    /// Its size now.
+    size: Cell<u64>,
     rt: Rt,
     power: Rc<Power>,
     pub medium: Rc<RefCell<Medium>>,
@@ -212,6 +214,7 @@ impl TestDisk {
                 volatile_cache: true,
                 rotational: true,
             },
+            size: Cell::new(size),
             rt: rt.clone(),
             power: power.clone(),
             medium: Rc::new(RefCell::new(medium)),
@@ -234,7 +237,12 @@ impl TestDisk {
     fn check(&self, offset: u64, len: u64, aligned: bool) {
         let sector = u64::from(self.info.sector_bytes);
         assert!(offset.is_multiple_of(sector) && len.is_multiple_of(sector) && aligned);
-        assert!(offset + len <= self.info.size_bytes, "beyond the end of {}", self.info.name);
+        assert!(offset + len <= self.size.get(), "beyond the end of {}", self.info.name);
+    }
+
+    /// It becomes larger while it is open. What is behind its old end may be anything.
+    pub fn enlarge(&self, size: u64) {
+        self.size.set(size);
     }
 
     /// Begins an operation and returns its number.
@@ -395,5 +403,9 @@ impl Disk for TestDisk {
 
     fn discard(&self, _: u64, _: u64) -> DoneFuture<'_> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn size_now(&self) -> u64 {
+        self.size.get()
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         io_mode: options.io_mode.unwrap_or(default_mode),
         direct,
         is_file: !block,
+        relied_on: Cell::new(size_bytes),
         shrunk: Cell::new(false),
         zeroing: Cell::new(Way::Unknown),
         can_discard: Cell::new(true),

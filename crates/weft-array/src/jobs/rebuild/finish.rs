@@ -124,7 +124,7 @@ impl Inner {
         let zones = state.monitor.borrow().zones(now);
         let hot_zones_total = zones.len();
         let hot = zones.into_iter().take(super::ZONES_SHOWN).map(|(stripes, popularity)| {
-            let end = stripes.end.min(self.geometry().stripes);
+            let end = stripes.end.min(self.geometry().stripes());
             let bytes = self.geometry().stripe_bytes();
             HotZone {
                 offset_bytes: stripes.start * bytes,

@@ -40,7 +40,7 @@ impl Inner {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
         let left = may_return(&self.members.superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
-        if disk.info().size_bytes < self.members.superblock().member_bytes()
+        if disk.size_now() < self.members.superblock().member_bytes()
             && let Some(left) = self.members.slot(slot).left()
         {
             // What it held behind its end does not come back when it is made longer again.

@@ -74,9 +74,9 @@ impl<'a> Mover<'a> {
         let window = window(direction, &reshape.from, &superblock.shape())?;
         // Every region that the old geometry has is moved whole, with the zeros behind the data:
         // where a region is written all of its stripes are valid.
-        let last = new.regions.of(window.addresses().end / new.stripe_bytes() - 1).0;
-        let last = last.max(old.regions.count() - 1).min(new.regions.count() - 1);
-        let addresses = 0..new.regions.bytes_of(RegionNo(last)).end;
+        let last = new.regions().of(window.addresses().end / new.stripe_bytes() - 1).0;
+        let last = last.max(old.regions().count() - 1).min(new.regions().count() - 1);
+        let addresses = 0..new.regions().bytes_of(RegionNo(last)).end;
         Ok(Self { array, old, new, window, direction, addresses })
     }
 
@@ -202,7 +202,7 @@ impl<'a> Mover<'a> {
     /// The region of the next new stripe that is moved when the border is here.
     fn next_region(&self, border: u64) -> RegionNo {
         let next = border / self.new.stripe_bytes();
-        self.new.regions.of(match self.direction {
+        self.new.regions().of(match self.direction {
             Direction::Up => next,
             Direction::Down => next - 1,
         })
@@ -210,7 +210,7 @@ impl<'a> Mover<'a> {
 
     /// The border when all new stripes of a region have moved.
     fn end_of(&self, region: RegionNo) -> u64 {
-        let bytes = self.new.regions.bytes_of(region);
+        let bytes = self.new.regions().bytes_of(region);
         match self.direction {
             Direction::Up => bytes.end,
             Direction::Down => bytes.start,
@@ -243,7 +243,7 @@ impl<'a> Mover<'a> {
         }
         let bytes = self.old.stripe_bytes();
         let stripes = addresses.start / bytes..addresses.end.min(size).div_ceil(bytes);
-        self.old.regions.holding(stripes).all(|region| !self.array.map.is_written(region))
+        self.old.regions().holding(stripes).all(|region| !self.array.map.is_written(region))
     }
 
     /// The end of the regions from `border` on that were never written, and need not be moved.
@@ -263,7 +263,7 @@ impl<'a> Mover<'a> {
     /// If nothing was written from `border` on: how far it need not be moved. Writes to it wait.
     async fn skip(&self, border: u64) -> Option<u64> {
         let array = self.array;
-        let region_bytes = self.new.regions.region_bytes;
+        let region_bytes = self.new.regions().region_bytes;
         let most = REGIONS_AT_ONCE * region_bytes;
         let most = match self.direction {
             Direction::Up => self.addresses.end.min(border.saturating_add(most)),
@@ -280,7 +280,7 @@ impl<'a> Mover<'a> {
             let bytes = Self::between(border, end);
             // A region that is about to be written is being zeroed, as it is now.
             let first = bytes.start.min(self.old.size_bytes().saturating_sub(1));
-            let first = self.old.regions.of(first / self.old.stripe_bytes());
+            let first = self.old.regions().of(first / self.old.stripe_bytes());
             let last = (bytes.end.saturating_sub(1) / region_bytes)
                 .min(array.geometries.region_count() - 1);
             let mut regions = (first.0..=last).map(RegionNo);
@@ -303,7 +303,7 @@ impl<'a> Mover<'a> {
     fn held(&self, border: u64, end: u64) -> Range<u64> {
         let Range { start, end } = Self::between(border, end);
         let bytes = self.new.stripe_bytes();
-        let old_bytes = |stripe: u64| self.old.regions.bytes_of(self.new.regions.of(stripe));
+        let old_bytes = |stripe: u64| self.old.regions().bytes_of(self.new.regions().of(stripe));
         match self.direction {
             Direction::Up => start..end.max(old_bytes(end / bytes - 1).end),
             Direction::Down => start.min(old_bytes(start / bytes).start)..end,
@@ -409,10 +409,10 @@ impl<'a> Mover<'a> {
         let mut next = addresses.start / bytes;
         let end = addresses.end.min(size).div_ceil(bytes);
         while next < end {
-            let region = self.old.regions.of(next);
+            let region = self.old.regions().of(next);
             // Before its first write a region is zeroed without locks.
             array.map.zeroing_ended(region).await;
-            let last = self.old.regions.stripes_of(region).end.min(end);
+            let last = self.old.regions().stripes_of(region).end.min(end);
             if array.map.is_written(region) {
                 for number in next..last {
                     drop(array.locks.exclusive(self.old.id(number)).await);
@@ -453,7 +453,7 @@ impl<'a> Mover<'a> {
         // The end of what either geometry holds now.
         let end = self.old.size_bytes().min(self.new.size_bytes());
         if self.old.size_bytes() > end {
-            let last = self.old.regions.of(end.div_ceil(self.old.stripe_bytes()) - 1);
+            let last = self.old.regions().of(end.div_ceil(self.old.stripe_bytes()) - 1);
             self.give_up_from(last.next()).await?;
         }
         // The way back writes stripes that were written before they moved, without records. Those of
@@ -477,8 +477,8 @@ impl<'a> Mover<'a> {
 
     async fn finish(&self) -> Result<(), ArrayError> {
         let array = self.array;
-        let count = self.new.regions.count();
-        if self.old.regions.count() > count {
+        let count = self.new.regions().count();
+        if self.old.regions().count() > count {
             self.give_up_from(RegionNo(count)).await?;
         }
         let slots = self.new.layout.slots();

@@ -274,8 +274,11 @@ fn check(
 }
 
 impl Inner {
-    /// Fails while the array is being reshaped.
+    /// Fails while the array is being reshaped, or grows.
     pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
+        if self.growing.get() {
+            return refused("the array is being enlarged: try again when that has ended");
+        }
         match self.geometries.former() {
             Some(_) => refused("the array is being reshaped: wait until that has ended"),
             None => Ok(()),
