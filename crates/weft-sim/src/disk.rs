@@ -218,6 +218,13 @@ impl Platter {
         self.0.borrow_mut().medium.poke(offset, data);
     }
 
+    /// The disk becomes larger, also while it is open.
+    pub(crate) fn enlarge(&self, size_bytes: u64) {
+        let state = &mut *self.0.borrow_mut();
+        let size = size_bytes - size_bytes % u64::from(state.sector);
+        state.size = state.size.max(size);
+    }
+
     /// The disk becomes shorter: what it held from `offset` on is lost, and every operation fails until
     /// [`Faults::shrunk`] is reset.
     pub(crate) fn shrink(&self, offset: u64) {
@@ -300,15 +307,13 @@ impl SimDisk {
     /// Panics if the caller broke the contract of [`Disk`].
     fn check(&self, op: DiskOp, offset: u64, len: u64, memory_aligned: bool) {
         let sector = u64::from(self.info.sector_bytes);
-        let end = offset.saturating_add(len);
+        let (end, size) = (offset.saturating_add(len), self.state.borrow().size);
         assert!(
-            offset.is_multiple_of(sector)
-                && len.is_multiple_of(sector)
-                && end <= self.info.size_bytes,
+            offset.is_multiple_of(sector) && len.is_multiple_of(sector) && end <= size,
             "{op} of {len} bytes at {offset} breaks the contract of {} ({} bytes, sectors of \
              {sector})",
             self.info.name,
-            self.info.size_bytes,
+            size,
         );
         assert!(
             memory_aligned,
@@ -567,6 +572,10 @@ impl Disk for SimDisk {
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         self.check(DiskOp::WriteZeroes, offset, len, true);
         Box::pin(self.do_write(DiskOp::WriteZeroes, offset, len, None, opts.fua))
+    }
+
+    fn size_now(&self) -> u64 {
+        self.state.borrow().size
     }
 
     fn sever(&self, _: &str) {

@@ -3,6 +3,7 @@
 mod commands;
 mod disks;
 mod end;
+mod growth;
 mod held_commit;
 mod members;
 mod reshape;

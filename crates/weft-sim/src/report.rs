@@ -46,6 +46,8 @@ pub struct Options {
     pub canary: Option<Canary>,
     /// Whether the array is reshaped; drawn if `None`.
     pub reshape: Option<bool>,
+    /// Whether disks become larger and the array grows; drawn if `None`.
+    pub growth: Option<bool>,
     /// Whether crashes come while superblocks are held back; drawn if `None`.
     pub held_commit: Option<bool>,
     /// Events shown with a failure; 0: a few dozen.
@@ -79,6 +81,8 @@ pub struct Report {
     pub rebuilds_within: u64,
     /// Pairs of changes of the members that a power cut ended before they were durable.
     pub held: u64,
+    /// Times that an array used more of its disks.
+    pub growths: u64,
     /// Times that the tail of an array that became larger was taken into use.
     pub grown: u64,
     /// Members that came back with older contents.

@@ -27,7 +27,7 @@ use crate::foreign::Foreign;
 use crate::member::Member;
 use crate::panics;
 use crate::report::{Failure, Options, Report, Scenario};
-use crate::setup::{ReshapeSetup, Setup};
+use crate::setup::{GrowthSetup, ReshapeSetup, Setup};
 use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
 use state::Run;
@@ -51,6 +51,12 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
         && let Some(reshape) = ReshapeSetup::draw(&mut reshape, &setup)
     {
         setup = setup.with_reshape(reshape);
+    }
+    let mut growth = world.rng(22_000);
+    let grows = growth.chance(20) && !options.crashes_only && options.canary.is_none();
+    if options.growth.unwrap_or(grows) {
+        let growth = GrowthSetup::draw(&mut growth, &setup);
+        setup = setup.with_growth(growth);
     }
     let report = Report { seed, setup: setup.to_string(), ..Report::default() };
     let mut run = Run {
@@ -117,9 +123,10 @@ impl Run {
             settled = life >= lives && !stopped;
         }
         let scenario = || Scenario::draw(&mut self.world.rng(20));
-        // The others look for data on disks where the first geometry has it.
+        // The others look for data on disks where the first geometry has it, in the first size.
         let drawn = self.options.scenario.unwrap_or_else(scenario);
-        match if self.setup.reshape.is_some() { Scenario::Survivable } else { drawn } {
+        let changes = self.setup.reshape.is_some() || self.setup.growth.is_some();
+        match if changes { Scenario::Survivable } else { drawn } {
             Scenario::Survivable => self.read_degraded(),
             Scenario::BeyondTolerance => self.lose_too_many(),
             Scenario::SilentCorruption => match self.corrupt_silently()? {

@@ -1,5 +1,6 @@
 //! Draws the array and the load of a run from the seed, and says which slot holds which byte.
 
+mod growth;
 mod reshape;
 mod scale;
 
@@ -13,6 +14,7 @@ use weft_rt::Rng;
 
 use crate::format::METADATA_BYTES;
 use crate::workload::Load;
+pub use growth::GrowthSetup;
 pub use reshape::ReshapeSetup;
 use scale::Scale;
 
@@ -57,6 +59,8 @@ pub struct Setup {
     pub load: Load,
     /// The reshape, in a run that has one.
     pub reshape: Option<ReshapeSetup>,
+    /// The growth, in a run in which disks become larger.
+    pub growth: Option<GrowthSetup>,
 }
 
 impl std::fmt::Display for Setup {
@@ -75,8 +79,11 @@ impl std::fmt::Display for Setup {
             sectors,
             self.cell_bytes,
         )?;
-        match &self.reshape {
-            Some(reshape) => write!(f, ", {reshape:?}"),
+        if let Some(reshape) = &self.reshape {
+            write!(f, ", {reshape:?}")?;
+        }
+        match &self.growth {
+            Some(growth) => write!(f, ", {growth:?}"),
             None => Ok(()),
         }
     }
@@ -232,6 +239,7 @@ impl Setup {
             cell_bytes,
             load,
             reshape: None,
+            growth: None,
         }
     }
 
@@ -313,12 +321,12 @@ impl Map {
         let after = setup.reshape.map(|reshape| reshape.after(setup));
         let setups = [setup].into_iter().chain(&after);
         let sectors = setup.disks.iter().map(|disk| u64::from(disk.sector_bytes));
-        // An array that is reshaped is larger before or after, and whether its code survives some
+        // An array that is reshaped or grows is larger before or after, and whether its code survives some
         // losses may depend on the stripe. Clients see what it has throughout, but the engine has to
         // survive losses in all of its stripes.
-        let size_of = |setup: &Setup| match setup.reshape {
-            Some(_) => setup.data_bytes_max(),
-            None => size_bytes,
+        let size_of = |setup: &Setup| match (setup.reshape, setup.growth) {
+            (None, None) => size_bytes,
+            _ => setup.data_bytes_max(),
         };
         Self {
             geometries: setups.map(|setup| Geometry::new(setup, size_of(setup))).collect(),

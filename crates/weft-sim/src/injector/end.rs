@@ -107,7 +107,7 @@ impl FaultInjector {
         }
         let settled = wait_for(&self.rt, || {
             let status = engine.0.status();
-            let waits = !status.spares.is_empty()
+            let waits = status.spares.len() > status.spares_too_small.len()
                 && status.slots.iter().any(|s| s.state == MemberState::Missing);
             status.jobs.is_empty()
                 && !engine.0.is_reshaping()
@@ -125,6 +125,7 @@ impl FaultInjector {
         self.harness.end_abandoned();
         self.harness.consistent_again();
         self.world.note(format!("settled: {}", summary(engine)));
+        self.grow_at_last(engine).await;
         if self.take_tail(engine).await {
             let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
             let load =

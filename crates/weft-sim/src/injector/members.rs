@@ -223,7 +223,13 @@ impl FaultInjector {
                 let model = model.expect("an array has disks");
                 let sector = self.setup.disks[0].sector_bytes.min(model.sector_bytes);
                 let rng = self.world.rng(100 + number as u64);
-                let platter = Platter::new(number, model.size_bytes, sector, rng);
+                let mut sizes = self.world.rng(24_000 + number as u64);
+                // As large as the array may need it in the end, or not.
+                let size = match self.setup.growth {
+                    Some(_) if sizes.chance(70) => self.setup.disk_bytes_max(),
+                    _ => model.size_bytes,
+                };
+                let platter = Platter::new(number, size, sector, rng);
                 platter.set_rotational(self.setup.rotational);
                 platter.set_hangs(self.new_disk_hangs.borrow().clone());
                 disks.push(Member { platter: platter.clone(), absent: false });

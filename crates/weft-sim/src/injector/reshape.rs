@@ -62,7 +62,7 @@ impl FaultInjector {
     /// Takes into use what the array has gained, unless another reshape would take it away again.
     /// Returns whether there was anything. Whatever the disks held there, it reads as zeros.
     pub(crate) async fn take_tail(&self, engine: &Engine) -> bool {
-        let last = self.setup.reshape.is_some_and(|reshape| !reshape.returns);
+        let last = self.setup.reshape.is_none_or(|reshape| !reshape.returns);
         if !last || engine.0.is_reshaping() {
             return false;
         }

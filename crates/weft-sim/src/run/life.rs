@@ -183,7 +183,9 @@ impl Run {
                     injector.crash_in_membership_change(&engine).await;
                 }
                 let faults = injector.inject_faults(&engine);
-                futures_util::future::join(faults, injector.reshape_later(&engine)).await;
+                let (reshape, growth) =
+                    (injector.reshape_later(&engine), injector.grow_later(&engine));
+                futures_util::future::join3(faults, reshape, growth).await;
                 if stop_early {
                     // Stop under load: requests that come too late must get an error.
                     harness.errors_allowed.set(true);

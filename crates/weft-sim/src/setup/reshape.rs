@@ -144,7 +144,7 @@ impl ReshapeSetup {
 impl Setup {
     /// More data than this does not fit on the disks, however far down it begins.
     pub(super) fn data_bytes_max(&self) -> u64 {
-        let largest = self.disks.iter().map(|disk| disk.size_bytes).max().unwrap_or(0);
+        let largest = self.disk_bytes_max();
         let shape = self.code.shape(self.slots).expect("a code of the table");
         let units = self.slots as u64 * (largest - SUPERBLOCKS.end) / u64::from(self.unit_bytes);
         units / shape.width() as u64 * shape.k as u64 * u64::from(self.unit_bytes)

@@ -139,8 +139,14 @@ takes some of it. An array that becomes smaller gives some back (`weft shrink`).
 --back turns a reshape back while it runs: what has moved moves back, and added disks are spares \
 again. If a member fails meanwhile, and there is a spare, the reshape waits until it is rebuilt.
 
+--size lets the array use more of each disk once all of its disks are larger: they were replaced \
+with `weft replace`, or their files or volumes were enlarged. Nothing is moved, and the new size is \
+there at once. SIZE is what is used of each disk, as in `weft create --size`; `max` is all that the \
+smallest disk has. Spares that are smaller are not used any more.
+
 Examples:
   weft add tank /dev/sdx && weft grow tank
+  weft grow tank --size max
   weft add tank d5.img --size 10G && weft reshape tank --code raid6 --add 1
   weft grow tank --add 2 --dry-run
   weft grow tank --no-wait && weft reshape tank --wait
@@ -157,6 +163,14 @@ pub struct ReshapeArgs {
     /// The new unit: bytes of an array's address space on one disk before the next
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub unit: Option<u64>,
+    /// Use SIZE of each disk, or all that the smallest has
+    #[arg(
+        long,
+        value_parser = UsedSize::parse,
+        value_name = "max|SIZE",
+        conflicts_with_all = ["add", "code", "unit", "used", "no_wait", "back", "wait"],
+    )]
+    pub size: Option<UsedSize>,
     /// Turn the running reshape back
     #[arg(long, conflicts_with_all = ["add", "code", "unit", "used", "dry_run"])]
     pub back: bool,
@@ -166,6 +180,32 @@ pub struct ReshapeArgs {
     /// What all reshapes take
     #[command(flatten)]
     pub how: HowArgs,
+}
+
+/// How much of each disk an array uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsedSize {
+    /// All that the smallest has.
+    Max,
+    /// Bytes.
+    Bytes(u64),
+}
+
+impl UsedSize {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        size::parse(text).map(Self::Bytes).map_err(|why| format!("{why}, or max"))
+    }
+
+    /// The bytes; `None`: all that the smallest disk has.
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Self::Max => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
 }
 
 /// What all reshapes take.
