@@ -23,6 +23,7 @@ pub use fs::{
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,
     ReshapeArgs, ScrubAction, ScrubArgs, ShrinkArgs, StartArgs, StatusArgs, StopArgs, ThrottleArgs,
+    UsedSize,
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
 pub use run::{AttachArgs, DetachArgs, ServeArgs};
@@ -95,7 +96,7 @@ pub enum Command {
     Remove(RemoveArgs),
     /// Replace a member: copy it to a new disk, which takes its slot
     Replace(ReplaceArgs),
-    /// Add disks to an array, or change its code or unit, while it is used
+    /// Add disks to an array, use larger ones, or change its code or unit, while it is used
     #[command(visible_alias = "grow")]
     Reshape(ReshapeArgs),
     /// Remove disks from an array while it is used

@@ -39,7 +39,11 @@ impl FaultInjector {
     /// Some of the disks become larger. What is behind their old ends may be anything.
     fn enlarge_disks(&self, rng: &mut Rng, percent: u64) {
         let Some(growth) = self.setup.growth else { return };
-        for member in self.disks.borrow().iter().filter(|_| rng.chance(percent)) {
+        let mut spots = rng.fork(1);
+        for member in self.disks.borrow().iter() {
+            if !rng.chance(percent) {
+                continue;
+            }
             let (platter, number) = (&member.platter, member.platter.number());
             let first = self.setup.disks.get(number).map_or(platter.size_bytes(), |d| d.size_bytes);
             let most = (first + growth.most_bytes).min(self.setup.disk_bytes_max());
@@ -51,12 +55,10 @@ impl FaultInjector {
             }
             platter.enlarge(before + pages * 4096);
             self.world.note(format!("disk {number} has {} now", platter.size_bytes()));
-            if rng.chance(60) {
-                for _ in 0..rng.within(1, 100) {
-                    platter.poke(
-                        before.next_multiple_of(4096) + rng.below(pages) * 4096,
-                        &[0x5a; 4096],
-                    );
+            if spots.chance(60) {
+                for _ in 0..spots.within(1, 100) {
+                    let at = before.next_multiple_of(4096) + spots.below(pages) * 4096;
+                    platter.poke(at.min(platter.size_bytes() - 4096), &[0x5a; 4096]);
                 }
             }
         }

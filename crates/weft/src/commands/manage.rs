@@ -104,8 +104,10 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         return Err(Failure::new(format!("{} could not replace slot {slot}", args.new.disk))
             .hint("the old member stays, and nothing is lost; the daemon's log says why"));
     }
-    let line = format!("slot {slot} is now {}; {}", args.new.disk, now(&mut client, &args.array)?);
-    done(json, &line, &answer)
+    let now = now(&mut client, &args.array)?;
+    let room = report::status::unused_room(&end);
+    let room = room.map_or_else(String::new, |room| format!("\n  {room}"));
+    done(json, &format!("slot {slot} is now {}; {now}{room}", args.new.disk), &answer)
 }
 
 /// The disk as the daemon should open it; a file that does not exist is created if `size` is given.

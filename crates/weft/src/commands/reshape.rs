@@ -1,15 +1,15 @@
 //! `weft reshape`, `weft grow`, `weft shrink`.
 
 use serde_json::json;
-use weft_array::Status;
 use weft_array::reshape::ReshapePlan;
 use weft_array::superblock::Shape;
+use weft_array::{GrowthPlan, Status};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{self, outln};
 use weft_cli::size;
 
 use crate::block::attachment::Attachment;
-use crate::cli::{HowArgs, ReshapeArgs, ShrinkArgs};
+use crate::cli::{HowArgs, ReshapeArgs, ShrinkArgs, UsedSize};
 use crate::control::client::Client;
 use crate::control::protocol::Request;
 use crate::report;
@@ -48,6 +48,9 @@ pub fn reshape(args: &ReshapeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let array = args.array.clone();
     if args.back {
         return turn_back(&mut client, &array, args.how.no_wait, json);
+    }
+    if let Some(size) = args.size {
+        return grow(&mut client, &array, size, args.how.dry_run, dir, json);
     }
     if args.wait {
         return follow(&mut client, &array, dir, json);
@@ -123,6 +126,39 @@ fn carry_out(
         }
     }
     Ok(())
+}
+
+/// `weft grow --size`.
+fn grow(
+    client: &mut Client,
+    array: &str,
+    used: UsedSize,
+    dry_run: bool,
+    dir: &RuntimeDir,
+    json: bool,
+) -> Outcome {
+    let request = Request::Grow { array: array.to_owned(), member_bytes: used.bytes(), dry_run };
+    let plan: GrowthPlan = client.ask(request)?;
+    if json {
+        return output::answer(&json!({ "growth": plan, "done": !dry_run }));
+    }
+    let [before, after] = [plan.member_bytes, plan.new_member_bytes].map(size::show);
+    outln!("{array}: {before} of each disk become {after}");
+    let [before, after] = [plan.size_bytes, plan.new_size_bytes].map(size::show);
+    outln!("  {before} become {after}");
+    if plan.beyond_map_bytes > 0 {
+        let beyond = size::show(plan.beyond_map_bytes);
+        outln!("  {beyond} more on each disk stay unused: the region map has no room for them");
+    }
+    for spare in &plan.spares_too_small {
+        outln!("  the spare {} is too small then, and is not used", output::visible(spare));
+    }
+    if dry_run {
+        outln!("nothing was changed");
+        return Ok(());
+    }
+    outln!("done");
+    show_users(client, array, dir)
 }
 
 /// `weft reshape --wait`.

@@ -77,6 +77,15 @@ pub enum Request {
         /// Only plan.
         dry_run: bool,
     },
+    /// Use more of each member; answers with its [`weft_array::GrowthPlan`].
+    Grow {
+        /// The array.
+        array: String,
+        /// Bytes to use of each member; `None`: all that the smallest has.
+        member_bytes: Option<u64>,
+        /// Only plan.
+        dry_run: bool,
+    },
     /// Turn a reshape back.
     TurnReshape {
         /// The array.
@@ -174,6 +183,7 @@ impl Request {
             | Self::Add { array, .. }
             | Self::Replace { array, .. }
             | Self::Reshape { array, .. }
+            | Self::Grow { array, .. }
             | Self::TurnReshape { array }
             | Self::PauseRebuild { array, .. }
             | Self::StartScrub { array, .. }

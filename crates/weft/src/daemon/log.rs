@@ -92,6 +92,11 @@ pub fn event(array: &Array, event: &Event) {
             status.code,
             size::show(*size_bytes)
         ),
+        Event::Grown { size_bytes, member_bytes } => format!(
+            "{} of each disk are used now; the size is {}, which NBD clients see when they connect again",
+            size::show(*member_bytes),
+            size::show(*size_bytes)
+        ),
         Event::JobStalled { job, cause } => format!("ALERT: {job} stalled: {cause}"),
         Event::SpareFailed { disk, cause } => {
             format!("ALERT: spare {disk} failed ({cause}) and was removed; add another")

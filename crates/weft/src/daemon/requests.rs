@@ -19,6 +19,7 @@ use crate::control::server::Call;
 use crate::daemon::caches;
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, attached, log};
+use crate::report::status::unused_room;
 
 fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
@@ -57,6 +58,9 @@ impl Daemon {
             Request::Reshape { array, code, unit_bytes, add, remove, used_bytes, dry_run } => {
                 let asked = ReshapeOptions { unit_bytes, remove, used_bytes, ..Default::default() };
                 self.reshape(&array, code.as_deref(), add, asked, dry_run).await
+            }
+            Request::Grow { array, member_bytes, dry_run } => {
+                self.grow(&array, member_bytes, dry_run).await
             }
             Request::TurnReshape { array } => {
                 self.find(&array)?.array.turn_reshape().await.map_err(refused)?;
@@ -271,11 +275,13 @@ impl Daemon {
         let code = code.map(str::parse).transpose().map_err(|e| {
             Failure::usage(format!("--code: {e}")).hint("`weft create --help` lists the codes")
         })?;
-        let spares = served.array.status().spares.len();
+        let status = served.array.status();
+        let spares = status.spares.len() - status.spares_too_small.len();
         let grows = code.is_none() && asked.unit_bytes.is_none() && asked.remove == 0;
         if grows && spares == 0 && add.is_none() {
+            let larger = unused_room(&status).map_or_else(String::new, |room| format!("; {room}"));
             return Err(Failure::new(format!("{array} has no spare to add"))
-                .hint(format!("`weft add {array} DISK` adds one; nothing was changed")));
+                .hint(format!("`weft add {array} DISK` adds one{larger}; nothing was changed")));
         }
         let is_unit = |bytes: u64| bytes.is_power_of_two() && UNIT_BYTES.contains(&bytes);
         if let Some(unit) = asked.unit_bytes.filter(|unit| !is_unit(*unit)) {
@@ -284,11 +290,7 @@ impl Daemon {
             ))
             .hint("for example --unit 64K; nothing was changed"));
         }
-        if served.array.status().reshaping {
-            return Err(Failure::new(format!("a reshape of {array} is running")).hint(format!(
-                "`weft reshape {array} --wait` follows it, `--back` turns it back; nothing was changed"
-            )));
-        }
+        refuse_reshaping(&served, array)?;
         // Spares are kept for failures: how many of them are to join must be said.
         if grows && spares > 1 && add.is_none() {
             return Err(Failure::new(format!("{array} has {spares} spares")).hint(format!(
@@ -300,6 +302,21 @@ impl Daemon {
         let plan = match dry_run {
             true => served.array.plan_reshape(&options),
             false => served.array.reshape(options).await,
+        };
+        value(plan.map_err(refused)?)
+    }
+
+    async fn grow(
+        &self,
+        array: &str,
+        member_bytes: Option<u64>,
+        dry_run: bool,
+    ) -> Result<Value, Failure> {
+        let served = self.find(array)?;
+        refuse_reshaping(&served, array)?;
+        let plan = match dry_run {
+            true => served.array.plan_growth(member_bytes),
+            false => served.array.grow(member_bytes).await,
         };
         value(plan.map_err(refused)?)
     }
@@ -422,6 +439,16 @@ impl Daemon {
         }
         Ok(json!({ "disk": slot.disk, "slot": slot.slot, "spare": false, "done": !dry_run }))
     }
+}
+
+/// Refuses what cannot be done while the array is being reshaped.
+fn refuse_reshaping(served: &Served, array: &str) -> Outcome {
+    if !served.array.is_reshaping() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("a reshape of {array} is running")).hint(format!(
+        "`weft reshape {array} --wait` follows it, `--back` turns it back; nothing was changed"
+    )))
 }
 
 /// The slot of a working member that the disk of this name is going to take over.

@@ -241,7 +241,17 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let note = vanished.map_or_else(String::new, |vanished| {
             format!("  LOST WHEN WEFT STOPS: {}", vanished.what)
         });
-        let _ = writeln!(text, "  spare                {spare}{note}");
+        let small = match status.spares_too_small.contains(spare) {
+            true => {
+                let (size, name) = (size::show(status.member_bytes), &status.name);
+                format!("  TOO SMALL: {size} of each member are used; `weft remove {name} {spare}`")
+            }
+            false => String::new(),
+        };
+        let _ = writeln!(text, "  spare                {spare}{small}{note}");
+    }
+    if let Some(room) = unused_room(status) {
+        let _ = writeln!(text, "  {room}");
     }
     if let Some(scrub) = status.scrub.as_ref().filter(|scrub| !scrub.running) {
         let when = ago(scrub.ended_unix_s);
@@ -277,6 +287,21 @@ fn array(served: &ServedArray, watched: bool) -> String {
         }
     }
     text
+}
+
+/// Room of which a person is told, as a share of what is used of each member: disks of one kind
+/// differ a little.
+const ROOM_SHARE: u64 = 100;
+
+/// What each member has in addition to what is used, and how to use it; `None` if that is not worth
+/// the words.
+pub fn unused_room(status: &Status) -> Option<String> {
+    let unused = status.unused_member_bytes;
+    if unused == 0 || unused < status.member_bytes / ROOM_SHARE {
+        return None;
+    }
+    let name = &status.name;
+    Some(format!("{} more on each member: `weft grow {name} --size max`", size::show(unused)))
 }
 
 /// What NBD clients that know an earlier size must do; `None` if there are none.

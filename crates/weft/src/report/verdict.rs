@@ -9,6 +9,7 @@
 //! | maintenance paused | served, but no spare is taken and nothing is repaired | attention |
 //! | the last scrub left mismatches or unreadable sectors | served | attention |
 //! | a member or spare whose file or device node has gone | served until the stop | attention |
+//! | a spare that is too small | served | attention |
 //! | a disk that is not used, and should be | served | attention |
 //! | a dead block device that nothing uses | – | attention |
 //! | writes wait for space below a member | writes hang | unavailable |
@@ -110,6 +111,10 @@ fn of_array(served: &ServedArray, findings: &mut Vec<Finding>) {
         _ if status.paused => add(ATTENTION, format!("maintenance is paused: {name}"), resume()),
         _ => {}
     }
+    for spare in &status.spares_too_small {
+        let hint = format!("`weft remove {name} {spare}`, and `weft add` a larger disk");
+        add(ATTENTION, format!("a spare is too small: {name}"), hint);
+    }
     for gone in &served.vanished {
         let slot = status.slots.iter().find(|slot| slot.disk == gone.disk);
         let hint = match slot {
@@ -139,7 +144,7 @@ fn for_degraded(status: &Status) -> String {
         Some(slot) => format!("connect {} again, or ", slot.disk),
         None => String::new(),
     };
-    if status.spares.is_empty() {
+    if status.spares.len() == status.spares_too_small.len() {
         format!("{back}`weft add {name} DISK` adds a disk to rebuild onto")
     } else {
         format!("`weft status {name}` shows its spares; the daemon's log says why none is used")
@@ -253,6 +258,24 @@ mod tests {
                 none.clone(),
                 3,
                 "log says why",
+            ),
+            (
+                json!({
+                    "state": "degraded",
+                    "spares": ["/dev/sdz"],
+                    "spares_too_small": ["/dev/sdz"],
+                }),
+                none.clone(),
+                none.clone(),
+                3,
+                "weft add t",
+            ),
+            (
+                json!({ "spares": ["/dev/sdz"], "spares_too_small": ["/dev/sdz"] }),
+                none.clone(),
+                none.clone(),
+                3,
+                "weft remove t /dev/sdz",
             ),
             (
                 json!({ "state": "rebuilding", "paused": true }),
