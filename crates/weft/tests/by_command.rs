@@ -181,6 +181,91 @@ fn growing_says_how_many_spares_it_takes_and_can_be_followed() {
     bench.terminate();
 }
 
+/// The whole way of an administrator: all disks are replaced by larger ones, the last of them is
+/// enlarged while it is used, and then the array uses them.
+#[test]
+fn an_array_uses_larger_disks() {
+    let mut bench = Bench::new("larger");
+    let create = ["create", "t", "--code", "raid5", "--spares", "1", "--size", "8M"];
+    bench.weft(&[&create[..], &["d0", "d1", "d2", "s0"]].concat());
+    bench.serve(&["."]);
+    let said = bench.refused(&["grow", "t", "--size", "max"], 1);
+    assert!(said.contains("nothing to gain") && said.contains("8 MiB"), "{said}");
+    let fill = |name: &str, bytes: usize| {
+        std::fs::write(bench.path(name), vec![b'a'; bytes]).expect("a file");
+    };
+    fill("data", 4 << 20);
+    let qemu = common::quiet("sh")
+        .args([
+            "-c",
+            &format!("nbdcopy {} '{}'", common::text(&bench.path("data")), bench.uri("t")),
+        ])
+        .status();
+    let copied = qemu.is_ok_and(|status| status.success());
+    for (old, new) in [("d0", "n0"), ("d1", "n1")] {
+        let said = bench.weft(&["replace", "t", old, new, "--size", "20M"]);
+        assert!(!said.contains("more on each member"), "{said}");
+    }
+    std::fs::File::options()
+        .write(true)
+        .open(bench.path("d2"))
+        .and_then(|file| file.set_len(16 << 20))
+        .expect("enlarge");
+    let status = bench.weft(&["status", "t"]);
+    assert!(status.contains("8 MiB more on each member: `weft grow t --size max`"), "{status}");
+    let before = bench.status("t");
+    assert_eq!(before["unused_member_bytes"], 8 << 20, "{before}");
+    let said = bench.refused(&["grow", "t", "--size", "18M"], 1);
+    assert!(said.contains("the smallest,") && said.contains("d2, has 16 MiB"), "{said}");
+    let said = bench.refused(&["grow", "t", "--size", "4M"], 1);
+    assert!(said.contains("weft shrink"), "{said}");
+    let said = bench.refused(&["grow", "t", "--size", "most"], 2);
+    assert!(said.contains("max"), "{said}");
+    bench.refused(&["grow", "t", "--size", "max", "--add", "1"], 2);
+    let said = bench.weft(&["grow", "t", "--size", "max", "--dry-run"]);
+    assert!(said.contains("8 MiB of each disk become 16 MiB"), "{said}");
+    assert!(
+        said.contains("s0 is too small then") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(bench.status("t")["size_bytes"], before["size_bytes"], "a dry run changed it");
+    bench.weft(&["grow", "t", "--size", "max"]);
+    bench.wait_for_log("16 MiB of each disk are used now");
+    let after = bench.status("t");
+    assert_eq!(after["member_bytes"], 16 << 20, "{after}");
+    assert_eq!(after["unused_member_bytes"], 0, "{after}");
+    let size = |status: &serde_json::Value| status["size_bytes"].as_u64().expect("a size");
+    assert_eq!(size(&after), size(&before) + (16 << 20));
+    let shown = bench.weft(&["status", "t"]);
+    assert!(shown.contains("s0  TOO SMALL: 16 MiB of each member are used"), "{shown}");
+    assert!(bench.refused(&["status", "--check"], 3).contains("weft remove t"));
+    let said = bench.refused(&["add", "t", "s1", "--size", "8M"], 1);
+    assert!(said.contains("too small"), "{said}");
+    bench.weft(&["remove", "t", "s0"]);
+    bench.weft(&["status", "--check"]);
+    // The next start knows it.
+    bench.terminate();
+    bench.serve(&["."]);
+    assert_eq!(size(&bench.status("t")), size(&after));
+    let examined = bench.weft(&["examine", "n0", "--json"]);
+    let examined: serde_json::Value = serde_json::from_str(&examined).expect("JSON");
+    let superblock = &examined["disks"][0]["superblock"];
+    let of = |key: &str| superblock[key].as_u64().unwrap_or_else(|| panic!("{key}: {superblock}"));
+    let data = superblock["area"]["data_offset_bytes"].as_u64().expect("an offset");
+    assert_eq!(data + of("rows") * of("unit_bytes"), 16 << 20);
+    if copied {
+        let uri = bench.uri("t");
+        let back = common::text(&bench.path("back"));
+        let ok = common::quiet("nbdcopy").args([&uri, &back]).status();
+        assert!(ok.is_ok_and(|status| status.success()));
+        let bytes = std::fs::read(bench.path("back")).expect("the copy");
+        assert!(
+            bytes[..4 << 20].iter().all(|b| *b == b'a') && bytes[4 << 20..].iter().all(|b| *b == 0)
+        );
+    }
+    bench.terminate();
+}
+
 #[test]
 fn a_device_that_is_not_there_is_not_made() {
     let mut bench = served("no-device");

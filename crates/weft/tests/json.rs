@@ -210,6 +210,13 @@ fn administration(story: &mut Story) {
     story.does(&["scrub", "t", "--repair"], "Scrub");
     story.does(&["examine", "d2"], "weft examine");
 
+    // Larger disks.
+    for disk in ["z0", "z1", "z2"] {
+        let file = File::options().write(true).open(story.bench.path(disk)).expect("a member");
+        file.set_len(17 << 20).expect("enlarge");
+    }
+    story.does(&["grow", "z", "--size", "max", "--dry-run"], "weft grow --size");
+
     // A reshape in progress.
     let uri = story.bench.uri("z");
     let fill = ["replay", "--trace", "load.csv", "--closed", "4", "--overwrite", &uri];
