@@ -15,6 +15,7 @@
 //! A flush of a slice flushes the device: it makes the writes of all slices durable. Giving up a
 //! slice ([`Disk::sever`]) ends the requests of its owner; the others keep the device.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -30,6 +31,8 @@ pub struct SliceDisk {
     device: Rc<QueuedDisk>,
     start: u64,
     info: DiskInfo,
+    /// Its size now.
+    size: Cell<u64>,
     given_up: GivenUp,
     /// Users' requests are urgent.
     is_urgent: bool,
@@ -49,10 +52,24 @@ impl SliceDisk {
     pub fn new(device: &Rc<QueuedDisk>, range: Range<u64>, name: &str) -> Result<Self, DiskError> {
         let below = Disk::info(&**device);
         let size_bytes = range.end.saturating_sub(range.start);
-        below.check(DiskOp::Open, range.start, size_bytes)?;
+        let (whole, start) = (Disk::size_now(&**device), range.start);
+        below.check_within(whole, DiskOp::Open, start, size_bytes)?;
         let info = DiskInfo { name: name.to_owned(), size_bytes, ..below.clone() };
         let (device, given_up) = (device.clone(), GivenUp::default());
-        Ok(Self { device, start: range.start, info, given_up, is_urgent: false })
+        let size = Cell::new(size_bytes);
+        Ok(Self { device, start, info, size, given_up, is_urgent: false })
+    }
+
+    /// It becomes larger: the device may have been enlarged behind it.
+    ///
+    /// # Errors
+    /// If it would reach beyond the device.
+    pub fn extend(&self, size_bytes: u64) -> Result<(), DiskError> {
+        let below = Disk::info(&*self.device);
+        let whole = self.device().size_now();
+        below.check_within(whole, DiskOp::Open, self.start, size_bytes)?;
+        self.size.set(size_bytes.max(self.size.get()));
+        Ok(())
     }
 
     /// The same slice, of which the requests of users go before those of other slices.
@@ -72,7 +89,7 @@ impl SliceDisk {
 
     /// Fails if the request reaches outside the slice, or the slice was given up.
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.info.check(op, offset, len)?;
+        self.info.check_within(self.size.get(), op, offset, len)?;
         self.given_up.check(&self.info.name, op, offset, len)
     }
 
@@ -135,11 +152,15 @@ impl Disk for SliceDisk {
     }
 
     fn next_data(&self, offset: u64) -> Option<u64> {
-        if offset >= self.info.size_bytes {
+        if offset >= self.size.get() {
             return None;
         }
         let at = self.device().next_data(self.start + offset)? - self.start;
-        (at < self.info.size_bytes).then_some(at)
+        (at < self.size.get()).then_some(at)
+    }
+
+    fn size_now(&self) -> u64 {
+        self.size.get()
     }
 
     fn sever(&self, why: &str) {

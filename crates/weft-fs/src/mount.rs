@@ -10,6 +10,7 @@
 
 pub(crate) mod recovery;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -71,7 +72,7 @@ pub struct CreateOptions {
 /// A disk's queue, and its data behind it.
 pub(crate) struct Parted {
     pub(crate) queue: Rc<QueuedDisk>,
-    pub(crate) data: Rc<dyn Disk>,
+    pub(crate) data: Rc<SliceDisk>,
 }
 
 /// A disk that belongs to a mounted file system. With `reopen` it is opened
@@ -88,7 +89,8 @@ pub(crate) fn present(
         None => disk.clone(),
     };
     let Parted { queue, data } = part(&whole, label)?;
-    Ok(Present { label: label.clone(), whole, path, queue, data })
+    let label = RefCell::new(label.clone());
+    Ok(Present { label, whole, path, queue, data: data.clone(), slice: data })
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {

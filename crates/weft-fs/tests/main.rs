@@ -17,6 +17,7 @@ mod failures;
 mod files;
 mod full_metadata;
 mod keeper;
+mod larger_disks;
 mod lists;
 mod losses;
 mod metadata;

@@ -33,6 +33,8 @@ pub const LOSS: &str = "trusted.weft.loss.";
 pub const FAIL: &str = "trusted.weft.fail";
 /// Setting it to `{"disk": PLACE, "force": BOOL}` adds a disk.
 pub const ADD: &str = "trusted.weft.add";
+/// Setting it to the number of a disk that has become larger lets the file system use all of it.
+pub const GROW: &str = "trusted.weft.grow";
 /// Setting it to a number begins to empty this disk, which then leaves.
 pub const REMOVE: &str = "trusted.weft.remove";
 /// Setting it begins to rebuild what is on lost disks, unless that is under way or done already: the
@@ -103,6 +105,10 @@ impl Control {
         let done = match std::str::from_utf8(name).ok()? {
             FAIL => self.fail(text).await,
             ADD => self.add(text).await,
+            GROW => match number() {
+                Ok(number) => self.fs.grow_disk(number).await.map(drop),
+                Err(error) => Err(error),
+            },
             REMOVE => match number() {
                 Ok(number) => self.remove(number).await,
                 Err(error) => Err(error),
@@ -217,7 +223,7 @@ impl Control {
             json!({
                 "number": disk.number, "name": disk.name, "present": disk.present,
                 "lost": disk.lost, "leaving": disk.leaving, "data_bytes": disk.data_bytes,
-                "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
+                "unused_bytes": disk.unused_bytes, "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
                 "metadata": disk.metadata.name(),
             })
         };

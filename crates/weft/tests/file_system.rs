@@ -424,6 +424,14 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     told(&mounted, &["fs", "status", "mnt", "--check"], 0, "weft fs status");
     told(&mounted, &["fs", "add", "mnt", "d3"], 0, "weft fs add");
     told(&mounted, &["fs", "balance", "mnt"], 0, "Fs job");
+    told(&mounted, &["fs", "grow", "mnt"], 1, "Errors");
+    let larger = fs::File::options().write(true).open(mounted.bench.path("d1")).expect("a disk");
+    larger.set_len(32 << 20).expect("enlarged");
+    let status = told(&mounted, &["fs", "status", "mnt"], 0, "weft fs status");
+    assert_eq!(status["disks"][1]["unused_bytes"], 8 << 20, "{status}");
+    let grown = told(&mounted, &["fs", "grow", "mnt"], 0, "weft fs grow");
+    assert_eq!((&grown["disks"][0], &grown["gained_bytes"]), (&1.into(), &(8 << 20).into()));
+    told(&mounted, &["fs", "grow", "mnt", "1"], 1, "Errors");
     told(&mounted, &["fs", "remove", "mnt", "0"], 0, "Fs job");
     // As long as a file needs it, the disk stays.
     let needy = mounted.folder("needy", "raid0").join("file");

@@ -52,7 +52,8 @@ async fn takes(disk: &dyn Disk, at: u64, data: Frozen) -> bool {
 impl Present {
     /// Whether one of its sites works.
     async fn works(&self, number: u64) -> bool {
-        for site in self.label.sites() {
+        let sites = self.label.borrow().sites();
+        for site in sites {
             if self.works_at(site, number).await {
                 return true;
             }
@@ -61,9 +62,9 @@ impl Present {
     }
 
     async fn works_at(&self, site: Site, number: u64) -> bool {
-        let Self { label, whole, .. } = self;
+        let (label, whole) = (self.label.borrow().clone(), &self.whole);
         holds(&**whole, site.known, &label.diagnostic()).await
-            && takes(&**whole, site.numbered, numbered(label, number)).await
+            && takes(&**whole, site.numbered, numbered(&label, number)).await
     }
 }
 
@@ -88,7 +89,7 @@ impl Pool {
     pub(crate) async fn mend_diagnostics(&self, member: &Member) -> u64 {
         let _one = member.diagnosing.acquire(1).await;
         let Some(present) = member.present().filter(|_| !member.is_lost()) else { return 0 };
-        let Present { label, whole, .. } = present;
+        let (label, whole) = (present.label.borrow().clone(), &present.whole);
         let number = self.next_diagnosis();
         let mut wrong = 0;
         for site in label.sites() {
@@ -97,7 +98,7 @@ impl Pool {
                 // Whether that helped is found by the next one.
                 let _ = whole.write(site.known, label.diagnostic(), WriteOpts::USER_FUA).await;
             }
-            if !takes(&**whole, site.numbered, numbered(label, number)).await {
+            if !takes(&**whole, site.numbered, numbered(&label, number)).await {
                 wrong += 1;
             }
         }

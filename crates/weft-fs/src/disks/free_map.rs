@@ -38,6 +38,18 @@ impl Space {
         Self { blocks, free, groups, next: 0, bad: BTreeSet::new() }
     }
 
+    /// The disk has so many blocks now, if these are more. Those that are new are free.
+    pub(crate) fn extend(&mut self, blocks: u64) {
+        let before = self.blocks;
+        if blocks <= before {
+            return;
+        }
+        self.blocks = blocks;
+        self.free.resize(index(blocks.div_ceil(64)), 0);
+        self.groups.resize(index(blocks.div_ceil(GROUP)), 0);
+        self.release(before, blocks - before);
+    }
+
     /// Blocks that are free.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.groups.iter().sum()
@@ -147,6 +159,21 @@ mod tests {
         assert_eq!(space.allocate(11), None);
         assert_eq!(space.allocate(10), Some(0));
         assert_eq!(space.free_blocks(), 0);
+    }
+
+    #[test]
+    fn new_blocks_are_free_and_old_ones_as_before() {
+        for (before, after) in [(100, 101), (64, 65), (100, 2 * GROUP + 7), (GROUP, GROUP + 1)] {
+            let mut space = Space::new(before);
+            assert!(space.take(10, 50) && space.mark_bad(5));
+            space.extend(after);
+            let mut known = Space::new(after);
+            assert!(known.take(10, 50) && known.mark_bad(5));
+            assert_eq!((&space.free, &space.groups), (&known.free, &known.groups));
+            assert!(space.take(after - 1, 1) && !space.take(after, 1) && !space.take(59, 1));
+            space.extend(before);
+            assert_eq!(space.blocks, after, "it never becomes smaller");
+        }
     }
 
     #[test]

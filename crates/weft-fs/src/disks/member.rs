@@ -7,7 +7,7 @@
 //!
 //! A lost disk is never trusted again: what it misses is not tracked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use weft_disk::{Disk, QueuedDisk, SliceDisk};
@@ -21,7 +21,8 @@ use crate::meta::DiskRow;
 
 /// A disk that is there.
 pub(crate) struct Present {
-    pub(crate) label: Label,
+    /// It changes if the disk becomes larger.
+    pub(crate) label: RefCell<Label>,
     /// All of it, with label and metadata.
     pub(crate) whole: Rc<dyn Disk>,
     /// The same, if it can be opened again.
@@ -30,13 +31,15 @@ pub(crate) struct Present {
     pub(crate) queue: Rc<QueuedDisk>,
     /// Its data blocks.
     pub(crate) data: Rc<dyn Disk>,
+    /// The same, which may become larger.
+    pub(crate) slice: Rc<SliceDisk>,
 }
 
 impl Present {
     /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets another
     /// one.
     pub(crate) fn slice(&self) -> Result<Rc<dyn Disk>> {
-        slice_of(&self.queue, &self.label)
+        slice_of(&self.queue, &self.label.borrow())
     }
 }
 
@@ -49,7 +52,7 @@ pub(crate) fn slice_of(queue: &Rc<QueuedDisk>, label: &Label) -> Result<Rc<dyn D
 /// A disk of the file system.
 pub(crate) struct Member {
     pub(crate) number: u16,
-    pub(crate) row: DiskRow,
+    row: RefCell<DiskRow>,
     present: Option<Present>,
     lost: Cell<bool>,
     /// Whether it is being emptied: nothing new goes to it.
@@ -66,10 +69,29 @@ impl Member {
     /// A disk, unless it is missing.
     pub(crate) fn new(number: u16, row: DiskRow, present: Option<Present>) -> Self {
         let lost = Cell::new(row.lost || present.is_none());
-        let space = RefCell::new(Space::new(row.blocks));
+        let (space, row) = (RefCell::new(Space::new(row.blocks)), RefCell::new(row));
         let (leaving, busy, written) = (Cell::new(false), Cell::new(0), Cell::new(false));
         let diagnosing = Semaphore::new(1);
         Self { number, row, present, lost, leaving, busy, written, space, diagnosing }
+    }
+
+    /// What the metadata says of it.
+    pub(crate) fn row(&self) -> Ref<'_, DiskRow> {
+        self.row.borrow()
+    }
+
+    /// Blocks for data.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.row().blocks
+    }
+
+    /// It has become larger, and its label says so.
+    pub(crate) fn grow(&self, label: &Label) {
+        if let Some(present) = &self.present {
+            *present.label.borrow_mut() = label.clone();
+        }
+        self.space.borrow_mut().extend(label.blocks);
+        self.row.borrow_mut().blocks = label.blocks;
     }
 
     /// Whether it may not be used.
@@ -97,6 +119,13 @@ impl Member {
         self.present.is_some()
     }
 
+    /// Blocks by which it has become larger, and which are not used.
+    pub(crate) fn unused_blocks(&self) -> u64 {
+        let Some(present) = self.present.as_ref().filter(|_| !self.is_lost()) else { return 0 };
+        let larger = present.label.borrow().larger(present.whole.size_now());
+        larger.map_or(0, |label| label.blocks.saturating_sub(self.blocks()))
+    }
+
     /// Blocks that are free, if it takes any.
     pub(crate) fn free_blocks(&self) -> u64 {
         match self.is_lost() || self.leaving.get() {
@@ -107,7 +136,7 @@ impl Member {
 
     /// Blocks that are not free, those that are bad included.
     pub(crate) fn used_blocks(&self) -> u64 {
-        self.row.blocks - self.space.borrow().free_blocks()
+        self.blocks() - self.space.borrow().free_blocks()
     }
 
     /// Whether a block is not to be used.

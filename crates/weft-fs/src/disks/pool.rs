@@ -54,7 +54,7 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(members: Vec<Member>, at_hand: AtHand) -> Rc<Self> {
         // Disks that are missing for the first time.
-        let losses = members.iter().filter(|member| member.is_lost() && !member.row.lost).count();
+        let losses = members.iter().filter(|member| member.is_lost() && !member.row().lost).count();
         let members = members.into_iter().map(|member| (member.number, Rc::new(member)));
         Rc::new(Self {
             members: RefCell::new(members.collect()),

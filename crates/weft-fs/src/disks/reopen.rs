@@ -169,7 +169,11 @@ impl PathDisk {
             return false;
         }
         let Ok(disk) = (self.reopen)(self.info.name.clone()).await else { return false };
-        let is_it = matches!(Label::read(&*disk).await, Ok(Some(label)) if label == self.label);
+        // It may have become larger since, and its label says so.
+        let is_it = matches!(
+            Label::read(&*disk).await,
+            Ok(Some(label)) if label.disk_id == self.label.disk_id && label.fs_id == self.label.fs_id
+        );
         let fits = disk.info().size_bytes >= self.info.size_bytes;
         if !is_it || !fits || !self.reads_back(&*disk).await {
             return false;
@@ -338,6 +342,10 @@ impl Disk for PathDisk {
             Some(disk) => disk.next_data(offset),
             None => (offset < self.info.size_bytes).then_some(offset),
         }
+    }
+
+    fn size_now(&self) -> u64 {
+        self.now().map_or(self.info.size_bytes, |disk| disk.size_now())
     }
 
     fn counters(&self) -> Option<Counters> {

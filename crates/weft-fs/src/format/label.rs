@@ -9,9 +9,24 @@
 //!               label, second copy 4 KiB
 //! ```
 //!
-//! A label is written once, when the disk joins, and never changes: what changes is metadata. So
-//! two copies that differ cannot both be valid, and either will do. Creating a file system writes
-//! the labels last.
+//! A label is written once, when the disk joins: what changes is metadata. So either copy will do.
+//! Creating a file system writes the labels last.
+//!
+//! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a command
+//! ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of blocks only.
+//! Its parts stay where they are; the data ends further on, and behind it there are other sites and
+//! another second copy. These are written first, durably, then the first copy, durably, and last the
+//! metadata gets the new number of blocks, which decides what may be used:
+//!
+//! | crash | first copy | metadata | the disk |
+//! |---|---|---|---|
+//! | before | old | old | as before |
+//! | in the middle of the first copy | old, new or torn: then the second copy counts, the new one | old | as before |
+//! | after that | new | old | as before, with the new sites; the command can be given again |
+//! | at the end | new | new | has the new blocks |
+//!
+//! Only then the places of the old sites and of the old second copy become free blocks, when no
+//! diagnosis is in progress, which would write to the old site.
 
 use std::ops::Range;
 
@@ -113,6 +128,14 @@ impl Label {
         let disk_id = fs_id.member(0, u64::from(number));
         let name = name.to_owned();
         Ok(Self { fs_id, name, disk_id, number, size_bytes, slice_bytes, blocks })
+    }
+
+    /// The label of this disk now that it has `size_bytes`; `None` if that gives it no more blocks.
+    pub(crate) fn larger(&self, size_bytes: u64) -> Option<Self> {
+        let Self { fs_id, name, number, slice_bytes, disk_id, .. } = self;
+        let label = Self::plan(*fs_id, name, *number, size_bytes, *slice_bytes).ok()?;
+        (label.blocks >= self.blocks && label.size_bytes >= self.size_bytes)
+            .then(|| Self { disk_id: *disk_id, ..label })
     }
 
     /// The metadata slice, in bytes of the disk.
@@ -217,6 +240,23 @@ impl Label {
             disk.write(at, self.encode(), WriteOpts::MAINTENANCE).await?;
         }
         Ok(disk.flush().await?)
+    }
+
+    /// Writes the label of a disk that has become larger, durably: what is new at its end first. Until
+    /// then the first copy is that of the smaller disk.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub(crate) async fn write_larger(&self, disk: &dyn Disk) -> Result<()> {
+        let [_, Site { known, numbered }] = self.sites();
+        for at in [known, numbered] {
+            disk.write(at, self.diagnostic(), WriteOpts::MAINTENANCE).await?;
+        }
+        for at in [self.size_bytes - BLOCK_BYTES, 0] {
+            disk.write(at, self.encode(), WriteOpts::MAINTENANCE).await?;
+            disk.flush().await?;
+        }
+        Ok(())
     }
 
     /// The label of a disk: of its first copy, or the second if the first is damaged.

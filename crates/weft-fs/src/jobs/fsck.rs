@@ -104,7 +104,7 @@ impl Inner {
                 *mapped.entry((run.disk.into(), ino)).or_default() += 1;
                 let member = self.pool.member(run.disk);
                 let end = run.start.saturating_add(run.blocks);
-                if member.as_ref().is_none_or(|member| end > member.row.blocks) {
+                if member.as_ref().is_none_or(|member| end > member.blocks()) {
                     report.find(ino, format!("block {first} is beyond disk {}", run.disk));
                     continue;
                 }
@@ -131,7 +131,7 @@ impl Inner {
         }
         for member in self.pool.members().iter().filter(|member| !member.is_lost()) {
             let named = named.get(&member.number).copied().unwrap_or(0);
-            let taken = member.row.blocks - member.free_blocks();
+            let taken = member.blocks() - member.free_blocks();
             if taken < named {
                 let what =
                     format!("disk {} has {taken} blocks taken, and files {named}", member.number);

@@ -5,6 +5,9 @@
 //! and last it comes into the metadata. After a crash before the label it is no disk of the file
 //! system; after a crash behind it the next mount with it completes the join.
 //!
+//! *Growing.* A disk that has become larger gets a new label, and then more blocks in the metadata
+//! ([`crate::format::label`]). Its metadata slice stays as large as it was.
+//!
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
 //! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
 //! emptier than before and belongs to the file system as before; that it is to leave is in the
@@ -16,7 +19,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use weft_disk::Disk;
+use weft_disk::{Bytes, Disk};
 
 use crate::disks::member::Member;
 use crate::error::{FsError, Result};
@@ -25,7 +28,7 @@ use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::departure::{NEXT, no_disk};
 use crate::jobs::rebuild::RebuildReport;
-use crate::meta::Tx;
+use crate::meta::{DiskRow, Tx};
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, Inner};
@@ -83,14 +86,47 @@ impl Inner {
         Ok(number)
     }
 
+    /// Lets the file system use what a disk has become larger by. Returns the number of new blocks.
+    async fn grow_disk(&self, number: u16) -> Result<u64> {
+        let _alone = self.hold_alone().await;
+        self.check()?;
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let is_lost = || FsError::Invalid(format!("disk {number} is lost"));
+        let present = member.present().filter(|_| !member.is_lost()).ok_or_else(is_lost)?;
+        if member.leaving.get() {
+            return Err(FsError::Invalid(format!("disk {number} is about to leave")));
+        }
+        let size = present.whole.size_now();
+        let label = present.label.borrow().larger(size);
+        let Some(label) = label.filter(|label| label.blocks > member.blocks()) else {
+            let (name, size) = (&member.row().name, Bytes(size));
+            return Err(FsError::Invalid(format!(
+                "disk {number}, {name}, has {size:#}, and all of it is used"
+            )));
+        };
+        label.write_larger(&*present.whole).await?;
+        present.slice.extend(label.blocks * BLOCK_BYTES)?;
+        let row = DiskRow { blocks: label.blocks, ..member.row().clone() };
+        self.meta.run(|tx| tx.put_disk(number, &row)).await?;
+        self.commit().await?;
+        if member.is_lost() {
+            return Err(is_lost());
+        }
+        // One that is in progress writes where data may be afterwards.
+        let _undiagnosed = member.diagnosing.acquire(1).await;
+        let gained = label.blocks - member.blocks();
+        member.grow(&label);
+        Ok(gained)
+    }
+
     /// Whether this is a disk of the file system that works, whatever it is called: a new one in the place
     /// of one that is lost may have its name.
     async fn is_in_use(&self, disk: &Rc<dyn Disk>) -> bool {
         let label = Label::read(&**disk).await.ok().flatten();
         let is_it = |member: &Rc<Member>| {
-            let name = &member.row.name;
-            label.as_ref().is_some_and(|label| label.disk_id.0 == member.row.id)
-                || *name == disk.info().name
+            let row = member.row();
+            label.as_ref().is_some_and(|label| label.disk_id.0 == row.id)
+                || row.name == disk.info().name
         };
         let members = self.pool.members();
         members.iter().any(|member| member.is_present() && !member.is_lost() && is_it(member))
@@ -153,7 +189,7 @@ impl Inner {
             }
         }
         let free: u64 = others.iter().map(|member| member.free_blocks()).sum();
-        let used = leaving.row.blocks - leaving.free_blocks();
+        let used = leaving.blocks() - leaving.free_blocks();
         if used > free {
             let (used, free) = ((used * BLOCK_BYTES) >> 10, (free * BLOCK_BYTES) >> 10);
             return Err(FsError::Invalid(format!(
@@ -184,6 +220,17 @@ impl Fs {
     pub async fn add_disk(&self, disk: Rc<dyn Disk>, force: bool) -> Result<u16> {
         let fs = self.0.clone();
         self.0.rt.attach(|| async move { fs.add_disk(&disk, force).await }).await
+    }
+
+    /// Lets the file system use what a disk has become larger by, as its file or volume was enlarged.
+    /// Returns the bytes that it has more for data.
+    ///
+    /// # Errors
+    /// If there is no such disk, it has not become larger, or it fails.
+    pub async fn grow_disk(&self, number: u16) -> Result<u64> {
+        let fs = self.0.clone();
+        let grown = self.0.rt.attach(|| async move { fs.grow_disk(number).await }).await;
+        grown.map(|blocks| blocks * BLOCK_BYTES)
     }
 
     /// Moves what a working disk holds to the others; then it leaves the file system. It stays if

@@ -120,7 +120,7 @@ impl Inner {
         // of another disk, can be forgotten as well: all of it is copied then.
         let was_here = |slot: &&weft_array::SlotStatus| {
             slot.state == MemberState::Missing
-                && (slot.disk == name || slot.disk == member.row.name)
+                && (slot.disk == name || slot.disk == member.row().name)
         };
         let left: Vec<SlotNo> =
             status.slots.iter().filter(was_here).map(|slot| slot.slot).collect();

@@ -244,7 +244,7 @@ impl Inner {
             let losses = self.pool.unrecorded_losses();
             if losses.is_some() {
                 for member in self.pool.members().iter().filter(|member| member.is_lost()) {
-                    let mut row = member.row.clone();
+                    let mut row = member.row().clone();
                     row.lost = true;
                     tx.put_disk(member.number, &row)?;
                 }

@@ -27,7 +27,9 @@ pub struct DiskStatus {
     pub leaving: bool,
     /// Bytes for data.
     pub data_bytes: u64,
-    /// Of these, free.
+    /// Bytes by which the disk has become larger, and which are not used.
+    pub unused_bytes: u64,
+    /// Of the bytes for data, free.
     pub free_bytes: u64,
     /// Blocks that have failed, and are not used any more.
     pub bad_blocks: u64,
@@ -123,11 +125,12 @@ impl Fs {
         let array = self.0.meta.array.status();
         let disk = |member: &std::rc::Rc<crate::disks::member::Member>| DiskStatus {
             number: member.number,
-            name: member.row.name.clone(),
+            name: member.row().name.clone(),
             present: member.is_present(),
             lost: member.is_lost(),
             leaving: member.leaving.get(),
-            data_bytes: member.row.blocks * BLOCK_BYTES,
+            data_bytes: member.blocks() * BLOCK_BYTES,
+            unused_bytes: member.unused_blocks() * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
             bad_blocks: member.space.borrow().bad_blocks().len() as u64,
             metadata: copy_on(&array, member.number),

@@ -43,6 +43,8 @@ pub enum FsAction {
     Fail(FsFailArgs),
     /// Add a disk, which may have any size
     Add(FsAddArgs),
+    /// Use all of disks that have become larger
+    Grow(FsGrowArgs),
     /// Move what a working disk holds to the others, and let it go
     Remove(FsDiskArgs),
     /// Follow the rebuild of what lost disks held of files, on the others; it begins by itself
@@ -198,6 +200,21 @@ pub struct FsAddArgs {
     /// Overwrite what is on the disk
     #[arg(long)]
     pub force: bool,
+}
+
+/// `weft fs grow`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For disks whose file, volume or partition was enlarged, or that are behind a larger one now. Nothing \
+is moved; the new space is there at once. The room for metadata stays as large as it was.
+
+Example:
+  truncate -s 2G d0 && weft fs grow /mnt")]
+pub struct FsGrowArgs {
+    /// Where it is mounted
+    pub folder: PathBuf,
+    /// Number of the disk, as in the status; all that have become larger, if it is not given
+    pub disk: Option<u16>,
 }
 
 /// `weft fs fail`.

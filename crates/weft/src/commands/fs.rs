@@ -26,7 +26,7 @@ use weft_fuse::{awake, control, mount, tree};
 
 use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
-    FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
+    FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
@@ -51,6 +51,7 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Set(args) => set::set(args, json),
         FsAction::Fail(args) => fail(args, json),
         FsAction::Add(args) => add(args, json),
+        FsAction::Grow(args) => grow(args, json),
         FsAction::Remove(args) => remove(args, json),
         FsAction::Rebuild(args) => rebuild(args, json),
         FsAction::Balance(args) => balance(args, json),
@@ -306,6 +307,37 @@ fn add(args: &FsAddArgs, json: bool) -> Outcome {
     }
     outln!("{} is a disk of the file system now", args.disk);
     outln!("`weft fs balance {}` spreads the files that exist over it", args.folder.display());
+    Ok(())
+}
+
+/// `weft fs grow`.
+fn grow(args: &FsGrowArgs, json: bool) -> Outcome {
+    let before = ask(&args.folder, control::STATUS)?;
+    let disks = before["disks"].as_array().into_iter().flatten();
+    let larger = disks.filter(|disk| disk["unused_bytes"].as_u64().is_some_and(|more| more > 0));
+    let numbers: Vec<u64> = match args.disk {
+        Some(disk) => vec![disk.into()],
+        None => larger.filter_map(|disk| disk["number"].as_u64()).collect(),
+    };
+    if numbers.is_empty() {
+        return Err(Failure::new("no disk has become larger")
+            .hint("enlarge the file or volume below one first; nothing was changed"));
+    }
+    for number in &numbers {
+        tell(&args.folder, control::GROW, &number.to_string())?;
+    }
+    let after = ask(&args.folder, control::STATUS)?;
+    let bytes = |status: &Value| {
+        let disks = status["disks"].as_array().into_iter().flatten();
+        disks.filter_map(|disk| disk["data_bytes"].as_u64()).sum::<u64>()
+    };
+    let gained = bytes(&after).saturating_sub(bytes(&before));
+    if json {
+        return answer(&json!({ "disks": numbers, "gained_bytes": gained }));
+    }
+    let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+    outln!("{} more for data, on disks {}", size::show(gained), names.join(", "));
+    outln!("`weft fs balance {}` moves existing data there", args.folder.display());
     Ok(())
 }
 

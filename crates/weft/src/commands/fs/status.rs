@@ -114,8 +114,12 @@ fn print(status: &Value, attention: &[String]) {
             Some("none") => ", no copy of the metadata",
             _ => "",
         };
+        let larger = match disk["unused_bytes"].as_u64().unwrap_or(0) {
+            0 => String::new(),
+            more => format!(", {} more: `weft fs grow`", size::show(more)),
+        };
         outln!(
-            "  disk {:<3} {free} of {all} free, {state}{bad}{copy}  {}",
+            "  disk {:<3} {free} of {all} free, {state}{bad}{copy}{larger}  {}",
             disk["number"],
             text(&disk["name"])
         );
