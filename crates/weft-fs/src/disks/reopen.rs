@@ -174,7 +174,7 @@ impl PathDisk {
             Label::read(&*disk).await,
             Ok(Some(label)) if label.disk_id == self.label.disk_id && label.fs_id == self.label.fs_id
         );
-        let fits = disk.info().size_bytes >= self.info.size_bytes;
+        let fits = disk.size_now() >= self.info.size_bytes;
         if !is_it || !fits || !self.reads_back(&*disk).await {
             return false;
         }

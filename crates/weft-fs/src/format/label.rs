@@ -264,7 +264,7 @@ impl Label {
     /// # Errors
     /// If neither copy can be read, its version is unknown, or the disk has shrunk.
     pub async fn read(disk: &dyn Disk) -> Result<Option<Self>> {
-        let size = disk.info().size_bytes;
+        let size = disk.size_now();
         let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
         let mut failed = None;
         for at in [0, end] {
@@ -295,7 +295,7 @@ impl Label {
     /// # Errors
     /// If the disk fails.
     pub async fn erase(disk: &dyn Disk) -> Result<()> {
-        let size = disk.info().size_bytes;
+        let size = disk.size_now();
         let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
         for at in [0, end] {
             disk.write_zeroes(at, BLOCK_BYTES, WriteOpts::MAINTENANCE).await?;

@@ -61,7 +61,7 @@ impl Inner {
         let next = number + 1;
         let number = u16::try_from(number).map_err(|_| FsError::TooLarge)?;
         let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
-        let size = disk.info().size_bytes;
+        let size = disk.size_now();
         let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
         let present = present(disk, &label, self.reopen.as_ref())?;
         self.meta
