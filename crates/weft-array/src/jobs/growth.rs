@@ -354,10 +354,11 @@ impl Inner {
             change.note_size();
             self.geometries.grow(grown.regions());
             self.map.set_live(self.geometries.live());
+            // Which losses the code survives may depend on the stripe.
+            self.remaining.set(None);
         });
         changed.await?;
         self.geometries.end_growth();
-        self.remaining.set(None);
         let size_bytes = self.geometries.size_bytes();
         self.events.emit(Event::Grown { size_bytes, member_bytes: plan.new_member_bytes });
         self.jobs.wake();

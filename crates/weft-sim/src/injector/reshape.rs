@@ -21,10 +21,6 @@ impl FaultInjector {
             return;
         }
         self.count_rebuilds_within(engine);
-        let used = {
-            let oracle = self.harness.oracle.borrow();
-            oracle.bytes(&(0..oracle.len())).end
-        };
         for _ in 0..4 {
             self.pause(&mut rng).await;
             if !self.world.is_on() {
@@ -40,6 +36,11 @@ impl FaultInjector {
                 }
                 continue;
             }
+            // More than before, if the array has grown.
+            let used = {
+                let oracle = self.harness.oracle.borrow();
+                oracle.bytes(&(0..oracle.len())).end
+            };
             let is_first = status.slots.len() == self.setup.slots
                 && status.code == self.setup.code.to_string()
                 && status.unit_bytes == u64::from(self.setup.unit_bytes);
