@@ -337,3 +337,21 @@ fn trims_and_zeroes_end_when_the_server_stops() {
     served.stop();
     assert!(pieces(&seen) < 1024, "the trim went on to its end");
 }
+
+/// The server has less memory for a client than one block of the export has.
+#[test]
+fn a_request_for_which_there_is_too_little_memory_in_all_is_refused() {
+    let config = ServerConfig { bytes_per_connection: 2 << 10, ..small() };
+    let served = Served::bounded(config, || RamVolume { align_bytes: 4096, ..RamVolume::new(MIB) });
+    let mut client = Raw::new(&served);
+    client.send(CMD_READ, 1, 0, 4096);
+    let (cookie, error) = client.reply();
+    assert!(cookie == 1 && error != 0, "{error}");
+    client.send(CMD_WRITE, 2, 0, 4096);
+    client.0.write_all(&[7; 4096]).expect("the data");
+    let (cookie, error) = client.reply();
+    assert!(cookie == 2 && error != 0, "{error}");
+    client.send(CMD_TRIM, 3, 0, 4096);
+    assert_eq!(client.reply(), (3, 0));
+    served.stop();
+}

@@ -222,3 +222,20 @@ fn a_panic_ends_its_domain_and_no_other() {
     assert_eq!(*log.borrow(), ["failed", "another task", "the end"]);
     assert_eq!(rt.live_tasks(), 0);
 }
+
+/// It would wait forever, and all later requests would wait in line after it.
+#[test]
+#[should_panic(expected = "5 permits wanted of 4 in all")]
+fn a_request_for_more_permits_than_there_are_fails_at_once() {
+    drop(Semaphore::new(4).acquire(5));
+}
+
+#[test]
+fn permits_that_were_taken_beforehand_come_back() {
+    let semaphore = Semaphore::all_taken(4);
+    assert!(semaphore.try_acquire(1).is_none() && !semaphore.is_idle());
+    semaphore.give_back(4);
+    assert!(semaphore.is_idle());
+    let rt = virtual_rt(Schedule::Fifo);
+    rt.block_on(async move { drop(semaphore.acquire(4).await) });
+}

@@ -113,7 +113,7 @@ impl StripeLocks {
         let mut table = self.table.borrow_mut();
         let lock = table.entry(stripe).or_insert_with(|| Lock::Queue(Semaphore::new(SHARES)));
         if matches!(lock, Lock::Sole) {
-            *lock = Lock::Queue(Semaphore::new(0));
+            *lock = Lock::Queue(Semaphore::all_taken(SHARES));
         }
         let Lock::Queue(semaphore) = lock else { unreachable!("it has just become one") };
         semaphore.clone()
@@ -122,7 +122,7 @@ impl StripeLocks {
     fn remove_if_idle(&self, stripe: StripeId) {
         let mut table = self.table.borrow_mut();
         if let Some(Lock::Queue(semaphore)) = table.get(&stripe)
-            && semaphore.is_idle(SHARES)
+            && semaphore.is_idle()
         {
             table.remove(&stripe);
         }
@@ -132,7 +132,7 @@ impl StripeLocks {
     fn release_sole(&self, stripe: StripeId) -> bool {
         let mut table = self.table.borrow_mut();
         if let Some(Lock::Queue(semaphore)) = table.remove(&stripe) {
-            semaphore.add(SHARES);
+            semaphore.give_back(SHARES);
             table.insert(stripe, Lock::Queue(semaphore));
             return false;
         }

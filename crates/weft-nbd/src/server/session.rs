@@ -106,7 +106,8 @@ async fn handshake(
                 let limits = Limits {
                     size_bytes: info.size_bytes,
                     block_min: info.block.min,
-                    payload_max: info.block.max,
+                    // What is announced is at least a block, even if there is no memory for one.
+                    payload_max: info.block.max.min(server.config.payload_max()),
                     read_only: info.flags & crate::proto::wire::EXPORT_READ_ONLY != 0,
                     structured: session.structured,
                     base_allocation: session.base_allocation,

@@ -1,4 +1,5 @@
-//! A fair counting semaphore: first come, first served, for any number of permits.
+//! A fair counting semaphore: first come, first served, for any number of permits. A request for
+//! more than all of them fails at once.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,6 +14,8 @@ pub struct Semaphore(Rc<RefCell<State>>);
 
 #[derive(Debug)]
 struct State {
+    /// All permits, given out or not.
+    total: usize,
     available: usize,
     next_id: u64,
     queue: VecDeque<Waiter>,
@@ -39,16 +42,28 @@ impl State {
 impl Semaphore {
     /// A semaphore with `permits` to give.
     pub fn new(permits: usize) -> Self {
-        Self(Rc::new(RefCell::new(State {
-            available: permits,
-            next_id: 0,
-            queue: VecDeque::new(),
-        })))
+        Self::with(permits, permits)
     }
 
-    /// Waits for `wanted` permits; they come back when the [`Permit`] is dropped. Asking for
-    /// more than the semaphore was made with waits forever: clamp before.
+    /// A semaphore whose `permits` were all taken before it was made; [`Semaphore::give_back`]
+    /// returns them.
+    pub fn all_taken(permits: usize) -> Self {
+        Self::with(permits, 0)
+    }
+
+    fn with(total: usize, available: usize) -> Self {
+        let queue = VecDeque::new();
+        Self(Rc::new(RefCell::new(State { total, available, next_id: 0, queue })))
+    }
+
+    /// Waits for `wanted` permits; they come back when the [`Permit`] is dropped.
+    ///
+    /// # Panics
+    /// If the semaphore has fewer in all: the wait would never end, and all later requests would
+    /// wait in line after it. A request whose size comes from outside is limited before.
     pub fn acquire(&self, wanted: usize) -> Acquire {
+        let total = self.0.borrow().total;
+        assert!(wanted <= total, "{wanted} permits wanted of {total} in all");
         Acquire { semaphore: self.clone(), wanted, id: None }
     }
 
@@ -68,10 +83,10 @@ impl Semaphore {
         self.0.borrow().available
     }
 
-    /// Whether all of `total` permits are free and the line is empty.
-    pub fn is_idle(&self, total: usize) -> bool {
+    /// Whether all permits are free and the line is empty.
+    pub fn is_idle(&self) -> bool {
         let state = self.0.borrow();
-        state.available == total && state.queue.is_empty()
+        state.available == state.total && state.queue.is_empty()
     }
 
     /// Whether anyone waits in line.
@@ -79,10 +94,14 @@ impl Semaphore {
         !self.0.borrow().queue.is_empty()
     }
 
-    /// Adds permits (a limit that was raised).
-    pub fn add(&self, permits: usize) {
+    /// Returns `permits` that were taken without a [`Permit`]: see [`Semaphore::all_taken`].
+    ///
+    /// # Panics
+    /// If fewer are taken.
+    pub fn give_back(&self, permits: usize) {
         let mut state = self.0.borrow_mut();
         state.available += permits;
+        assert!(state.available <= state.total, "{permits} permits that were not taken");
         state.wake_first();
     }
 }
