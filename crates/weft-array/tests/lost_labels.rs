@@ -63,6 +63,12 @@ fn an_array_without_any_label_starts_and_has_its_labels_again() {
             assert!(matches!(report.label, LabelReport::Lost { .. }), "{lost:?}: {report:?}");
             let array = assemble(&rt, &all).await;
             assert_eq!(array.status().state, ArrayState::Healthy, "{lost:?}");
+            // The first subscriber also gets the events of the start.
+            let events = array.subscribe_from_start();
+            let told: Vec<Event> = std::iter::from_fn(|| events.try_next()).collect();
+            let repairs =
+                told.iter().filter(|event| matches!(event, Event::MetadataRepaired { .. }));
+            assert_eq!(repairs.count(), all.len(), "{lost:?}: {told:?}");
             assert!(read(&array, 0, bytes.len()).await == bytes, "{lost:?}");
             for disk in &all {
                 assert!(is_sound(disk).await, "{lost:?}");

@@ -70,6 +70,22 @@ fn what_was_named_and_is_not_there_stops_nothing() {
 }
 
 #[test]
+fn a_start_logs_the_labels_that_it_writes_again() {
+    let mut bench = arrays("labels");
+    let file = fs::File::options().write(true).open(bench.path("d1")).expect("a member");
+    file.write_all_at(&[0; 4096], 0).expect("erase the label");
+    bench.serve(&["d0", "d1", "d2"]);
+    assert_eq!(states(&bench), ["t healthy"]);
+    let alert = format!("ALERT: {} was damaged and is repaired", common::text(&bench.path("d1")));
+    bench.wait_for_log(&alert);
+    bench.terminate();
+    // Once: the next start finds nothing wrong.
+    bench.serve(&["d0", "d1", "d2"]);
+    bench.terminate();
+    assert_eq!(bench.log().matches(&alert).count(), 1, "{}", bench.log());
+}
+
+#[test]
 fn a_member_that_failed_is_given_back_by_command() {
     let mut bench = arrays("given-back");
     bench.serve(&["d0", "d1", "d2"]);

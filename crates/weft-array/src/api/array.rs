@@ -162,6 +162,12 @@ impl Array {
         self.0.events.subscribe()
     }
 
+    /// Subscribes to all events since the array was assembled, with those of its start, such as
+    /// [`Event::MetadataRepaired`]. The first caller gets them; later callers get only new events.
+    pub fn subscribe_from_start(&self) -> Subscription {
+        self.0.events.subscribe_from_start()
+    }
+
     /// Excludes the member of a slot, as if its disk had failed. Returns when the exclusion is
     /// durable.
     ///

@@ -222,7 +222,7 @@ async fn open(
         room: Room::new(SLOTS_MAX),
         budget: Inner::new_budget(),
         write_budget: Inner::new_write_budget(),
-        events: crate::state::events::Events::default(),
+        events: crate::state::events::Events::new(),
         jobs,
         load_aware_reconstruction: Cell::new(true),
         read_only: Cell::new(true),

@@ -173,12 +173,23 @@ struct Queue {
 }
 
 /// Delivers events to all listeners.
-#[derive(Debug, Default)]
-pub(crate) struct Events(RefCell<Vec<Weak<Queue>>>);
+#[derive(Debug)]
+pub(crate) struct Events {
+    listeners: RefCell<Vec<Weak<Queue>>>,
+    /// A listener from the very start, until the first caller asks for it: an array can be subscribed
+    /// to only once it is assembled, and its start emits events, too.
+    from_start: RefCell<Option<Subscription>>,
+}
 
 impl Events {
+    pub fn new() -> Self {
+        let events = Self { listeners: RefCell::default(), from_start: RefCell::default() };
+        events.from_start.replace(Some(events.subscribe()));
+        events
+    }
+
     pub fn emit(&self, event: Event) {
-        self.0.borrow_mut().retain(|listener| {
+        self.listeners.borrow_mut().retain(|listener| {
             let Some(queue) = listener.upgrade() else { return false };
             let mut events = queue.events.borrow_mut();
             if events.len() == QUEUE_MAX {
@@ -193,8 +204,14 @@ impl Events {
 
     pub fn subscribe(&self) -> Subscription {
         let queue = Rc::new(Queue::default());
-        self.0.borrow_mut().push(Rc::downgrade(&queue));
+        self.listeners.borrow_mut().push(Rc::downgrade(&queue));
         Subscription(queue)
+    }
+
+    /// The listener from the start, for the first caller. Later callers get only new events.
+    pub fn subscribe_from_start(&self) -> Subscription {
+        let first = self.from_start.take();
+        first.unwrap_or_else(|| self.subscribe())
     }
 }
 

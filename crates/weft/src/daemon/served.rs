@@ -33,7 +33,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Takes `array` into service, and logs its events from now on.
+    /// Takes `array` into service, and logs its events, those of its start first.
     pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
         log::started(&array);
         let isolation = isolation.clone();
@@ -55,7 +55,7 @@ impl Served {
     }
 
     async fn log_events(self: Rc<Self>) {
-        let events = self.array.subscribe();
+        let events = self.array.subscribe_from_start();
         let mut stopped = std::pin::pin!(self.stopped.wait());
         loop {
             let next = std::pin::pin!(events.next());
