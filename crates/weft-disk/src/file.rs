@@ -13,11 +13,21 @@
 //!
 //! **Its size.** A file that becomes shorter under a running program has lost what it held behind its
 //! new end; a write there would make it longer again, with a hole that reads as zeros. So the size is
-//! looked at before each write and after each read, and once it was too small every request fails
-//! ([`DiskErrorKind::Shrunk`]). Of a block device, which no write makes longer, it is looked at when a
-//! request fails; one that has no size any more was unplugged, and holds what it held
+//! checked before each write and after each read, and once it was too small every request fails
+//! ([`DiskErrorKind::Shrunk`]). The size of a block device, which no write makes longer, is checked
+//! when a request fails; one that has no size any more was unplugged, and holds what it held
 //! ([`DiskErrorKind::Gone`]). A file or device may become larger: [`Disk::size_now`] looks, and the
 //! first request that goes further than any before. From then on the new size counts.
+//!
+//! A file that was cut and made longer again between two requests has its old size. Two other
+//! numbers of the same `statx` tell: the file has a new modification time although no request of this
+//! program modified it, and it occupies fewer blocks than before. Each number alone means
+//! little: `touch` changes the time, and file systems free blocks that hold no data. So that they
+//! can be compared, `statx` is also called when the last modifying request in flight ends: 0.3 µs
+//! per write at depth 1, less when several are in flight. Not noticed are a cut of a part that
+//! holds no data (which loses nothing), one that falls into a request in flight or into the
+//! same tick of the kernel's clock (at most 10 ms), and one below a file system that does not count
+//! blocks.
 //!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
 //! (tmpfs, ramfs, zram, brd) the kernel cannot complete a ring's request without a worker thread,
@@ -35,7 +45,7 @@ use std::io;
 use std::path::Path;
 
 use rustix::fd::AsFd;
-use rustix::fs::{AtFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::ReadWriteFlags;
 use weft_rt::ring::{Fd, RWF_DSYNC, Ring};
 use weft_rt::{Buf, Frozen};
@@ -86,10 +96,38 @@ pub struct FileDisk {
     is_file: bool,
     /// The size that counts: that when it was opened, or the end of the request that went furthest.
     relied_on: Cell<u64>,
-    /// It was seen to be shorter than that.
+    /// It was seen to be shorter than that, or to have lost contents otherwise.
     shrunk: Cell<bool>,
+    /// Modifying requests in flight. One whose future is dropped counts forever, as nothing tells
+    /// when it ends.
+    modifying: Cell<u32>,
+    /// The file when it was last looked at; `None` if it was modified since, and if it is not ours
+    /// alone.
+    last_look: Cell<Option<Look>>,
+    /// Whether no other program should modify it.
+    is_owned: bool,
     zeroing: Cell<zero::Way>,
     can_discard: Cell<bool>,
+}
+
+/// What tells whether a file was modified, and whether it lost contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Look {
+    modified: (i64, u32),
+    blocks: u64,
+}
+
+impl Look {
+    fn of(stat: &Statx) -> Self {
+        let modified = (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
+        Self { modified, blocks: stat.stx_blocks }
+    }
+
+    /// Whether contents were lost between this look and a later one, with no modification by this
+    /// program in between.
+    fn lost_contents(&self, later: &Self) -> bool {
+        self.modified != later.modified && later.blocks < self.blocks
+    }
 }
 
 impl FileDisk {
@@ -143,8 +181,13 @@ impl FileDisk {
         if self.shrunk.get() {
             return true;
         }
-        let has_shrunk = |size| has_shrunk(self.is_file, size, self.relied_on.get());
-        let shrunk = self.size().is_some_and(has_shrunk);
+        let shrunk = match self.is_file {
+            true => self.look().is_some_and(|stat| self.lost_contents(&stat)),
+            false => {
+                let has_shrunk = |size| has_shrunk(false, size, self.relied_on.get());
+                self.size().is_some_and(has_shrunk)
+            }
+        };
         self.shrunk.set(shrunk);
         shrunk
     }
@@ -161,16 +204,52 @@ impl FileDisk {
         self.info.check_within(end, op, offset, len)
     }
 
+    /// What the file is like now, without asking a server, which may not answer: everything waits for
+    /// this call.
+    fn look(&self) -> Option<Statx> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let wanted = StatxFlags::SIZE | StatxFlags::BLOCKS | StatxFlags::MTIME;
+        rustix::fs::statx(&self.fd, c"", flags, wanted).ok()
+    }
+
     /// The size now.
     fn size(&self) -> Option<u64> {
         if self.is_file {
-            // Without asking a server, which may not answer: everything waits for this call.
-            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-            let stat = rustix::fs::statx(&self.fd, c"", flags, StatxFlags::SIZE);
-            return stat.ok().map(|stat| stat.stx_size);
+            return self.look().map(|stat| stat.stx_size);
         }
         // The position of the open file is of no use to anybody.
         rustix::fs::seek(&self.fd, SeekFrom::End(0)).ok()
+    }
+
+    /// Whether a file is shorter than what counts, or was shorter since the last look.
+    fn lost_contents(&self, stat: &Statx) -> bool {
+        let is_shorter = has_shrunk(true, stat.stx_size, self.relied_on.get());
+        if !self.is_owned || self.modifying.get() > 0 {
+            return is_shorter;
+        }
+        let now = Look::of(stat);
+        let last = self.last_look.replace(Some(now));
+        is_shorter || last.is_some_and(|last| last.lost_contents(&now))
+    }
+
+    /// Carries out a request that modifies the file, unless it has lost contents.
+    async fn modify(
+        &self,
+        op: DiskOp,
+        offset: u64,
+        len: u64,
+        request: impl Future<Output = io::Result<()>>,
+    ) -> Result<(), DiskError> {
+        self.check_size(op, offset, len)?;
+        self.last_look.set(None);
+        self.modifying.set(self.modifying.get() + 1);
+        let result = request.await;
+        self.modifying.set(self.modifying.get() - 1);
+        if self.is_file && self.modifying.get() == 0 {
+            // A loss that shows now fails the next request.
+            self.is_shrunk();
+        }
+        result.map_err(|source| self.error(op, offset, len, source))
     }
 
     fn shrunk_error(&self, op: DiskOp, offset: u64, len: u64) -> DiskError {
@@ -268,7 +347,8 @@ fn has_shrunk(is_file: bool, size: u64, before: u64) -> bool {
 fn truncated() -> io::Error {
     io::Error::new(
         io::ErrorKind::UnexpectedEof,
-        "it has become shorter than it was when opened, and has lost what it held there",
+        "it has become shorter than it was when opened, for a time or still, and has lost what it \
+         held there",
     )
 }
 
@@ -320,9 +400,7 @@ impl Disk for FileDisk {
         Box::pin(async move {
             self.check_memory(DiskOp::Write, offset, &data)?;
             let len = data.len() as u64;
-            self.check_size(DiskOp::Write, offset, len)?;
-            let result = self.write_all(offset, data, opts.fua).await;
-            result.map_err(|source| self.error(DiskOp::Write, offset, len, source))
+            self.modify(DiskOp::Write, offset, len, self.write_all(offset, data, opts.fua)).await
         })
     }
 
@@ -336,18 +414,14 @@ impl Disk for FileDisk {
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             self.check(DiskOp::WriteZeroes, offset, len)?;
-            self.check_size(DiskOp::WriteZeroes, offset, len)?;
-            let result = self.zero(offset, len, opts.fua).await;
-            result.map_err(|source| self.error(DiskOp::WriteZeroes, offset, len, source))
+            self.modify(DiskOp::WriteZeroes, offset, len, self.zero(offset, len, opts.fua)).await
         })
     }
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(async move {
             self.check(DiskOp::Discard, offset, len)?;
-            self.check_size(DiskOp::Discard, offset, len)?;
-            let result = self.punch(offset, len).await;
-            result.map_err(|source| self.error(DiskOp::Discard, offset, len, source))
+            self.modify(DiskOp::Discard, offset, len, self.punch(offset, len)).await
         })
     }
 

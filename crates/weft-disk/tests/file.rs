@@ -227,6 +227,77 @@ fn a_file_that_lost_its_end_stays_lost() {
     }
 }
 
+/// Waits until the kernel's clock, of which files get their times, has moved on.
+fn pass_a_tick() {
+    std::thread::sleep(std::time::Duration::from_millis(20));
+}
+
+/// Cut and made longer again between two requests: its size is the old one, and a hole reads as
+/// zeros.
+#[test]
+fn a_file_that_was_shorter_for_a_time_has_lost_its_contents() {
+    for directory in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        for io_mode in [IoMode::Ring, IoMode::InPlace] {
+            for first in ["read", "write", "flush"] {
+                let file = Temp::new(directory, "shorter-for-a-time", MIB);
+                with_ring(async move |ring| {
+                    let options = FileOptions { io_mode: Some(io_mode), ..FileOptions::default() };
+                    let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
+                    disk.write(0, pattern(1 << 20, 1), WriteOpts::USER_FUA).await.expect("write");
+                    pass_a_tick();
+                    let handle =
+                        std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+                    handle.set_len(8192).expect("cut");
+                    handle.set_len(MIB).expect("made longer again");
+                    let result = match first {
+                        "read" => disk.read(MIB / 2, Buf::new(4096), Class::User).await.0,
+                        "write" => disk.write(0, pattern(4096, 2), WriteOpts::USER).await,
+                        _ => disk.flush().await,
+                    };
+                    let error = result.expect_err("lost");
+                    assert_eq!(error.kind, DiskErrorKind::Shrunk, "{directory} {first}: {error}");
+                    let (result, _) = disk.read(0, Buf::new(4096), Class::User).await;
+                    assert_eq!(result.expect_err("lost").kind, DiskErrorKind::Shrunk);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn what_loses_nothing_fails_no_request() {
+    for directory in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let file = Temp::new(directory, "loses-nothing", MIB);
+        with_ring(async move |ring| {
+            let disk = FileDisk::open(&ring, &file.0, &FileOptions::default()).expect("opens");
+            let works = async || {
+                pass_a_tick();
+                let (result, _) = disk.read(0, Buf::new(4096), Class::User).await;
+                result.expect("read");
+                disk.write(0, pattern(4096, 3), WriteOpts::USER).await.expect("write");
+                disk.flush().await.expect("flush");
+            };
+            let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+            works().await;
+            // Its own requests free blocks.
+            disk.write(0, pattern(1 << 20, 1), WriteOpts::USER_FUA).await.expect("write");
+            disk.discard(0, MIB / 2).await.expect("discarded");
+            works().await;
+            disk.write_zeroes(0, MIB, WriteOpts::USER).await.expect("zeroed");
+            works().await;
+            // `touch`, and a file that becomes longer.
+            let now = std::time::SystemTime::now();
+            handle.set_modified(now).expect("touched");
+            works().await;
+            handle.set_len(2 * MIB).expect("made longer");
+            works().await;
+            // A cut behind the part that is in use.
+            handle.set_len(MIB).expect("cut");
+            works().await;
+        });
+    }
+}
+
 #[test]
 fn block_devices_keep_their_bytes_and_have_one_owner() {
     if !have(&[Need::Root, Need::Loop, Need::Tool("losetup")]) {

@@ -60,7 +60,7 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         };
     let name = path.display().to_string();
     let default_mode = if in_memory { IoMode::InPlace } else { IoMode::Ring };
-    Ok(FileDisk {
+    let disk = FileDisk {
         info: DiskInfo { name, size_bytes, sector_bytes, fast_zeroes, volatile_cache, rotational },
         ring: ring.clone(),
         fd: Fd::from(fd),
@@ -69,9 +69,15 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         is_file: !block,
         relied_on: Cell::new(size_bytes),
         shrunk: Cell::new(false),
+        modifying: Cell::new(0),
+        last_look: Cell::new(None),
+        is_owned: !options.look_only,
         zeroing: Cell::new(Way::Unknown),
         can_discard: Cell::new(true),
-    })
+    };
+    // The first look, with which later ones are compared.
+    disk.is_shrunk();
+    Ok(disk)
 }
 
 fn invalid(what: &str) -> io::Error {
