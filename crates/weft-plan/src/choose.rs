@@ -44,7 +44,22 @@ pub(super) fn choose(request: PlanRequest, mut rows: Vec<Row>) -> Plan {
     let best = rows.first().filter(|row| row.fits());
     let recommended = best.map(|row| row.code);
     let reason = best.map_or_else(|| nothing(&rows), |best| reason(best, &rows, &request));
-    Plan { request, codes: rows, recommended, reason }
+    let notes = best.map_or_else(Vec::new, |best| notes(best, request.disks));
+    Plan { request, codes: rows, recommended, reason, notes }
+}
+
+/// What to know before this code is taken.
+fn notes(best: &Row, disks: usize) -> Vec<String> {
+    // Half of the members are no majority: the other half may have continued without them.
+    let half = disks.div_ceil(2);
+    if half > best.tolerance {
+        return Vec::new();
+    }
+    vec![format!(
+        "with {half} of its {disks} disks lost, the array works on, but after a stop it does not \
+         start automatically, as the lost disks may hold newer data: it waits for them, and \
+         `weft start --force-degraded` starts it without them"
+    )]
 }
 
 /// The score's logarithm.
@@ -123,7 +138,8 @@ fn comparison(best: &Row, other: &Row) -> String {
     }
     let ops = |row: &Row| format!("{:.1}", row.write.ops());
     add("disk operations per small write", ops(best), ops(other));
-    add("MTTDL", format!("{:.1e} years", best.mttdl_years), format!("{:.1e}", other.mttdl_years));
+    let years = |row: &Row| format!("{:.1e}", row.mttdl_years);
+    add("years of MTTDL", years(best), years(other));
     if words.is_empty() {
         return format!("; {} is equally good", other.code);
     }

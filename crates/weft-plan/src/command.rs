@@ -2,8 +2,6 @@
 
 mod args;
 
-use std::time::Duration;
-
 use weft_cli::disks::{Opener, Place};
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{answer, outln};
@@ -113,10 +111,31 @@ fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
     plan.codes.iter().filter(wanted).collect()
 }
 
+/// Columns of a terminal, as it is at first.
+const COLUMNS: usize = 80;
+
+/// Prints text in lines of at most [`COLUMNS`]. The first begins with `head`, the others with `indent`
+/// spaces.
+fn wrapped(head: &str, indent: usize, text: &str) {
+    let (mut line, mut words) = (head.to_owned(), 0);
+    for word in text.split(' ') {
+        if words > 0 && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            outln!("{line}");
+            (line, words) = (" ".repeat(indent), 0);
+        }
+        if words > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
+        words += 1;
+    }
+    outln!("{line}");
+}
+
 fn show(plan: &Plan, args: &PlanArgs) {
     let request = &plan.request;
     outln!(
-        "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF of a disk {:.1e} hours",
+        "{} disks of {}, {}, {:.0} % of it for a rebuild; MTTF {:.1e} hours",
         request.disks,
         size::show(request.size_bytes),
         size::show_rate(request.bandwidth_bytes_s),
@@ -128,45 +147,58 @@ fn show(plan: &Plan, args: &PlanArgs) {
     let mut table = vec![HEAD.map(str::to_owned).to_vec()];
     table.extend(rows.iter().map(|row| line(row, plan.recommended == Some(row.code))));
     print_table(&table);
-    outln!(
-        "\nsurvives: share of all sets of 1, 2, 3, 4 failed disks; degraded: read speed left with the \
-         worst disk\nlost; reads: bytes read per byte rebuilt; write: disk operations of a small \
-         write (reads+writes)"
-    );
+    outln!();
+    wrapped("", 0, LEGEND);
     if rows.iter().any(|row| row.survives.iter().any(|s| !s.exact)) {
         outln!("~ estimated from a sample of the sets (seed {})", request.seed);
     }
+    show_stripes(&rows);
     for row in rows.iter().filter(|row| !row.fits()) {
-        outln!("{} does not qualify: {}", row.code, row.misses.join(", "));
+        wrapped("", 2, &format!("{} does not qualify: {}", row.code, row.misses.join(", ")));
     }
     let hidden = plan.codes.len() - rows.len();
     if hidden > 0 {
+        let (codes, miss, them) = match hidden {
+            1 => ("code", "misses", "it"),
+            _ => ("codes", "miss", "them"),
+        };
         outln!(
-            "{hidden} more codes miss a goal, or another code beats them in every figure: see --all"
+            "{hidden} more {codes} {miss} a goal, or another beats {them} in every figure: see --all"
         );
     }
     show_simulated(&rows);
+    outln!();
     match plan.recommended {
         Some(code) => {
-            outln!("\nTake {code}: {}.", plan.reason);
+            wrapped("", 0, &format!("Take {code}: {}.", plan.reason));
+            plan.notes.iter().for_each(|note| wrapped("Note: ", 0, &format!("{note}.")));
             outln!("  weft create NAME --code {code} MEMBER…");
         }
-        None => outln!("\n{}.\nLower the goals, or add disks.", plan.reason),
+        None => {
+            wrapped("", 0, &format!("{}.", plan.reason));
+            outln!("Lower the goals, or add disks.");
+        }
     }
 }
 
-const HEAD: [&str; 10] = [
-    "",
-    "code",
-    "stripe",
-    "usable",
-    "",
-    "survives %",
-    "degraded",
-    "rebuild",
-    "reads",
-    "write  MTTDL",
-];
+const LEGEND: &str = "\
+survives: share of all sets of 1, 2, 3, 4 failed disks; degr.: read speed left with the worst disk \
+lost; reads: bytes read per byte rebuilt; write: disk operations of a small write (reads+writes); \
+MTTDL: years";
+
+/// Prints a stripe of each code.
+fn show_stripes(rows: &[&Row]) {
+    outln!("\nstripes (D data, L local parity, G global parity, P Q R parity, C copy):");
+    let width = rows.iter().map(|row| row.code.to_string().chars().count()).max().unwrap_or(0);
+    for row in rows {
+        let code = row.code.to_string();
+        wrapped(&format!("  {code:<width$}  "), width + 4, &row.picture);
+    }
+    outln!();
+}
+
+const HEAD: [&str; 9] =
+    ["", "code", "usable", "survives %", "degr.", "rebuild", "reads", "write", "MTTDL"];
 
 fn goals(request: &PlanRequest) -> String {
     let mut goals = vec![format!("any {} may fail", request.survive)];
@@ -187,28 +219,31 @@ fn goals(request: &PlanRequest) -> String {
 fn line(row: &Row, recommended: bool) -> Vec<String> {
     let survives = row.survives.iter().map(|s| {
         // Never rounded up to 100 %.
-        let percent = (s.share() * 1000.0).floor() / 10.0;
+        let percent = (s.share() * 100.0).floor();
         let sampled = if s.exact { "" } else { "~" };
-        let shown = if percent == percent.trunc() || percent > 99.9 {
-            format!("{percent:.0}")
-        } else {
-            format!("{percent:.1}")
-        };
-        format!("{sampled}{shown}")
+        format!("{sampled}{percent:.0}")
     });
-    let rebuild = row.rebuild.map(|rebuild| Duration::from_secs_f64(rebuild.hours * 3600.0));
     vec![
         if recommended { "→" } else { "" }.into(),
         row.code.to_string(),
-        row.picture.clone(),
         size::show(row.capacity_bytes),
-        format!("{:.0} %", row.efficiency * 100.0),
         survives.collect::<Vec<_>>().join(" "),
         row.degraded.map_or_else(dash, |degraded| format!("{:.0} %", degraded.worst * 100.0)),
-        rebuild.map_or_else(dash, size::show_duration),
+        row.rebuild.map_or_else(dash, |rebuild| time(rebuild.hours)),
         row.rebuild.map_or_else(dash, |rebuild| format!("{:.1}", rebuild.reads)),
-        format!("{:>5}  {:.1e} y", operations(row), row.mttdl_years),
+        operations(row),
+        format!("{:.1e}", row.mttdl_years),
     ]
+}
+
+/// A time in few characters.
+fn time(hours: f64) -> String {
+    match hours {
+        0.0..0.1 => format!("{:.0} s", hours * 3600.0),
+        0.1..1.0 => format!("{:.0} min", hours * 60.0),
+        1.0..48.0 => format!("{hours:.1} h"),
+        _ => format!("{:.1} days", hours / 24.0),
+    }
 }
 
 /// Shown where there is no figure.
@@ -229,9 +264,13 @@ fn print_table(table: &[Vec<String>]) {
         let cells = line.iter().enumerate().map(|(column, cell)| {
             let pad = " ".repeat(width(column) - cell.chars().count());
             // Numbers to the right, names to the left.
-            if matches!(column, 3 | 4 | 6 | 7 | 8) { pad + cell } else { cell.clone() + &pad }
+            if matches!(column, 2 | 4..=8) { pad + cell } else { cell.clone() + &pad }
         });
-        outln!("{}", cells.collect::<Vec<_>>().join("  ").trim_end());
+        let (mark, cells) = cells.collect::<Vec<_>>().split_first().map_or_else(
+            || (String::new(), String::new()),
+            |(mark, cells)| (mark.clone(), cells.join("  ")),
+        );
+        outln!("{}", format!("{mark} {cells}").trim_end());
     }
 }
 

@@ -135,6 +135,8 @@ pub struct Plan {
     pub recommended: Option<CodeSpec>,
     /// The reason for it.
     pub reason: String,
+    /// What to know about the recommended code.
+    pub notes: Vec<String>,
 }
 
 /// Why there is no plan.

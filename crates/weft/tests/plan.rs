@@ -9,13 +9,46 @@ use common::Bench;
 fn a_plan_is_a_table_with_a_recommendation() {
     let bench = Bench::new("plan");
     let said = bench.weft(&["plan", "--disks", "7", "--size", "4T", "--read", "--all"]);
-    for part in ["drc-g:4,2,1", "DDL DDL G", "raid6", "57 %", "77.1", "Take ", "weft create"] {
+    for part in ["drc-g:4,2,1", "DDL DDL G", "raid6", "57 %", " 77 ", "Take ", "weft create"] {
         assert!(said.contains(part), "no `{part}` in\n{said}");
     }
     let marked = said.lines().filter(|line| line.starts_with('→')).count();
     assert_eq!(marked, 1, "{said}");
     let again = bench.weft(&["plan", "--disks", "7", "--size", "4T", "--read", "--all"]);
     assert_eq!(said, again);
+}
+
+#[test]
+fn a_plan_fits_a_terminal_of_80_columns() {
+    let bench = Bench::new("plan-columns");
+    for disks in ["2", "7", "12", "16"] {
+        let said = bench.weft(&["plan", "--disks", disks, "--size", "20T", "--all"]);
+        for line in said.lines() {
+            assert!(line.chars().count() <= 80, "{disks} disks: {line}");
+        }
+    }
+}
+
+/// Half of the members are no majority.
+#[test]
+fn a_plan_tells_which_array_does_not_start_by_itself() {
+    let bench = Bench::new("plan-majority");
+    let plan = |disks: &str| bench.weft(&["plan", "--disks", disks, "--size", "1T"]);
+    let said = plan("2").replace('\n', " ");
+    assert!(said.contains("Note: with 1 of its 2 disks lost"), "{said}");
+    assert!(said.contains("`weft start --force-degraded`"), "{said}");
+    assert!(!plan("5").contains("Note: "));
+}
+
+#[test]
+fn the_page_about_plans_shows_what_is_printed() {
+    let bench = Bench::new("plan-page");
+    let page = include_str!("../../../docs/plan.md");
+    let block = page.split("```console\n").nth(1).and_then(|rest| rest.split("```").next());
+    let (command, printed) = block.and_then(|block| block.split_once('\n')).expect("an example");
+    let args: Vec<&str> = command.strip_prefix("$ weft ").expect("weft").split(' ').collect();
+    let said = bench.weft(&args);
+    assert!(said.contains(printed), "docs/plan.md shows\n{printed}\nbut it is\n{said}");
 }
 
 #[test]
