@@ -5,5 +5,6 @@ pub(crate) mod consistency;
 pub(crate) mod enum_names;
 pub mod lane;
 pub(crate) mod length;
+pub(crate) mod preferences;
 pub(crate) mod rebuild_policy;
 pub mod uuid;

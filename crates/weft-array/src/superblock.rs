@@ -29,7 +29,7 @@ mod shape;
 mod signatures;
 pub(crate) mod wipe;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::DiskError;
 use weft_layout::Algorithm;
@@ -37,7 +37,7 @@ use weft_stripe::Generation;
 
 use crate::format::consistency::Consistency;
 use crate::format::lane::Lane;
-use crate::format::rebuild_policy::RebuildPolicy;
+use crate::format::preferences::Preferences;
 use crate::format::uuid::Id;
 use crate::superblock::area::Area;
 
@@ -263,14 +263,14 @@ pub struct Superblock {
     /// both majorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Predecessor>,
-    /// The rebuild policy, if it was changed. One in words of another version is ignored: no array
-    /// stays down for a preference.
+    /// The rebuild policy and the bounds of the rate of jobs, if they were changed. What is in words
+    /// of another version is ignored: no array stays down for a preference.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "policy_if_known"
+        deserialize_with = "Preferences::if_known"
     )]
-    pub rebuild: Option<RebuildPolicy>,
+    pub rebuild: Option<Preferences>,
     /// The number of the geometry; while it is being changed, of the new one. Log records carry it.
     #[serde(default, skip_serializing_if = "is_first", with = "generation")]
     pub generation: Generation,
@@ -312,11 +312,6 @@ mod generation {
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Generation, D::Error> {
         u16::deserialize(from).map(Generation)
     }
-}
-
-fn policy_if_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RebuildPolicy>, D::Error> {
-    let stored = serde_json::Value::deserialize(from)?;
-    Ok(RebuildPolicy::deserialize(stored).ok())
 }
 
 /// The superblock in effect when another one was made.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::common::bench::{Bench, run, sized_disk};
+use crate::common::bench::{Bench, members, run, sized_disk};
 use crate::common::disk::TestDisk;
 use crate::common::parts::InParts;
 use crate::common::*;
@@ -434,4 +434,84 @@ fn a_policy_is_kept_over_a_stop_and_one_beyond_its_limits_is_refused() {
         array.stop().await.expect("stopped");
         assert_eq!(assemble(&rt, &disks).await.rebuild_policy(), RebuildPolicy::default());
     });
+}
+
+#[test]
+fn the_throttle_is_kept_over_a_stop_and_beside_the_policy() {
+    run(|rt| async move {
+        let disks = disks(3, 4);
+        let array = make(&rt, "raid5", &disks).await;
+        array.set_throttle(1000, Some(50_000));
+        array.set_latency_target(Some(20 * MILLISECOND));
+        array.store_throttle().await;
+        let policy = RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() };
+        array.set_rebuild_policy(policy.clone()).await.expect("within its limits");
+        let before = array.status().throttle;
+        array.stop().await.expect("stopped");
+        let array = assemble(&rt, &disks).await;
+        assert_eq!(array.status().throttle, before);
+        assert_eq!((before.max_bytes_s, before.latency_us), (Some(50_000), Some(20_000)));
+        assert_eq!(array.rebuild_policy(), policy);
+        array.set_throttle(0, None);
+        array.set_latency_target(None);
+        array.store_throttle().await;
+        array.set_rebuild_policy(RebuildPolicy::default()).await.expect("within its limits");
+        array.stop().await.expect("stopped");
+        let array = assemble(&rt, &disks).await;
+        assert_eq!(array.status().throttle.max_bytes_s, None);
+        assert_eq!(array.status().throttle.latency_us, None);
+    });
+}
+
+/// What a stop keeps of a rebuild: all but a few stripes, also where requests rebuilt stripes here
+/// and there.
+#[test]
+fn a_stop_keeps_the_progress_of_a_rebuild() {
+    for users in [false, true] {
+        run(move |rt| async move {
+            let mut options = options("raid5");
+            options.unit_bytes = UNIT as u32;
+            options.region_bytes = Some(256 << 10);
+            let disk = |n| sized_disk(&rt, n, 512, (2 << 20) + 640 * UNIT);
+            let bench = Bench::on(&rt, &options, (0..4).map(disk).collect()).await;
+            let bytes = pattern(0, bench.array.size_bytes() as usize, 1);
+            write(&bench.array, 0, &bytes).await;
+            bench.array.flush().await.expect("flushed");
+            bench.array.fail(SlotNo(1)).await.expect("can lose it");
+            // 200 stripes per second.
+            bench.array.set_throttle(0, Some(UNIT * 200));
+            bench.array.store_throttle().await;
+            let spare = disk(90);
+            bench.array.add_spare(spare.clone()).await.expect("added");
+            let stripe = bench.stripe_bytes();
+            let mut rng = Rng::new(1);
+            for _ in 0..100 {
+                if users {
+                    let offset = rng.below(bytes.len() as u64 / stripe) * stripe;
+                    let _ = read(&bench.array, offset, stripe as usize).await;
+                }
+                rt.sleep(10 * MILLISECOND).await;
+            }
+            let done = |array: &Array| {
+                let status = array.status();
+                let job = status.jobs.first().unwrap_or_else(|| panic!("no job: {status:?}"));
+                assert!(job.stripes_done < job.stripes_total, "{job:?}");
+                job.stripes_done
+            };
+            let before = done(&bench.array);
+            bench.array.stop().await.expect("stopped");
+            let mut all = members(&bench.disks);
+            all[1] = spare;
+            let array = assemble(&rt, &all).await;
+            rt.sleep(MILLISECOND).await;
+            let after = done(&array);
+            assert!(after + 8 >= before, "users {users}: {before} stripes, then {after}");
+            array.set_throttle(0, None);
+            while array.status().state != ArrayState::Healthy {
+                rt.sleep(MILLISECOND).await;
+            }
+            assert!(read(&array, 0, bytes.len()).await == bytes);
+            array.stop().await.expect("stopped");
+        });
+    }
 }

@@ -14,7 +14,9 @@ use weft_array::superblock::{
     disk_hint,
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
-use weft_array::{Consistency, Id, RebuildPolicy, Superblock, SuperblockError};
+use weft_array::{
+    Bounds, Consistency, Id, Preferences, RebuildPolicy, Superblock, SuperblockError,
+};
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, RamDisk, WriteOpts};
 use weft_layout::window::Direction;
@@ -286,7 +288,7 @@ fn an_impossible_array_is_refused() {
 #[test]
 fn an_unknown_rebuild_policy_is_ignored() {
     let mut chosen = sample();
-    chosen.rebuild = Some(RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() });
+    chosen.rebuild = Some(RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() }.into());
     let text = json(&chosen);
     for (known, other) in
         [("\"order\":\"auto\"", "\"order\":\"random\""), ("\"zones\":", "\"spools\":")]
@@ -298,6 +300,29 @@ fn an_unknown_rebuild_policy_is_ignored() {
     }
     let read = Superblock::decode(&with_payload(&chosen, text.as_bytes())).expect("whole");
     assert_eq!(read, chosen);
+}
+
+/// The bounds of the jobs' rate stand beside the policy. Impossible or unknown ones are ignored, and
+/// cost the policy nothing.
+#[test]
+fn unknown_bounds_of_the_rate_are_ignored() {
+    let mut chosen = sample();
+    let policy = RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() };
+    let mut preferences = Preferences::from(policy);
+    preferences.throttle.max_bytes_s = Some(5 << 20);
+    preferences.throttle.latency_us = Some(2000);
+    chosen.rebuild = Some(preferences.clone());
+    let text = json(&chosen);
+    let read = Superblock::decode(&with_payload(&chosen, text.as_bytes())).expect("whole");
+    assert_eq!(read, chosen);
+    preferences.throttle = Bounds::default();
+    for max in ["\"fast\"", "0"] {
+        let known = "\"max_bytes_s\":5242880";
+        assert!(text.contains(known), "{text}");
+        let other = text.replacen(known, &format!("\"max_bytes_s\":{max}"), 1);
+        let read = Superblock::decode(&with_payload(&chosen, other.as_bytes())).expect("known");
+        assert_eq!(read.rebuild.as_ref(), Some(&preferences), "{max}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::engine::Inner;
 use crate::engine::membership::Trust;
 use crate::engine::status::Status;
 use crate::error::ArrayError;
+use crate::format::preferences::Preferences;
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::jobs::growth::GrowthPlan;
 use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan};
@@ -392,7 +393,8 @@ impl Array {
         self.0.jobs.wake();
     }
 
-    /// Bounds the rate of jobs, in bytes per second and member.
+    /// Bounds the rate of jobs, in bytes per second and member. [`Array::store_throttle`] stores the
+    /// bounds.
     pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
         self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
         self.0.jobs.changed();
@@ -400,10 +402,15 @@ impl Array {
 
     /// While users are active, jobs run as fast as they can so that users' requests take `target`
     /// nanoseconds on average, within the bounds of [`Array::set_throttle`]; `None`: no target.
-    /// The setting is not stored.
     pub fn set_latency_target(&self, target: Option<Nanos>) {
         self.0.jobs.throttle.set_latency_target(target);
         self.0.jobs.changed();
+    }
+
+    /// Stores the bounds of the rate and the latency target for the next assembly.
+    pub async fn store_throttle(&self) {
+        let throttle = self.0.jobs.throttle.get();
+        self.0.choose(|chosen| chosen.throttle = throttle).await;
     }
 
     /// Whether repairs for users avoid members with deep queues, at the price of more reads. The
@@ -425,13 +432,9 @@ impl Array {
     /// If a parameter is out of range; nothing is changed then.
     pub async fn set_rebuild_policy(&self, policy: RebuildPolicy) -> Result<(), ArrayError> {
         policy.check().map_err(ArrayError::Refused)?;
-        let kept = (policy != RebuildPolicy::default()).then(|| policy.clone());
-        self.0.jobs.rebuild.set_policy(policy);
+        self.0.jobs.rebuild.set_policy(policy.clone());
         self.0.jobs.changed();
-        if self.0.check_writable().is_ok() {
-            // If the array breaks, its metadata stays as it was; the policy holds all the same.
-            let _ = self.0.change(|change| change.superblock().rebuild = kept).await;
-        }
+        self.0.choose(|chosen| chosen.policy = policy).await;
         Ok(())
     }
 
@@ -463,12 +466,31 @@ impl Array {
     }
 
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
-    /// requests fail; the caller should have completed its own first.
+    /// requests fail; the caller should have completed its own first. A rebuild first completes what
+    /// was begun here and there, for at most two seconds.
     ///
     /// # Errors
     /// If the array is broken; it is stopped all the same.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.stop().await }).await
+    }
+}
+
+impl Inner {
+    /// Changes what the superblock stores of users' choices for maintenance. If the array breaks, its
+    /// metadata stays as it was; the choice is in effect all the same.
+    async fn choose(&self, choice: impl FnOnce(&mut Preferences)) {
+        if self.check_writable().is_err() {
+            return;
+        }
+        let _ = self
+            .change(|change| {
+                let mut superblock = change.superblock();
+                let mut chosen = superblock.rebuild.take().unwrap_or_default();
+                choice(&mut chosen);
+                superblock.rebuild = chosen.stored();
+            })
+            .await;
     }
 }

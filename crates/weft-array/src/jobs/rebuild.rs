@@ -154,6 +154,9 @@ impl<'a> Pass<'a> {
             }
             self.finish(finish::FINISH_REGIONS);
         }
+        if self.array.stopped.get() && !self.array.jobs.paused.get() && !self.must_end() {
+            self.array.complete_partial(&self.taken).await;
+        }
         while self.finishing.is_some() || self.array.jobs.rebuild.regions_done() > 0 {
             self.finish(1);
             if let Some(task) = self.finishing.take() {
@@ -246,7 +249,8 @@ impl<'a> Pass<'a> {
 
     fn ended(&mut self, stripe: StripeId, result: Result<(), ArrayError>) {
         match result {
-            Ok(()) => drop(self.taken.borrow_mut().remove(&stripe)),
+            // One that a stop came before may still be completed.
+            Ok(()) | Err(ArrayError::Stopped) => drop(self.taken.borrow_mut().remove(&stripe)),
             // It stays taken: this pass does not try it again.
             Err(error) => self.unreadable = Some(error),
         }

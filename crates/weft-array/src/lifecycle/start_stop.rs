@@ -202,7 +202,9 @@ async fn open(
     let log = (superblock.consistency == Consistency::Ppl)
         .then(|| Log::new(id, SLOTS_MAX, superblock.area.log_offset, superblock.area.log_bytes));
     let jobs = Jobs::new();
-    jobs.rebuild.set_policy(superblock.rebuild.clone().unwrap_or_default());
+    let chosen = superblock.rebuild.clone().unwrap_or_default();
+    jobs.rebuild.set_policy(chosen.policy);
+    jobs.throttle.restore(&chosen.throttle);
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
     let in_effect = Predecessor { seq: in_effect.seq, active: in_effect.active_members() };
     let lanes_on_disk = lanes_of(&assembly.newest).union(lanes_of(&superblock));

@@ -14,10 +14,10 @@
 
 use std::cell::Cell;
 
-use serde::{Deserialize, Serialize};
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
 use super::latency::{self, LatencyTarget, Now};
+pub use crate::format::preferences::Bounds;
 
 /// Users count as active for this long after their last request.
 const ACTIVE_FOR: Nanos = 50 * MILLISECOND;
@@ -32,19 +32,6 @@ const BATCH_BYTES: u64 = 5 << 19;
 /// A stripe that starts late by less than this (timers are not exact) does not shift the later
 /// ones.
 const SLACK: Nanos = 20 * MILLISECOND;
-
-/// Bounds of the jobs' rate, in bytes per second and member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bounds {
-    /// Lowest rate.
-    pub min_bytes_s: u64,
-    /// Highest rate; `None` means unbounded.
-    pub max_bytes_s: Option<u64>,
-    /// Mean time that users' requests should take while jobs run, in microseconds; `None`: no
-    /// target.
-    #[serde(default)]
-    pub latency_us: Option<u64>,
-}
 
 /// The bounds of the jobs' rate, and the activity of users. Bytes are counted per member.
 #[derive(Debug, Default)]
@@ -100,6 +87,12 @@ impl Throttle {
     pub fn set_latency_target(&self, target: Option<Nanos>) {
         self.latency.set(target);
         self.next_at.set(0);
+    }
+
+    /// Sets the bounds and the latency target as they were stored.
+    pub fn restore(&self, bounds: &Bounds) {
+        self.set(bounds.min_bytes_s, bounds.max_bytes_s);
+        self.set_latency_target(bounds.latency_us.map(|us| us.saturating_mul(MICROSECOND)));
     }
 
     /// The bounds.

@@ -156,6 +156,18 @@ impl RegionMap {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
+    /// Regions of `lane` of which some, but not all, stripes are rebuilt; those with the fewest left
+    /// first.
+    #[must_use]
+    pub fn partial(&self, lane: Lane) -> Vec<RegionNo> {
+        let rebuilt = self.rebuilt.borrow();
+        let of_lane = rebuilt.range((lane, RegionNo(0))..=(lane, RegionNo(u64::MAX)));
+        let partial = of_lane.filter(|(_, rebuilt)| rebuilt.left > 0);
+        let mut partial: Vec<_> = partial.map(|((_, region), r)| (r.left, *region)).collect();
+        partial.sort_unstable();
+        partial.into_iter().map(|(_, region)| region).collect()
+    }
+
     /// Regions of `lane` whose stripes are all rebuilt but whose mark is still set.
     #[must_use]
     pub fn unfinished(&self, lane: Lane) -> Vec<RegionNo> {

@@ -123,7 +123,7 @@ impl Superblock {
         let rebuild = self.last_rebuild.iter().flat_map(|last| [last.ended_unix_s, last.took_s]);
         let sound = scrub.chain(last).chain(rebuild).all(|count| count <= COUNT_MAX);
         require(sound, "the counts of a scrub or rebuild are out of range")?;
-        let policy = self.rebuild.as_ref().is_none_or(|policy| policy.check().is_ok());
+        let policy = self.rebuild.as_ref().is_none_or(|chosen| chosen.policy.check().is_ok());
         require(policy, "a parameter of its rebuilds is out of range")
     }
 

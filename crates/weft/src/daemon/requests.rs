@@ -73,7 +73,7 @@ impl Daemon {
             Request::StartScrub { array, repair } => self.start_scrub(&array, repair).await,
             Request::CancelScrub { array } => self.cancel_scrub(&array).await,
             Request::Throttle { array, min_bytes_s, max_bytes_s, latency_us } => {
-                self.throttle(&array, min_bytes_s, max_bytes_s, latency_us)
+                self.throttle(&array, min_bytes_s, max_bytes_s, latency_us).await
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
             Request::Cache { array, max_bytes, policy } => {
@@ -87,7 +87,7 @@ impl Daemon {
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
                 attached::start(&self.opener, &self.dir, &served, channel)?;
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
-                value(Attached { block_bytes })
+                value(Attached { block_bytes, read_only: served.read_only })
             }),
             Request::Start { targets, force_degraded, consistency, wait_s, dry_run } => {
                 self.start_by_command(&targets, force_degraded, consistency, wait_s, dry_run).await
@@ -350,7 +350,7 @@ impl Daemon {
         Ok(json!({ "started": true }))
     }
 
-    fn throttle(
+    async fn throttle(
         &self,
         array: &str,
         min: Option<u64>,
@@ -377,6 +377,7 @@ impl Daemon {
             let target = latency_us.saturating_mul(MICROSECOND);
             served.array.set_latency_target(Some(target).filter(|target| *target > 0));
         }
+        served.array.store_throttle().await;
         Ok(json!(served.array.status().throttle))
     }
 

@@ -4,13 +4,17 @@
 //! A mark is cleared only after the replacement was flushed. Several regions are finished together,
 //! to share one flush.
 
+use futures_util::future::join_all;
 use weft_code::SlotNo;
 use weft_rt::{Nanos, SECOND, Task};
+use weft_stripe::StripeId;
 
 use super::order;
+use super::work::Taken;
 use crate::engine::Inner;
+use crate::error::ArrayError;
 use crate::format::lane::Lane;
-use crate::maintenance::{HotZone, RebuildStatus};
+use crate::maintenance::{By, HotZone, RebuildStatus};
 use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
 use crate::state::events::Event;
@@ -24,7 +28,45 @@ pub(super) const FINISH_REGIONS: usize = 16;
 /// The longest time for which new writes to a region wait while it is being finished.
 const GATE_TIME_MAX: Nanos = SECOND;
 
+/// The longest time for which a stop completes regions that are partly rebuilt.
+const STOP_TIME_MAX: Nanos = 2 * SECOND;
+
+/// Stripes that a stop rebuilds at once.
+const AT_ONCE_AT_STOP: usize = 8;
+
 impl Inner {
+    /// Completes regions that are partly rebuilt, as the array is being stopped: only the marks of
+    /// whole regions are stored, and requests of users rebuild stripes here and there. Users are
+    /// gone, so the bounds of the rate do not apply; the time is limited instead.
+    pub(super) async fn complete_partial(&self, taken: &Taken) {
+        let deadline = self.rt.now() + STOP_TIME_MAX;
+        let goes_on = || self.rt.now() < deadline && self.broken.borrow().is_none();
+        for (_, lane) in self.members.rebuilding() {
+            for region in self.map.partial(lane) {
+                let left = self.geometries.stripes_of(region).filter(|stripe| {
+                    self.map.is_stale(lane, *stripe) && !taken.borrow().contains(stripe)
+                });
+                let left: Vec<StripeId> = left.collect();
+                for stripes in left.chunks(AT_ONCE_AT_STOP) {
+                    if !goes_on() {
+                        return;
+                    }
+                    let rebuilt = stripes.iter().map(|stripe| self.complete(*stripe));
+                    if join_all(rebuilt).await.iter().any(Result::is_err) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn complete(&self, stripe: StripeId) -> Result<(), ArrayError> {
+        let geometry = self.geometry_of(stripe);
+        let _memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
+        let _lock = self.locks.exclusive(stripe).await;
+        self.rebuild_whole(stripe, By::Executor).await
+    }
+
     /// Clears the marks of finished regions in a separate task, so that the rebuild continues
     /// during the flush.
     pub(super) fn start_finishing(&self) -> Task<()> {
