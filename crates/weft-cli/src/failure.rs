@@ -9,6 +9,7 @@
 //! | 4 | `status --check`: an array has failed or did not start, not all of its data can be read, or writes wait for space |
 //! | 5 | no daemon answers in this runtime directory |
 //! | 70 | an internal error, also one that ended the whole daemon; please report it |
+//! | 130 | Ctrl-C ended a command that followed a job; the job continues |
 //! | 141 | standard output was closed early (`weft examine … \| head`); the command had done its work |
 
 use std::fmt;
@@ -37,6 +38,8 @@ pub const ATTENTION: u8 = 3;
 pub const DATA_UNAVAILABLE: u8 = 4;
 /// No daemon answers.
 pub const NO_DAEMON: u8 = 5;
+/// Ended by Ctrl-C, as a shell reports it.
+pub const INTERRUPTED: u8 = 130;
 /// A panic (`EX_SOFTWARE` of sysexits.h).
 pub const INTERNAL_ERROR: u8 = 70;
 

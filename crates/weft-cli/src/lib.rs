@@ -4,7 +4,7 @@
 //! * [`command_line`]: parsing it, and saying what was not understood.
 //! * [`failure`]: exit codes, and errors that say what to do next.
 //! * [`output`]: the only place that prints; the JSON envelope; [`output::run`] runs a command.
-//! * [`progress`]: progress bars.
+//! * [`progress`]: progress bars; [`interrupt`]: Ctrl-C while a job is followed.
 //! * [`size`], [`listen`], [`disks`]: sizes, rates, times, addresses and disks as users write them.
 //! * [`thread`]: the executor with its ring that a command runs on; signals.
 //! * [`owned_folder`]: folders that only one user can change.
@@ -21,6 +21,7 @@
 pub mod command_line;
 pub mod disks;
 pub mod failure;
+pub mod interrupt;
 pub mod listen;
 pub mod output;
 pub mod owned_folder;

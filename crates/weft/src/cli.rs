@@ -47,6 +47,7 @@ Exit codes:  0 done
                did not start, or its writes wait for space)
              5 no daemon answers
             70 an internal error (please report it)
+           130 Ctrl-C ended a command that followed a job, which continues
            141 standard output was closed early (weft examine … | head)"
 )]
 pub struct Cli {

@@ -2,6 +2,7 @@
 //! result.
 
 pub mod attach;
+pub mod background;
 pub mod cache;
 pub mod create;
 pub mod examine;

@@ -27,7 +27,8 @@ use std::process::ExitCode;
 use weft_cli::command_line;
 use weft_cli::failure::Outcome;
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, ServeArgs};
+use commands::background;
 use runtime_dir::RuntimeDir;
 
 #[global_allocator]
@@ -50,7 +51,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Replay(args) => laboratory::run("replay", args, json),
         Command::Simulate(args) => laboratory::run("simulate", args, json),
         Command::Demo(args) => weft_demo::demo(args, json),
-        Command::Serve(args) => daemon::serve(args, &dir()?, json),
+        Command::Serve(args) => serve(args, &dir()?, json),
         Command::Status(args) => commands::status::status(args, &dir()?, json),
         Command::Attach(args) => commands::attach::attach(args, &dir()?, json),
         Command::Detach(args) => commands::attach::detach(args, &dir()?, json),
@@ -68,4 +69,18 @@ fn run(cli: &Cli) -> Outcome {
         Command::Wipe(args) => commands::wipe::wipe(args, dir, json),
         Command::Stop(args) => commands::manage::stop(args, &dir()?, json),
     }
+}
+
+fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    if args.background && !background::is_detached() {
+        if let Some(log) = &args.log {
+            return background::start(log);
+        }
+        dir.make()?;
+        return background::start(&dir.path().join("serve.log"));
+    }
+    if background::is_detached() {
+        background::leave_session();
+    }
+    daemon::serve(args, dir, json)
 }

@@ -6,6 +6,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -72,14 +73,22 @@ impl RuntimeDir {
         Path::new(ATTACHED_FOR_OTHERS).join(name).join(array)
     }
 
-    /// Creates the folder, for this user only, and takes its lock; the lock ends with the file.
+    fn failure(&self, e: &io::Error) -> Failure {
+        Failure::new(format!("runtime directory {}: {e}", self.0.display()))
+            .hint("choose another with --runtime-dir or WEFT_RUNTIME_DIR")
+    }
+
+    /// Creates the folder, for this user only, unless it exists, and opens it.
+    pub fn make(&self) -> Result<OwnedFd, Failure> {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
+        made.map_err(|e| self.failure(&e))?;
+        owned_folder::open(&self.0, geteuid())
+    }
+
+    /// Creates the folder and takes its lock; the lock ends with the file.
     pub fn claim(&self) -> Result<File, Failure> {
-        let failed = |e: io::Error| {
-            Failure::new(format!("runtime directory {}: {e}", self.0.display()))
-                .hint("choose another with --runtime-dir or WEFT_RUNTIME_DIR")
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(failed)?;
-        let folder = owned_folder::open(&self.0, geteuid())?;
+        let failed = |e: io::Error| self.failure(&e);
+        let folder = self.make()?;
         // By the descriptor: what was checked is what is used.
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);

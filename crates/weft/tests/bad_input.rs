@@ -276,6 +276,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("throttle one --max -5", 2, "`-5` is not a rate", "50MB/s"),
             ("simulate --runs 0", 2, "'--runs <M>'", "give 1 or more"),
             ("replay --workload zipf none", 1, "none: no such file", "→ check the name"),
+            ("trace generate zipf --json", 2, "--json needs --output", "→ `--output FILE --json`"),
             ("trace info none", 1, "none: No such file", "→ check the name"),
             ("lab run nope", 2, "no experiment is named 'nope'", "→ `weft lab list`"),
         ],
@@ -293,6 +294,10 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
         &bench,
         &[
             ("status nope", 1, "no array nope is being served", "→ served arrays: t, u"),
+            ("status t --watch 0", 2, "'[SECONDS]'", "from 0.1 to 86400"),
+            ("status t 5", 2, "--watch", ""),
+            ("status t --watch=1 2", 2, "the period of --watch is given twice", ""),
+            ("status --watch nope", 1, "no array nope is being served", ""),
             ("status --watch=0", 2, "'--watch[=<SECONDS>]'", "from 0.1 to 86400"),
             ("fail t ''", 2, "the member's name is empty", ""),
             ("fail t d9", 1, "no member d9", "→ give a slot, 0 to 2"),

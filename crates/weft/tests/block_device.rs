@@ -281,3 +281,27 @@ fn a_dead_daemon_gives_errors_not_hangs_and_can_be_cleaned_up() {
     attached.bench.weft(&["detach", "tank"]);
     attached.bench.terminate();
 }
+
+#[test]
+fn an_array_that_is_served_read_only_is_a_device_that_takes_no_writes() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut attached = Attached::new("read-only", "raid5", 3);
+    run(command("mkfs.ext4").arg("-q").arg(&attached.device));
+    {
+        let mount = Mount::new(&attached.device, &attached.bench.path("mnt"), "defaults");
+        fill(mount.path(), 5);
+    }
+    attached.bench.weft(&["detach", "tank"]);
+    attached.bench.terminate();
+    attached.bench.serve(&["--read-only", "."]);
+    attached.device = attached.bench.weft(&["attach", "tank"]).trim().into();
+    let name = attached.device.file_name().expect("a name");
+    let ro = fs::read_to_string(Path::new("/sys/class/block").join(name).join("ro"));
+    assert_eq!(ro.expect("read the state").trim(), "1");
+    let mount = Mount::new(&attached.device, &attached.bench.path("mnt"), "ro");
+    check(mount.path(), 5);
+    drop(mount);
+    fs::OpenOptions::new().write(true).open(&attached.device).expect_err("it takes no writes");
+}

@@ -5,7 +5,7 @@ mod common;
 
 use common::Bench;
 use common::weftfs::NEEDS;
-use weft_testkit::have;
+use weft_testkit::{Need, command, have, run};
 
 /// A small tree, so that the demo is short.
 fn tree(bench: &Bench) -> String {
@@ -73,4 +73,49 @@ fn what_is_kept_can_be_served_again() {
     bench.serve(&[&dir]);
     assert_eq!(bench.status("demo")["redundancy_remaining"], 2);
     bench.terminate();
+}
+
+/// The picture with what differs from run to run made equal: numbers, the folder that was stored, and
+/// whether the rebuild took long enough to be seen.
+fn general(picture: &str) -> String {
+    let mut lines = Vec::new();
+    for line in picture.lines() {
+        let mut line = line.replace("nothing to rebuild", "rebuilt");
+        for (from, to) in [("the files of ", " over NBD"), ("all intact. (", "</text>")] {
+            let start = line.find(from).map(|at| at + from.len());
+            let end = start.and_then(|start| Some(start + line[start..].find(to)?));
+            if let (Some(start), Some(end)) = (start, end) {
+                line.replace_range(start..end, "");
+            }
+        }
+        let mut text = String::new();
+        for c in line.chars() {
+            // A number has one `#`.
+            let is_number = c.is_ascii_digit() || c == '.' && text.ends_with('#');
+            match is_number {
+                true if text.ends_with('#') => {}
+                true => text.push('#'),
+                false => text.push(c),
+            }
+        }
+        lines.push(text);
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn the_picture_in_the_readme_is_of_this_demo() {
+    if !have(&[Need::Tool("awk")]) {
+        return;
+    }
+    let docs = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
+    let bench = Bench::new("demo-picture");
+    let tree = tree(&bench);
+    let said = bench.weft(&["demo", "--tree", &tree, "--limit", "4M"]);
+    std::fs::write(bench.path("said"), &said).expect("written");
+    let mut draw = command(docs.join("terminal").to_str().expect("text"));
+    let drawn = run(draw.arg(bench.path("said"))).stdout;
+    let drawn = String::from_utf8(drawn).expect("text");
+    let shown = std::fs::read_to_string(docs.join("demo.svg")).expect("a picture");
+    assert_eq!(general(&shown), general(&drawn), "see docs/terminal for how to draw it again");
 }

@@ -3,16 +3,17 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::time::Duration;
 
 use common::Bench;
-use weft_nbd::proto::wire::{CMD_DISC, CMD_READ, OPT_EXPORT_NAME, OPTION_MAGIC};
+use weft_nbd::proto::wire::{CMD_DISC, CMD_READ, CMD_WRITE, OPT_EXPORT_NAME, OPTION_MAGIC};
 use weft_nbd::proto::{Request, put_request};
-use weft_testkit::wait_until;
+use weft_testkit::{Process, wait_until};
 
 /// A connection to the array `t`, with its size in bytes.
 fn connect(bench: &Bench) -> (UnixStream, u64) {
@@ -143,4 +144,50 @@ fn the_socket_is_its_users_or_a_groups() {
     bench.terminate();
     let said = bench.refused(&["serve", "--socket-group", "no-such-group", "d0", "d1"], 2);
     assert!(said.contains("/etc/group has no such group"), "{said}");
+}
+
+#[test]
+fn the_period_of_a_watch_may_follow_a_blank() {
+    let mut bench = Bench::new("watch-period");
+    bench.weft(&["create", "t", "--code", "raid1", "--size", "16M", "d0", "d1"]);
+    bench.serve(&["d0", "d1"]);
+    for args in [&["status", "t", "--watch", "0.1"][..], &["status", "--watch", "0.1"]] {
+        let mut watch = bench.command(args);
+        let mut watch = watch.stdout(Stdio::piped()).spawn().expect("start weft");
+        let lines = BufReader::new(watch.stdout.take().expect("a pipe")).lines();
+        let looks = lines.map(|line| line.expect("text")).filter(|line| line.starts_with("t: "));
+        assert_eq!(looks.take(3).count(), 3);
+        watch.kill().expect("end it");
+        watch.wait().expect("it has ended");
+    }
+}
+
+/// Ctrl-C ends the command that follows a job, and not the job.
+#[test]
+fn a_follower_that_is_interrupted_tells_that_the_job_continues() {
+    let mut bench = Bench::new("interrupted");
+    bench.weft(&["create", "t", "--code", "raid1", "--size", "32M", "d0", "d1"]);
+    bench.serve(&["d0", "d1"]);
+    let (mut stream, _) = connect(&bench);
+    for n in 0..8 {
+        send(&mut stream, CMD_WRITE, n << 20, 1 << 20);
+        stream.write_all(&[7; 1 << 20]).expect("the data");
+        assert_eq!(error_of(&mut stream), 0);
+    }
+    bench.weft(&["throttle", "t", "--max", "64K"]);
+    let (out, log) = (bench.path("scrub.out"), bench.path("scrub.log"));
+    let mut scrub = bench.command(&["scrub", "t"]);
+    scrub.stdout(File::create(&out).expect("a file")).stderr(File::create(&log).expect("a file"));
+    let mut scrub = Process::spawn(&mut scrub);
+    let is_running = || bench.status("t")["scrub"]["running"] == true;
+    wait_until("the scrub", is_running);
+    // The follower asks several times a second: it is past its first look.
+    std::thread::sleep(Duration::from_millis(500));
+    scrub.signal(rustix::process::Signal::INT);
+    assert_eq!(scrub.wait().code(), Some(130));
+    let said = fs::read_to_string(&log).expect("messages");
+    assert!(said.contains("the scrub of t continues in the background"), "{said}");
+    assert!(said.contains("`weft scrub t wait` follows it"), "{said}");
+    assert!(is_running());
+    bench.weft(&["scrub", "t", "cancel"]);
 }

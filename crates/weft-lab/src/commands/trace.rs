@@ -135,6 +135,7 @@ pub fn workload(name: &str) -> Result<Workload, Failure> {
 }
 
 fn convert(args: &ConvertArgs, json: bool) -> Outcome {
+    check_output(args.output.as_deref(), json)?;
     let file = find(&args.file);
     let reader = open(&file, &args.how)?;
     let mut comments: Vec<String> = reader.label().map(str::to_owned).into_iter().collect();
@@ -187,6 +188,7 @@ fn generate(args: &GenerateArgs, json: bool) -> Outcome {
             "a workload needs a rate above 0 and a volume of at least 4096 bytes",
         ));
     }
+    check_output(args.output.as_deref(), json)?;
     let comments = [workload.label(args.seed), workload.about.clone()];
     let mut sink = Sink::new(args.output.as_deref(), &comments)?;
     let mut progress = Progress::new("generating", args.requests, json || args.output.is_none());
@@ -202,6 +204,15 @@ fn generate(args: &GenerateArgs, json: bool) -> Outcome {
     drop(progress);
     let written = sink.finish()?;
     said(written, &args.output, None, json)
+}
+
+/// JSON tells about a file that was written: without one, the requests have standard output.
+fn check_output(output: Option<&Path>, json: bool) -> Outcome {
+    if !json || output.is_some() {
+        return Ok(());
+    }
+    Err(Failure::usage("--json needs --output: the requests are printed as CSV otherwise")
+        .hint("`--output FILE --json` writes the requests to FILE, and prints JSON about it"))
 }
 
 /// Reports what was written, unless the requests themselves went to standard output.

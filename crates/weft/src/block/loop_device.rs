@@ -20,8 +20,11 @@ pub struct LoopDevice {
 
 impl LoopDevice {
     /// Creates a device over `file` with the logical block size `block_bytes`.
-    pub fn create(file: &Path, block_bytes: u32) -> Result<Self, Failure> {
+    pub fn create(file: &Path, block_bytes: u32, read_only: bool) -> Result<Self, Failure> {
         let mut losetup = command("losetup");
+        if read_only {
+            losetup.arg("--read-only");
+        }
         losetup.args(["--find", "--show", "--direct-io=on", "--sector-size"]);
         losetup.arg(block_bytes.to_string()).arg(file);
         let shown = output(&mut losetup)?;

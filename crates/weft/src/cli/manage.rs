@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use weft_array::{Consistency, Piggyback, RebuildOrder, RebuildPace};
+use weft_cli::failure::Failure;
 use weft_cli::size;
 
 use super::named;
@@ -15,23 +16,25 @@ use crate::control::protocol::PolicyChange;
 #[command(after_help = "\
 Examples:
   weft status
-  weft status tank --watch=5
+  weft status tank --watch 5
   weft status tank --io --watch
   weft status --json
   weft status --check || mail -s 'an array needs a disk' root < /dev/null")]
 pub struct StatusArgs {
     /// Only this array, by name or id
     pub array: Option<String>,
+    /// The period of --watch, if a blank precedes it
+    #[arg(value_name = "SECONDS", value_parser = parse_period, requires = "watch", hide = true)]
+    pub period: Option<Duration>,
     /// Refresh every SECONDS (1 if not given)
     #[arg(
         long,
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "1",
         value_parser = parse_period,
         value_name = "SECONDS"
     )]
-    pub watch: Option<Duration>,
+    pub watch: Option<Option<Duration>>,
     /// Show the I/O of each disk: totals, or with --watch the rates since the last refresh
     #[arg(long)]
     pub io: bool,
@@ -39,6 +42,26 @@ pub struct StatusArgs {
     /// failed, did not start, or cannot write; say what is wrong and what to do
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,
+}
+
+impl StatusArgs {
+    /// The array and the period of the watch. `--watch 5` leaves the 5 to the positional arguments,
+    /// as `--watch tank` must mean an array: a number alone is the period.
+    ///
+    /// # Errors
+    /// If two periods are given.
+    pub fn watched(&self) -> Result<(Option<&str>, Option<Duration>), Failure> {
+        let Some(watch) = self.watch else { return Ok((self.array.as_deref(), None)) };
+        let number = self.array.as_deref().and_then(|array| parse_period(array).ok());
+        match (watch, self.period, number) {
+            (Some(_), Some(_), _) => Err(Failure::usage("the period of --watch is given twice")),
+            (None, None, Some(period)) => Ok((None, Some(period))),
+            (given, apart, _) => {
+                let period = given.or(apart).unwrap_or(Duration::from_secs(1));
+                Ok((self.array.as_deref(), Some(period)))
+            }
+        }
+    }
 }
 
 /// `weft fail`.
@@ -211,7 +234,7 @@ impl UsedSize {
 /// What all reshapes take.
 #[derive(Debug, Args)]
 pub struct HowArgs {
-    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is given up
+    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is discarded
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub used: Option<u64>,
     /// Only show what would be done
@@ -228,12 +251,12 @@ pub struct HowArgs {
 The disks of the last slots become spares, and `weft remove` takes them out. To remove another \
 disk, shrink first, then `weft replace` that one with a spare.
 
-What lies behind the new end is given up, at once. So first make the file system smaller, and say \
+Data beyond the new end is discarded, at once. So first make the file system smaller, and say \
 with --used how large it is. Without --used, the array shrinks only if nothing was ever written \
 behind the new end. NBD clients see the new size when they connect again.
 
 The array is used as before while it moves, and survives what it survived. \
-`weft reshape ARRAY --back` turns back; what was given up is then empty space.
+`weft reshape ARRAY --back` turns back; what was discarded is then empty space.
 
 Examples:
   weft shrink tank --dry-run

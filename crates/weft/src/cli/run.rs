@@ -24,6 +24,7 @@ A missing or bad disk does not stop an array that can run without it: the log sh
 Examples:
   weft serve d0 d1 d2 d3 d4 d5 d6
   weft serve /dev                         (all arrays on block devices)
+  weft serve --background /dev            (returns when they are served)
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
   weft serve --socket-group kvm /srv/weft
   weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
@@ -94,6 +95,12 @@ pub struct ServeArgs {
     /// Refuse all writes; change nothing on the members
     #[arg(long)]
     pub read_only: bool,
+    /// Return when the arrays are served; another process serves them
+    #[arg(long)]
+    pub background: bool,
+    /// Where messages go with --background [default: serve.log in the runtime directory]
+    #[arg(long, value_name = "FILE", requires = "background")]
+    pub log: Option<PathBuf>,
     /// Start an array even if half of its members or more are missing (they may hold newer data);
     /// if its code does not survive that, only to read what is left
     #[arg(long)]

@@ -63,7 +63,7 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             attached.block_bytes
         )));
     }
-    let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes)?;
+    let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes, attached.read_only)?;
     mount.keep();
     show(&name, &device, json)
 }

@@ -1,38 +1,36 @@
-//! `weft fs mount --background`: another process serves the file system, in a session of its own, and
-//! this one returns when it is mounted.
+//! `weft serve --background` and `weft fs mount --background`: another process serves, in a session of
+//! its own, and this one returns when it does.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::fs::OFlags;
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{outln, write_err};
 
-use crate::cli::FsMountArgs;
-
 /// What tells the process that serves that it does so in the background.
-const DETACHED: &str = "WEFT_FS_DETACHED";
+const DETACHED: &str = "WEFT_DETACHED";
 
-/// Whether this process was started by [`mount`].
-pub(super) fn is_detached() -> bool {
+/// Whether this process was started by [`start`].
+pub fn is_detached() -> bool {
     std::env::var_os(DETACHED).is_some()
 }
 
-/// Leaves the session, and the folder, of the command that started this process.
-pub(super) fn detach() {
+/// Leaves the session of the command that started this process.
+pub fn leave_session() {
     // It fails only for the leader of a session, which has left.
     let _ = rustix::process::setsid();
-    let _ = std::env::set_current_dir("/");
 }
 
-/// Starts the same command again as a process that stays, and returns when the file system is mounted,
-/// or with that process's messages and exit code.
-pub(super) fn mount(args: &FsMountArgs) -> Outcome {
-    let (path, mut log) = open_log(args)?;
+/// Starts the same command again as a process that stays. Its messages go to the file `log`. Returns
+/// once it has announced that it serves, or with its messages and exit code.
+pub fn start(log: &Path) -> Outcome {
+    let path = log;
+    let mut log = open_log(path)?;
     let from = log.seek(SeekFrom::End(0)).unwrap_or(0);
     let failed = |e: std::io::Error| Failure::new(format!("cannot start weft again: {e}"));
     let own = std::env::current_exe().map_err(failed)?;
@@ -43,8 +41,8 @@ pub(super) fn mount(args: &FsMountArgs) -> Outcome {
     let mut server = command.spawn().map_err(failed)?;
     let mut said = BufReader::new(server.stdout.take().ok_or_else(|| Failure::new("no output"))?);
     let mut line = String::new();
-    let is_mounted = said.read_line(&mut line).is_ok_and(|len| len > 0) && !is_error(&line);
-    if is_mounted {
+    let serves = said.read_line(&mut line).is_ok_and(|len| len > 0) && !is_error(&line);
+    if serves {
         outln!("{}", line.trim_end());
         return Ok(());
     }
@@ -68,16 +66,11 @@ fn is_error(line: &str) -> bool {
 }
 
 /// Opens the file to which the server's messages go.
-fn open_log(args: &FsMountArgs) -> Result<(PathBuf, File), Failure> {
-    let usual = || Path::new("/run").join(format!("weftfs-{}.log", args.name.replace('/', "_")));
-    let path = args.log.clone().unwrap_or_else(usual);
+fn open_log(path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).create(true).mode(0o600);
     options.custom_flags(i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0));
-    let opened = options.open(&path);
-    let failed = |e: std::io::Error| {
+    options.open(path).map_err(|e| {
         Failure::new(format!("{}: {e}", path.display())).hint("--log names another file")
-    };
-    let log = opened.map_err(failed)?;
-    Ok((fs::canonicalize(&path).unwrap_or(path), log))
+    })
 }

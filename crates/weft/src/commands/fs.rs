@@ -1,7 +1,6 @@
 //! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of their
 //! root folder ([`weft_fuse::control`]).
 
-mod background;
 mod ending;
 mod set;
 mod status;
@@ -17,6 +16,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
+use weft_cli::interrupt::Interrupt;
 use weft_cli::output::{announce, announce_answer, answer, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
@@ -28,6 +28,7 @@ use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
+use crate::commands::background;
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
 use crate::daemon::scan::members_of;
@@ -136,7 +137,9 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
 
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     if args.background && !background::is_detached() {
-        return background::mount(args);
+        let file = format!("weftfs-{}.log", args.name.replace('/', "_"));
+        let usual = || Path::new("/run").join(file);
+        return background::start(&args.log.clone().unwrap_or_else(usual));
     }
     let places = match args.disks.is_empty() {
         true => {
@@ -147,7 +150,9 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let name = args.name.clone();
     let folder = mount::folder_for(&args.folder)?;
     if background::is_detached() {
-        background::detach();
+        background::leave_session();
+        // Its folder may be one that is to be unmounted.
+        let _ = std::env::set_current_dir("/");
     }
     let options = MountOptions {
         degraded: args.degraded,
@@ -350,7 +355,15 @@ fn follow(
 ) -> Result<Value, Failure> {
     tell(folder, attribute, value)?;
     let mut progress: Option<Progress> = None;
+    let interrupt = Interrupt::noted();
     loop {
+        let place = folder.display();
+        interrupt.check(
+            &format!("the {} of {place}", begun.name()),
+            &format!(
+                "`weft fs status {place}` shows its progress, `weft fs cancel {place}` cancels it"
+            ),
+        )?;
         let status = ask(folder, control::STATUS)?;
         let job = &status["job"];
         let name = begun.name();

@@ -1,5 +1,7 @@
 //! `weft reshape`, `weft grow`, `weft shrink`.
 
+use std::cmp::Ordering;
+
 use serde_json::json;
 use weft_array::reshape::ReshapePlan;
 use weft_array::superblock::Shape;
@@ -24,20 +26,33 @@ fn show(array: &str, plan: &ReshapePlan) {
     let (before, after) = (size::show(plan.size_bytes), size::show(plan.new_size_bytes));
     outln!("  {before} become {after}; what was written is moved");
     if plan.new_size_bytes < plan.size_bytes {
-        outln!("  what lies behind the first {after} is given up");
+        outln!("  data beyond the first {after} is discarded");
     }
 }
 
-/// What those who use the array must do to get at its new size.
-fn show_users(client: &mut Client, array: &str, dir: &RuntimeDir) -> Outcome {
+/// What has become of a block device, and what is to be done about it.
+fn device_line(device: &str, before: u64, after: u64) -> Option<String> {
+    match after.cmp(&before) {
+        Ordering::Less => Some(format!("{device} is smaller now: {}", size::show(after))),
+        Ordering::Equal => None,
+        Ordering::Greater => Some(format!(
+            "{device} gets the new size; enlarge its file system: `resize2fs {device}`, …"
+        )),
+    }
+}
+
+/// What those who use the array must do to get at its new size; it had `before` bytes.
+fn show_users(client: &mut Client, array: &str, before: u64, dir: &RuntimeDir) -> Outcome {
     let served = client.status_of(array)?;
     if let Some(clients) = report::status::outdated_clients(served.nbd_outdated) {
         outln!("  {clients}");
     }
     let attachment = Attachment::of(dir, &served.status.name).filter(|_| served.attached);
     if let Some(device) = attachment.and_then(|attachment| attachment.device()) {
-        let device = device.display();
-        outln!("  {device} gets the new size; enlarge its file system: `resize2fs {device}`, …");
+        let device = device.display().to_string();
+        if let Some(line) = device_line(&device, before, served.status.size_bytes) {
+            outln!("  {line}");
+        }
     }
     Ok(())
 }
@@ -120,7 +135,7 @@ fn carry_out(
         outln!("it goes on in the background: `weft status {array}` shows how far it is");
     } else {
         outln!("done");
-        show_users(client, array, dir)?;
+        show_users(client, array, plan.size_bytes, dir)?;
         if plan.to.slots < plan.from.slots {
             outln!("the disks removed are spares now: `weft remove {array} DISK` takes one out");
         }
@@ -163,7 +178,8 @@ fn grow(
 
 /// `weft reshape --wait`.
 fn follow(client: &mut Client, array: &str, dir: &RuntimeDir, json: bool) -> Outcome {
-    let was_running = client.status_of(array)?.status.reshaping;
+    let before = client.status_of(array)?.status;
+    let was_running = before.reshaping;
     if was_running {
         check_end(array, &report::follow::reshape(client, array, json)?)?;
     }
@@ -172,7 +188,7 @@ fn follow(client: &mut Client, array: &str, dir: &RuntimeDir, json: bool) -> Out
     }
     if was_running {
         outln!("done");
-        return show_users(client, array, dir);
+        return show_users(client, array, before.size_bytes, dir);
     }
     outln!("no reshape of {array} is running");
     Ok(())
@@ -201,4 +217,18 @@ fn check_end(array: &str, end: &Status) -> Outcome {
             .hint("it goes on once that is possible: `weft status` shows what it waits for"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::device_line;
+
+    #[test]
+    fn a_device_that_became_smaller_asks_for_no_larger_file_system() {
+        let line = |before, after| device_line("/dev/loop3", before, after);
+        assert!(line(1 << 30, 2 << 30).is_some_and(|line| line.contains("resize2fs /dev/loop3")));
+        let smaller = line(2 << 30, 1 << 30).expect("it has changed");
+        assert!(smaller.contains("smaller") && !smaller.contains("enlarge"), "{smaller}");
+        assert_eq!(line(1 << 30, 1 << 30), None);
+    }
 }

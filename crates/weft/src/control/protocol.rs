@@ -303,6 +303,9 @@ impl From<WireFailure> for Failure {
 pub struct Attached {
     /// Smallest logical block that the array writes without a read-modify-write, bytes.
     pub block_bytes: u32,
+    /// Whether the array is served read-only, and the device must be as well.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// Answer to [`Request::Status`].

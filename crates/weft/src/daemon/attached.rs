@@ -22,10 +22,6 @@ use crate::runtime_dir::RuntimeDir;
 /// Serves until the file system is unmounted.
 pub fn start(opener: &Opener, dir: &RuntimeDir, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
     let name = served.array.status().name;
-    if served.read_only {
-        return Err(Failure::new(format!("{name} is served read-only"))
-            .hint("a block device needs writes: restart `weft serve` without --read-only"));
-    }
     if served.attached.replace(true) {
         return Err(Failure::new(format!("{name} is attached already"))
             .hint(format!("`weft detach {name}` removes it")));

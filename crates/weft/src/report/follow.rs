@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weft_array::{JobKind, MemberState, Status};
 use weft_cli::failure::Failure;
+use weft_cli::interrupt::Interrupt;
 use weft_cli::progress::Progress;
 
 use crate::control::client::Client;
@@ -85,6 +86,21 @@ pub fn reshape(client: &mut Client, array: &str, silent: bool) -> Result<Status,
     })
 }
 
+/// How to follow a job again, and how to end it.
+fn again(kind: JobKind, array: &str) -> String {
+    match kind {
+        JobKind::Scrub => {
+            format!("`weft scrub {array} wait` follows it, `weft scrub {array} cancel` cancels it")
+        }
+        JobKind::Reshape => format!(
+            "`weft reshape {array} --wait` follows it, `weft reshape {array} --back` turns it back"
+        ),
+        JobKind::Rebuild | JobKind::Replace | JobKind::Resync => {
+            format!("`weft rebuild {array}` follows it, `weft rebuild {array} pause` pauses it")
+        }
+    }
+}
+
 fn follow(
     client: &mut Client,
     array: &str,
@@ -93,7 +109,10 @@ fn follow(
     mut goes_on: impl FnMut(&Status) -> bool,
 ) -> Result<Status, Failure> {
     let mut progress = Progress::new(kinds[0].name(), 1, silent);
+    let interrupt = Interrupt::noted();
+    let name = kinds[0].name();
     loop {
+        interrupt.check(&format!("the {name} of {array}"), &again(kinds[0], array))?;
         let status = client.status_of(array)?.status;
         if !goes_on(&status) {
             return Ok(status);
@@ -101,8 +120,8 @@ fn follow(
         if let Some(job) = status.jobs.iter().find(|job| kinds.contains(&job.kind)) {
             let line = status::job(job);
             // Of a job that the followed one waits for, the name is shown as well.
-            let name = if kinds[0] == JobKind::Reshape { kinds[0] } else { job.kind }.name();
-            let line = line.strip_prefix(name).unwrap_or(&line).trim_start();
+            let own = if kinds[0] == JobKind::Reshape { kinds[0] } else { job.kind }.name();
+            let line = line.strip_prefix(own).unwrap_or(&line).trim_start();
             progress.at(job.stripes_done, job.stripes_total, line);
         }
         std::thread::sleep(LOOK_EVERY);
