@@ -14,3 +14,4 @@ pub(crate) mod memory_disk;
 pub(crate) mod old_block_cache;
 pub(crate) mod pool;
 pub(crate) mod reopen;
+pub(crate) mod successor;

@@ -24,6 +24,7 @@ use crate::disks::member::{Member, Present, slice_of};
 use crate::disks::old_block_cache::AtHand;
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::{PathDisk, Reopen};
+use crate::disks::successor::{put_joined, successor_in};
 use crate::error::{FsError, Result};
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
@@ -315,6 +316,7 @@ impl Fs {
             members.push(member);
         }
         let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
+        find_successors(&meta, &pool).await?;
         claim_space(&meta, &pool).await?;
         avoid_bad(&meta, &pool).await?;
         let area = meta.log_area();
@@ -383,9 +385,25 @@ async fn complete_join(meta: &Meta, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>
     }
     meta.run(|tx| {
         tx.set_state(JOINING, 0)?;
-        tx.put_disk(label.number, &row(label, disk))
+        put_joined(tx, label, &row(label, disk))
     })
     .await
+}
+
+/// Finds the numbers that lost disks have since they came back.
+async fn find_successors(meta: &Meta, pool: &Pool) -> Result<()> {
+    let lost: Vec<u16> = pool.members().iter().map(|member| member.number).collect();
+    let found = meta.run(|tx| {
+        let found = lost.iter().map(|number| Ok((*number, successor_in(tx, *number)?)));
+        found.collect::<Result<Vec<_>>>()
+    });
+    for (number, successor) in found.await? {
+        // One that has not joined is none.
+        if let Some(successor) = successor.filter(|by| pool.member(*by).is_some()) {
+            pool.succeed(number, successor);
+        }
+    }
+    Ok(())
 }
 
 /// Takes the blocks that records name.
@@ -393,10 +411,9 @@ async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
     meta.run(|tx| {
         tx.each_record(|ino, first, record| {
             for run in runs_of(&record) {
-                let member = pool.member(run.disk);
-                let taken = member
-                    .is_some_and(|member| member.space.borrow_mut().take(run.start, run.blocks));
-                if !taken {
+                let take =
+                    |member: Rc<Member>| member.space.borrow_mut().take(run.start, run.blocks);
+                if pool.member(run.disk).is_none() || !pool.chain(run.disk).all(take) {
                     return Err(FsError::Damaged(format!(
                         "block {first} of inode {ino} lies at block {} of disk {}, which is not \
                          there or has another owner",

@@ -23,6 +23,7 @@ mod losses;
 mod metadata;
 mod random_crashes;
 mod reference;
+mod returned;
 mod scrub;
 mod set;
 mod streams;

@@ -143,7 +143,15 @@ impl Control {
     async fn add(&self, text: &str) -> Result<()> {
         let wanted: Value = serde_json::from_str(text).unwrap_or_default();
         let place = wanted["disk"].as_str().unwrap_or_default().to_owned();
-        let disk = (self.open)(place).await.map_err(FsError::Invalid)?;
+        let disk = match (self.open)(place.clone()).await {
+            Ok(disk) => disk,
+            // It may be one that was lost, and is open still.
+            Err(why) if self.fs.status().await?.disks.iter().any(|disk| disk.lost) => {
+                self.fs.close_lost_disks().await?;
+                (self.open)(place).await.map_err(|_| FsError::Invalid(why))?
+            }
+            Err(why) => return Err(FsError::Invalid(why)),
+        };
         self.fs.add_disk(disk, wanted["force"] == true).await.map(drop)
     }
 
@@ -222,8 +230,9 @@ impl Control {
         let disk = |disk: &weft_fs::DiskStatus| {
             json!({
                 "number": disk.number, "name": disk.name, "present": disk.present,
-                "lost": disk.lost, "leaving": disk.leaving, "data_bytes": disk.data_bytes,
-                "unused_bytes": disk.unused_bytes, "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
+                "lost": disk.lost, "back_as": disk.back_as, "leaving": disk.leaving,
+                "data_bytes": disk.data_bytes, "unused_bytes": disk.unused_bytes,
+                "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
                 "metadata": disk.metadata.name(),
             })
         };
@@ -291,7 +300,8 @@ fn check_json(report: &FsckReport) -> Value {
 
 fn rebuild_json(report: &RebuildReport) -> Value {
     json!({
-        "blocks": report.blocks, "removed_disks": report.removed_disks,
+        "blocks": report.blocks, "kept_blocks": report.kept_blocks,
+        "removed_disks": report.removed_disks,
         "damaged_files": report.damaged.len(), "waiting_files": report.waiting.len(),
     })
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError, WriteOpts};
-use weft_rt::Buf;
+use weft_rt::{Buf, Frozen};
 use weft_stripe::{
     Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
 };
@@ -142,8 +142,13 @@ impl Laid {
         let access = Access::user(line * BLOCK_BYTES);
         let stripe = self.stripe();
         let (mut good, mut wrong) = (UnitSet::new(), UnitSet::new());
+        let mut known: Vec<(usize, Frozen)> = Vec::new();
         for (unit, column) in self.columns.iter().enumerate() {
             if stripe.lost.contains(unit) {
+                if let Some(block) = self.salvage(record, unit, line).await {
+                    good.insert(unit);
+                    known.push((unit, block));
+                }
                 continue;
             }
             let one = UnitSet::one(unit);
@@ -167,8 +172,12 @@ impl Laid {
         let trusted = self.stripe().with_lost(self.coding.units().difference(&good));
         let unreadable = || FsError::Unreadable { inode: ino, block: first + line * record.k() };
         for (unit, buf) in wanted.iter_mut() {
+            if let Some((_, block)) = known.iter().find(|(of, _)| of == unit) {
+                buf[part.clone()].copy_from_slice(block);
+                continue;
+            }
             let one = vec![(*unit, Buf::new(BLOCK))];
-            let computed = gather(self, trusted, access, &[], one).await;
+            let computed = gather(self, trusted, access, &known, one).await;
             let value = &computed.units[0].1;
             if computed.result.is_err() || !is_right(record, *unit, line, value) {
                 return Err(unreadable());
@@ -177,7 +186,7 @@ impl Laid {
         }
         for unit in wrong.iter() {
             let one = vec![(unit, Buf::new(BLOCK))];
-            let mut computed = gather(self, trusted, access, &[], one).await;
+            let mut computed = gather(self, trusted, access, &known, one).await;
             let (_, value) = computed.units.remove(0);
             let Some((member, start)) = &self.columns[unit] else { continue };
             if computed.result.is_err() || !is_right(record, unit, line, &value) {

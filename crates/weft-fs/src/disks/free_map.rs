@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const GROUP: u64 = 32 << 10;
 
 /// The free blocks of one disk.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Space {
     blocks: u64,
     /// A bit for each block: 1 if it is free.

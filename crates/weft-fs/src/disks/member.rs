@@ -5,7 +5,8 @@
 //!   in use ── remove ──▶ leaving (nothing new goes to it) ──▶ out
 //! ```
 //!
-//! A lost disk is never trusted again: what it misses is not tracked.
+//! A lost disk is not used again: what it misses is not tracked. One that comes back is judged block by block,
+//! under another number ([`crate::disks::successor`]).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;

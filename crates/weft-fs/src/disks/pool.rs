@@ -1,6 +1,6 @@
 //! The disks of a file system: which of them may be used, and what they report.
 //!
-//! A lost disk is never trusted again. So its loss must be durable in the metadata before anything is
+//! A lost disk is not used again, unless it is taken back ([`crate::disks::successor`]). So its loss must be durable in the metadata before anything is
 //! written that it misses ([`Pool::unrecorded_losses`]).
 
 use std::cell::{Cell, RefCell};
@@ -41,6 +41,8 @@ pub(crate) struct Pool {
     members: RefCell<BTreeMap<u16, Rc<Member>>>,
     pub(crate) void: Rc<dyn Disk>,
     codings: RefCell<HashMap<Coded, Rc<Coding>>>,
+    /// Lost disks that came back, and the numbers that they have since ([`crate::disks::successor`]).
+    pub(crate) successors: RefCell<BTreeMap<u16, u16>>,
     pub(crate) bad: BadBlocks,
     /// Losses so far, and how many of them are in the metadata.
     losses: Cell<u64>,
@@ -60,6 +62,7 @@ impl Pool {
             members: RefCell::new(members.collect()),
             void: Rc::new(Memory::void()),
             codings: RefCell::default(),
+            successors: RefCell::default(),
             bad: BadBlocks::default(),
             losses: Cell::new(losses as u64),
             recorded: Cell::new(0),
@@ -122,7 +125,7 @@ impl Pool {
     pub(crate) fn release(&self, runs: impl IntoIterator<Item = Run>) {
         for run in runs {
             self.at_hand.forget(run);
-            if let Some(member) = self.member(run.disk) {
+            for member in self.chain(run.disk) {
                 member.space.borrow_mut().release(run.start, run.blocks);
             }
         }

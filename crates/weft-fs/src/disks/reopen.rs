@@ -182,7 +182,21 @@ impl PathDisk {
         true
     }
 
-    /// The same, as a diagnosis has failed.
+    /// Closes the disk, so that it can be opened by its name. Requests fail from then on.
+    pub(crate) async fn close(&self) {
+        let _one = self.opening.acquire(1).await;
+        let disk = self.disk.take();
+        loop {
+            let idle = self.idle.wait();
+            if self.in_flight.get() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        drop(disk);
+    }
+
+    /// Opens it again, as a diagnosis has failed.
     pub(crate) async fn try_again(&self) -> bool {
         self.open_again(self.opened.get()).await
     }

@@ -9,8 +9,10 @@
 //!               label, second copy 4 KiB
 //! ```
 //!
-//! A label is written once, when the disk joins: what changes is metadata. So either copy will do.
-//! Creating a file system writes the labels last.
+//! A label is written when the disk joins, and again if it comes back after a loss, with another number.
+//! What else changes is metadata. A crash may leave it with the old number in one copy and the new one in
+//! the other; either will do, as the metadata knows both. Creating a file system writes
+//! the labels last.
 //!
 //! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a command
 //! ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of blocks only.
@@ -41,6 +43,8 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 
 const MAGIC: [u8; 8] = *b"weftfs.1";
+/// What a disk has in place of a label while it joins.
+const JOINING: [u8; 8] = *b"weftjoin";
 /// The version of the format of everything below a label.
 const VERSION: u32 = 2;
 /// Where the first site of diagnostic blocks is.
@@ -138,6 +142,11 @@ impl Label {
             .then(|| Self { disk_id: *disk_id, ..label })
     }
 
+    /// The label of the same disk under another number.
+    pub(crate) fn renumbered(&self, number: u16) -> Self {
+        Self { number, disk_id: self.fs_id.member(0, u64::from(number)), ..self.clone() }
+    }
+
     /// The metadata slice, in bytes of the disk.
     #[must_use]
     pub fn slice(&self) -> Range<u64> {
@@ -167,11 +176,15 @@ impl Label {
     }
 
     fn encode(&self) -> Frozen {
+        self.encode_as(MAGIC)
+    }
+
+    fn encode_as(&self, magic: [u8; 8]) -> Frozen {
         let mut name = [0; NAME_BYTES_MAX];
         let name_bytes = self.name.len().min(NAME_BYTES_MAX);
         name[..name_bytes].copy_from_slice(&self.name.as_bytes()[..name_bytes]);
         let mut raw = Raw {
-            magic: MAGIC,
+            magic,
             crc32c: U32::ZERO,
             version: U32::new(VERSION),
             fs_id: self.fs_id.0,
@@ -194,8 +207,12 @@ impl Label {
 
     /// The label in a block; `None` if it is none.
     fn decode(block: &[u8]) -> Result<Option<Self>> {
+        Self::decode_as(MAGIC, block)
+    }
+
+    fn decode_as(magic: [u8; 8], block: &[u8]) -> Result<Option<Self>> {
         let Ok((mut raw, _)) = Raw::read_from_prefix(block) else { return Ok(None) };
-        if raw.magic != MAGIC {
+        if raw.magic != magic {
             return Ok(None);
         }
         let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
@@ -288,6 +305,24 @@ impl Label {
             }
         }
         failed.map_or(Ok(None), |error| Err(error.into()))
+    }
+
+    /// Marks a disk that is about to get this label, durably: what it holds from now on is nobody's, and if
+    /// its joining is cut short it may be added again.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub(crate) async fn announce(&self, disk: &dyn Disk) -> Result<()> {
+        disk.write(0, self.encode_as(JOINING), WriteOpts::MAINTENANCE).await?;
+        let end = self.size_bytes - BLOCK_BYTES;
+        disk.write_zeroes(end, BLOCK_BYTES, WriteOpts::MAINTENANCE).await?;
+        Ok(disk.flush().await?)
+    }
+
+    /// The label that a disk was about to get when its joining was cut short.
+    pub(crate) async fn announced(disk: &dyn Disk) -> Option<Self> {
+        let (result, block) = disk.read(0, Buf::new(BLOCK), Class::User).await;
+        result.ok().and_then(|()| Self::decode_as(JOINING, &block).ok().flatten())
     }
 
     /// Makes a disk no longer look like a member.

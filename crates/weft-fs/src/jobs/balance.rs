@@ -175,7 +175,7 @@ impl Inner {
             self.job_may_go_on()?;
         }
         self.job_nears_end()?;
-        let Moved { blocks, damaged, waiting: crowded } = self.without_deleted(moved).await?;
+        let Moved { blocks, damaged, waiting: crowded, .. } = self.without_deleted(moved).await?;
         Ok(BalanceReport { blocks, damaged, crowded })
     }
 }

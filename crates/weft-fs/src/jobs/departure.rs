@@ -1,5 +1,6 @@
 //! The departure of a disk that holds nothing any more.
 
+use crate::disks::successor::forget_in;
 use crate::error::{FsError, Result};
 use crate::format::label::Label;
 use crate::state::mounted::Inner;
@@ -18,10 +19,12 @@ impl Inner {
         let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;
+        let before = self.pool.forget_successor(number);
         self.meta
             .run(|tx| {
                 tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
                 tx.remove_bad_of(number)?;
+                forget_in(tx, number, &before)?;
                 tx.remove_disk(number)
             })
             .await?;

@@ -16,7 +16,7 @@ use crate::disks::pool::{Counts, runs_of};
 use crate::error::{FsError, Result};
 use crate::files::acl;
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::Record;
+use crate::format::extent::{Column, Record};
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::loss::paths_of;
 use crate::meta::Tx;
@@ -113,7 +113,9 @@ impl Inner {
                         let spot = format!("block {block} of disk {}", run.disk);
                         report.find(ino, format!("it uses {spot}, which is bad (from {first} on)"));
                     }
-                    if let Some(other) = owners.insert((run.disk, block), ino) {
+                    if let Some(other) =
+                        owners.insert((self.pool.last_number(run.disk), block), ino)
+                    {
                         let what = format!("block {block} of disk {} is also {other}'s", run.disk);
                         report.find(ino, what);
                     }
@@ -199,7 +201,13 @@ impl Inner {
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);
         checked.blocks = record.lines * units.len() as u64;
-        if let Some(unit) = lost_unit(&laid, &record) {
+        let is_back = |(_, column): (usize, &Column)| self.pool.successor(column.disk).is_some();
+        let units = match record.active().any(is_back) {
+            // What a disk that has come back holds is as good, if it is right.
+            true if !laid.is_readable() => UnitSet::first(record.coded.k()),
+            _ => units,
+        };
+        if let Some(unit) = lost_unit(&laid, &record).filter(|unit| !units.contains(*unit)) {
             checked.unreadable = Some(first + unit as u64);
             return Ok(checked);
         }

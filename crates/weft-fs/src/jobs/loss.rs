@@ -1,7 +1,7 @@
 //! What would be lost with a disk, and what files are called that lose something.
 //!
 //! A disk that works is not taken out of service if blocks of files are on it that nothing else gives,
-//! unless that is wanted: they are gone then for good, as a lost disk is never trusted again.
+//! unless that is wanted: they are gone then, until it is added again ([`crate::disks::successor`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,15 +26,15 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Fails if anything would be lost with this disk.
-    fn refuse(self, number: u16) -> Result<()> {
+    /// Fails, with the names of files, if anything would be lost.
+    pub(crate) fn refuse(&self, number: u16) -> Result<()> {
         let Self { files, first } = self;
-        if files == 0 {
+        if *files == 0 {
             return Ok(());
         }
-        let more = if files > first.len() as u64 { ", …" } else { "" };
+        let more = if *files > first.len() as u64 { ", …" } else { "" };
         let (files, verb) =
-            if files == 1 { ("1 file".into(), "has") } else { (format!("{files} files"), "have") };
+            if *files == 1 { ("1 file".into(), "has") } else { (format!("{files} files"), "have") };
         Err(FsError::Invalid(format!(
             "{files} {verb} blocks that only disk {number} can give, and would lose them: {}{more}. \
              Remove the disk instead, which empties it first",
@@ -67,7 +67,7 @@ impl Inner {
     }
 
     /// What would be lost with a disk that works.
-    async fn loss_of(&self, number: u16) -> Result<Loss> {
+    pub(crate) async fn loss_of(&self, number: u16) -> Result<Loss> {
         let none = || FsError::Invalid(format!("there is no disk {number}"));
         self.pool.member(number).ok_or_else(none)?;
         let mut inos = BTreeSet::new();

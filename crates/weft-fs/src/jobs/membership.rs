@@ -1,7 +1,8 @@
 //! Disks that join and leave a mounted file system.
 //!
 //! *Joining.* The number of the new disk is taken, durably, before anything is written to it: no
-//! other disk ever gets it. Then its slice joins the metadata array as a spare, its label is written,
+//! other disk ever gets it. Then it is marked as joining, so that it can be added again if that is cut
+//! short. Then its slice joins the metadata array as a spare, its label is written,
 //! and last it comes into the metadata. After a crash before the label it is no disk of the file
 //! system; after a crash behind it the next mount with it completes the join.
 //!
@@ -22,6 +23,7 @@ use std::rc::Rc;
 use weft_disk::{Bytes, Disk};
 
 use crate::disks::member::Member;
+use crate::disks::successor::{put_joined, put_successor};
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
@@ -33,12 +35,29 @@ use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, Inner};
 
+/// A disk is about to join: no other one ever gets its number.
+fn begin_join(tx: &Tx<'_>, number: u16) -> Result<()> {
+    let next = u64::from(number) + 1;
+    tx.set_state(NEXT, next)?;
+    tx.set_state(JOINING, next)
+}
+
 /// This disk is not to leave any more.
 pub(crate) fn forget_leaving(tx: &Tx<'_>, number: u16) -> Result<()> {
     match tx.state(LEAVING)? == u64::from(number) + 1 {
         true => tx.set_state(LEAVING, 0),
         false => Ok(()),
     }
+}
+
+/// What a disk is that is to join.
+enum Comer {
+    /// Nothing is known of it.
+    Stranger,
+    /// It has left, or its joining was cut short: nothing of it is needed.
+    Left,
+    /// It was lost, and is back.
+    Back(Rc<Member>, Label),
 }
 
 impl Inner {
@@ -49,36 +68,27 @@ impl Inner {
         if members.len() >= DISKS_MAX {
             return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
         }
-        if self.is_in_use(disk).await {
-            let name = &disk.info().name;
-            return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
+        match self.comer(disk).await? {
+            _ if force => {}
+            Comer::Left => {}
+            Comer::Stranger => check_unused(disk).await?,
+            Comer::Back(member, label) => return self.take_back(disk, &member, &label).await,
         }
-        if !force {
-            check_unused(disk).await?;
-        }
-        let highest = members.last().map_or(0, |member| member.number);
-        let number = self.meta.run(|tx| Ok(tx.state(NEXT)?.max(u64::from(highest) + 1))).await?;
-        let next = number + 1;
-        let number = u16::try_from(number).map_err(|_| FsError::TooLarge)?;
+        let number = self.next_number().await?;
         let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
         let size = disk.size_now();
         let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
         let present = present(disk, &label, self.reopen.as_ref())?;
-        self.meta
-            .run(|tx| {
-                tx.set_state(NEXT, next)?;
-                tx.set_state(JOINING, next)
-            })
-            .await?;
+        self.meta.run(|tx| begin_join(tx, number)).await?;
         self.commit().await?;
-        Label::erase(&**disk).await?;
+        label.announce(&**disk).await?;
         self.meta.array.add_spare(present.slice()?).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
         self.meta
             .run(|tx| {
                 tx.set_state(JOINING, 0)?;
-                tx.put_disk(number, &row)
+                put_joined(tx, &label, &row)
             })
             .await?;
         self.commit().await?;
@@ -119,17 +129,80 @@ impl Inner {
         Ok(gained)
     }
 
-    /// Whether this is a disk of the file system that works, whatever it is called: a new one in the place
-    /// of one that is lost may have its name.
-    async fn is_in_use(&self, disk: &Rc<dyn Disk>) -> bool {
-        let label = Label::read(&**disk).await.ok().flatten();
-        let is_it = |member: &Rc<Member>| {
-            let row = member.row();
-            label.as_ref().is_some_and(|label| label.disk_id.0 == row.id)
-                || row.name == disk.info().name
-        };
+    /// The number that the next disk gets.
+    async fn next_number(&self) -> Result<u16> {
+        let highest = self.pool.members().last().map_or(0, |member| member.number);
+        let number = self.meta.run(|tx| Ok(tx.state(NEXT)?.max(u64::from(highest) + 1))).await?;
+        u16::try_from(number).map_err(|_| FsError::TooLarge)
+    }
+
+    /// What a disk is to this file system. Fails if it is one that works, or cannot be told from it: a new
+    /// one in the place of one that is lost may have its name.
+    async fn comer(&self, disk: &Rc<dyn Disk>) -> Result<Comer> {
+        let name = &disk.info().name;
         let members = self.pool.members();
-        members.iter().any(|member| member.is_present() && !member.is_lost() && is_it(member))
+        let works = |member: &&Rc<Member>| member.is_present() && !member.is_lost();
+        if members.iter().filter(works).any(|member| member.row().name == *name) {
+            return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
+        }
+        let label = Label::read(&**disk).await.ok().flatten();
+        let label = label.filter(|label| label.fs_id == self.label.fs_id);
+        let Some(label) = label else {
+            let announced = Label::announced(&**disk).await;
+            let is_ours = announced.is_some_and(|label| label.fs_id == self.label.fs_id);
+            return Ok(if is_ours { Comer::Left } else { Comer::Stranger });
+        };
+        let number = label.number;
+        match members.iter().find(|member| member.number == number) {
+            Some(member) if member.is_lost() && self.pool.successor(number).is_none() => {
+                let fits = member.row().id == label.disk_id.0
+                    && (member.row().blocks, self.label.slice_bytes)
+                        == (label.blocks, label.slice_bytes);
+                Ok(if fits { Comer::Back(member.clone(), label) } else { Comer::Stranger })
+            }
+            Some(_) => Err(FsError::Invalid(format!(
+                "{name} is disk {number} of this file system, or a copy of it"
+            ))),
+            // Its number is taken, and no record names it.
+            None if number < self.next_number().await? => Ok(Comer::Left),
+            None => Ok(Comer::Stranger),
+        }
+    }
+
+    /// Takes a disk back that was lost: it gets another number, under which what it still has is used
+    /// ([`crate::disks::successor`]). Its label changes in one step, so a crash leaves it with either.
+    async fn take_back(&self, disk: &Rc<dyn Disk>, lost: &Member, old: &Label) -> Result<u16> {
+        let _slices = self.changing_slices.acquire(1).await;
+        let number = self.next_number().await?;
+        let label = old.renumbered(number);
+        let present = present(disk, &label, self.reopen.as_ref())?;
+        self.vacate_metadata(lost, false).await?;
+        self.meta
+            .run(|tx| {
+                begin_join(tx, number)?;
+                put_successor(tx, lost.number, number)
+            })
+            .await?;
+        // The loss is durable with it.
+        self.commit_anyway().await?;
+        label.write(&**disk).await?;
+        let row = row(&label, disk);
+        self.meta
+            .run(|tx| {
+                tx.set_state(JOINING, 0)?;
+                put_joined(tx, &label, &row)
+            })
+            .await?;
+        self.commit().await?;
+        let member = Member::new(number, row, Some(present));
+        member.space.replace(lost.space.borrow().clone());
+        self.pool.add(member);
+        self.pool.succeed(lost.number, number);
+        if let Some(member) = self.pool.member(number) {
+            // If it fails, it is tried again.
+            let _ = self.give_copy_back(&member).await;
+        }
+        Ok(number)
     }
 
     pub(crate) async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
@@ -145,11 +218,15 @@ impl Inner {
 
     fn member_to_remove(&self, number: u16) -> Result<Rc<Member>> {
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
-        match member.is_lost() {
-            false => Ok(member),
-            true => {
-                Err(FsError::Invalid(format!("disk {number} is lost: a rebuild does without it")))
-            }
+        if member.is_lost() {
+            let why = format!("disk {number} is lost: a rebuild does without it");
+            return Err(FsError::Invalid(why));
+        }
+        match self.pool.succeeded_by(number) {
+            None => Ok(member),
+            Some(before) => Err(FsError::Invalid(format!(
+                "disk {number} was disk {before}, of which the rebuild still needs something"
+            ))),
         }
     }
 
@@ -211,9 +288,34 @@ impl Inner {
     }
 }
 
+impl Inner {
+    async fn close_lost_disks(&self) -> Result<()> {
+        let _alone = self.hold_alone().await;
+        let _slices = self.changing_slices.acquire(1).await;
+        for member in self.pool.members().iter().filter(|member| member.is_lost()) {
+            let path = member.present().and_then(|present| present.path.clone());
+            if let Some(path) = path {
+                self.vacate_metadata(member, false).await?;
+                path.close().await;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Fs {
-    /// Adds a disk, which may have any size. With `force` what it holds is overwritten. Returns its
-    /// number.
+    /// Closes disks that are lost, so that they can be opened again to be added.
+    ///
+    /// # Errors
+    /// If the metadata cannot be written without one of them.
+    pub async fn close_lost_disks(&self) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt.attach(|| async move { fs.close_lost_disks().await }).await
+    }
+
+    /// Adds a disk, which may have any size. With `force` what it holds is overwritten. One of this file
+    /// system that was lost is taken back, if it is not forced: what it still has is used. Returns its
+    /// number, which no disk had before.
     ///
     /// # Errors
     /// If the disk holds something, is too small, or fails.

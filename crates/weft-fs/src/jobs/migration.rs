@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::{StreamExt as _, stream};
@@ -18,7 +19,9 @@ use weft_stripe::{UnitWrite, store};
 
 use crate::disks::extent_stripe::{Laid, part_of};
 use crate::disks::old_block_cache::{UNKNOWN, sum_of};
+use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
+use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::{Ino, Time};
@@ -58,6 +61,8 @@ pub(crate) trait Decide {
 pub(crate) struct Moved {
     /// Blocks read or computed, and written.
     pub(crate) blocks: u64,
+    /// Blocks that stay where they are, on a disk that has come back.
+    pub(crate) kept: u64,
     /// Files with blocks that could not be had.
     pub(crate) damaged: BTreeSet<Ino>,
     /// Files of which something stays as it was for want of room or disks.
@@ -104,16 +109,38 @@ struct Moving {
     fresh: Record,
     /// The columns that move.
     units: UnitSet,
+    /// Those of them that stay where they are, on a disk that has come back under another number.
+    back: UnitSet,
+    /// Blocks of these that are there.
+    kept: u64,
+    /// Whether there are others that nothing gives.
+    is_damaged: bool,
 }
 
 impl Moving {
+    fn new(pool: &Pool, at: (Ino, u64), record: Record, fresh: Record, units: UnitSet) -> Self {
+        let is_back = |unit: &usize| match (&record.columns[*unit], &fresh.columns[*unit]) {
+            (Some(old), Some(new)) => {
+                old.start == new.start
+                    && old.disk != new.disk
+                    && pool.last_number(old.disk) == new.disk
+            }
+            _ => false,
+        };
+        let back = units.iter().filter(is_back).collect();
+        let (ino, first) = at;
+        Self { ino, first, record, fresh, units, back, kept: 0, is_damaged: false }
+    }
+
     fn columns<'a>(&'a self, of: &'a Record) -> impl Iterator<Item = &'a Column> {
-        let moves = |(unit, _): &(usize, &Column)| self.units.contains(*unit);
+        let moves =
+            |(unit, _): &(usize, &Column)| self.units.contains(*unit) && !self.back.contains(*unit);
         of.active().filter(moves).map(|(_, column)| column)
     }
 
+    /// Blocks that are read or computed, and written.
     fn blocks(&self) -> u64 {
-        self.record.lines * self.units.len() as u64
+        self.record.lines * self.units.len() as u64 - self.kept
     }
 }
 
@@ -223,7 +250,7 @@ impl Inner {
                 Fate::Stays => {}
                 Fate::LacksRoom => moved.note(*ino, Err(FsError::NoSpace))?,
                 Fate::Moves(fresh, units) => {
-                    moving.push(Moving { ino: *ino, first: *first, record, fresh, units });
+                    moving.push(Moving::new(&self.pool, (*ino, *first), record, fresh, units));
                 }
                 Fate::Anew => anew.push(self.old(*ino, *first, record).await?),
             }
@@ -257,6 +284,10 @@ impl Inner {
                 true => done.push(moving),
                 false => self.pool.release(moving.columns(&moving.fresh).map(Column::run)),
             }
+            report.kept += if written.is_ok() { moving.kept } else { 0 };
+            if moving.is_damaged {
+                report.damaged.insert(moving.ino);
+            }
             report.note(moving.ino, written)?;
         }
         self.meta
@@ -265,49 +296,105 @@ impl Inner {
                     tx.put_record(moved.ino, moved.first, &moved.fresh)?;
                     tx.note_reshaped(moved.ino, moved.first, &moved.fresh);
                     moved.columns(&moved.record).for_each(|left| self.free_run_later(left.run()));
+                    let back =
+                        moved.back.iter().filter_map(|unit| moved.record.columns[unit].as_ref());
+                    back.for_each(|left| self.pool.leave_to_successor(left.run()));
                 }
                 Ok(())
             })
             .await
     }
 
-    /// Reads or computes columns, and writes them to their other places.
+    /// Reads or computes columns, and writes them to their other places; of those that stay, what is not
+    /// there.
     async fn write_columns(&self, moving: &mut Moving) -> Result<Laid> {
-        let Moving { ino, first, record, fresh, units } = moving;
-        let laid = self.pool.lay(record)?;
-        let read = laid.read(record, (*ino, *first), *units, 0..record.lines).await?;
-        let write = |(unit, buf): (usize, Buf)| UnitWrite { unit, from: 0, data: buf.freeze() };
-        let writes: Vec<UnitWrite> = read.into_iter().map(write).collect();
+        let (at, old) = ((moving.ino, moving.first), self.pool.lay(&moving.record)?);
+        let moves = moving.units.difference(&moving.back);
+        let mut writes = Vec::new();
+        if !moves.is_empty() {
+            let read = old.read(&moving.record, at, moves, 0..moving.record.lines).await?;
+            let write = |(unit, buf): (usize, Buf)| UnitWrite { unit, from: 0, data: buf.freeze() };
+            writes.extend(read.into_iter().map(write));
+        }
+        for unit in moving.back.iter() {
+            self.read_missed(&old, moving, unit, &mut writes).await?;
+        }
+        let Moving { record, fresh, units, back, .. } = moving;
         // Each time that this is repeated, bad blocks were found that are not given out again.
         loop {
-            for UnitWrite { unit, data, .. } in &writes {
-                if let Some(column) = &mut fresh.columns[*unit] {
-                    // What was read has the checksum that the record has, if it has one.
-                    let known = record.columns[*unit].as_ref();
-                    let sum = |line| match known.map(|known| sum_of(known, line)) {
-                        None | Some(UNKNOWN) => crc32c(&data[part_of(0, line)]),
-                        Some(sum) => sum,
-                    };
-                    column.sums = (0..record.lines).map(sum).collect();
-                }
+            for write in &writes {
+                put_sums(fresh, record, write);
             }
             let laid = self.pool.lay(fresh)?;
             let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
             let no_space = laid.write_failed(&stored.failed, &writes).await;
+            // What is there already may be in the disk's cache only.
             laid.written();
             if no_space || laid.stripe().lost.intersects(units) {
                 return Err(FsError::NoSpace);
             }
             let is_on_bad = |write: &&UnitWrite| !laid.on_bad_blocks(write).is_empty();
-            let failed: Vec<usize> =
+            let failed: BTreeSet<usize> =
                 writes.iter().filter(is_on_bad).map(|write| write.unit).collect();
             if failed.is_empty() {
                 return Ok(laid);
             }
             for unit in failed {
-                self.allocate_again(fresh, unit)?;
+                if back.contains(unit) {
+                    // All of it goes elsewhere.
+                    let one = UnitSet::one(unit);
+                    let read = old.read(record, at, one, 0..record.lines).await?;
+                    fresh.columns[unit] = Some(self.pool.allocate_column(fresh, None)?);
+                    back.remove(unit);
+                    writes.retain(|write| write.unit != unit);
+                    let write =
+                        |(unit, buf): (usize, Buf)| UnitWrite { unit, from: 0, data: buf.freeze() };
+                    writes.extend(read.into_iter().map(write));
+                } else {
+                    self.allocate_again(fresh, unit)?;
+                }
             }
         }
+    }
+
+    /// Reads or computes the blocks of a column that its disk, which has come back, does not have.
+    async fn read_missed(
+        &self,
+        old: &Laid,
+        moving: &mut Moving,
+        unit: usize,
+        writes: &mut Vec<UnitWrite>,
+    ) -> Result<()> {
+        let (at, record) = ((moving.ino, moving.first), &moving.record);
+        let missed = old.missed_lines(record, unit).await;
+        moving.kept += record.lines - u64::from(missed.count_ones());
+        for lines in runs_in(missed, record.lines) {
+            let mut put = |first: u64, mut read: Vec<(usize, Buf)>| {
+                let data = read.remove(0).1.freeze();
+                writes.push(UnitWrite { unit, from: first * BLOCK_BYTES, data });
+            };
+            let one = UnitSet::one(unit);
+            match old.read(record, at, one, lines.clone()).await {
+                Ok(read) => {
+                    put(lines.start, read);
+                    continue;
+                }
+                Err(FsError::Unreadable { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            for line in lines {
+                let known = record.columns[unit].as_ref().map(|column| sum_of(column, line));
+                match old.read(record, at, one, line..line + 1).await {
+                    Ok(read) => put(line, read),
+                    // Its checksum tells that it is not what it should be.
+                    Err(FsError::Unreadable { .. }) if known != Some(UNKNOWN) => {
+                        moving.is_damaged = true;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Gives a column that is not in the metadata yet another place.
@@ -324,6 +411,32 @@ impl Inner {
         self.pool.release(left.map(|left| left.run()));
         Ok(())
     }
+}
+
+/// Puts the checksums of what is written into a record. What was read has the checksum that the record has,
+/// if it has one.
+fn put_sums(fresh: &mut Record, record: &Record, UnitWrite { unit, from, data }: &UnitWrite) {
+    let Some(column) = &mut fresh.columns[*unit] else { return };
+    let first = from / BLOCK_BYTES;
+    for line in first..first + (data.len() / BLOCK) as u64 {
+        let known = record.columns[*unit].as_ref().map(|known| sum_of(known, line));
+        column.sums[usize::try_from(line).expect("few lines")] = match known {
+            None | Some(UNKNOWN) => crc32c(&data[part_of(first, line)]),
+            Some(sum) => sum,
+        };
+    }
+}
+
+/// Runs of lines, of which each has a bit.
+fn runs_in(lines: u64, count: u64) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for line in (0..count).filter(|line| lines >> line & 1 == 1) {
+        match runs.last_mut().filter(|run| run.end == line) {
+            Some(run) => run.end += 1,
+            None => runs.push(line..line + 1),
+        }
+    }
+    runs
 }
 
 /// Adds those of the next `max` records of a file, from a block on, that have columns which are to move.

@@ -4,7 +4,8 @@
 //! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines are laid out
 //! anew, as narrow as the disks that are left demand ([`crate::write::relayout`]). No spare is needed, only live
 //! blocks are read, and a crash leaves each record as it was or as it is to be. When no record names
-//! the disk any more, it leaves the file system. A working disk that is to leave ([`crate::disks`]) is
+//! the disk any more, it leaves the file system. What a disk that has come back still has stays where it
+//! is ([`crate::disks::successor`]). A working disk that is to leave ([`crate::disks`]) is
 //! emptied in the same way; its columns are read instead of computed.
 
 use std::collections::BTreeSet;
@@ -24,6 +25,8 @@ use crate::state::mounted::{Fs, Inner};
 pub struct RebuildReport {
     /// Blocks computed and written.
     pub blocks: u64,
+    /// Blocks that were found on disks that came back, and stayed there.
+    pub kept_blocks: u64,
     /// Lost disks that no file needs any more: they left the file system.
     pub removed_disks: Vec<u16>,
     /// Files with blocks that could not be had, as they had too little redundancy.
@@ -43,6 +46,24 @@ impl Off<'_> {
         let leaves = record.active().filter(|(_, column)| self.disks.contains(&column.disk));
         leaves.map(|(unit, _)| unit).collect()
     }
+
+    /// Gives columns of disks that are back the numbers that these have now. Returns which they are.
+    fn stay(&self, fresh: &mut Record, units: UnitSet) -> UnitSet {
+        let mut back = UnitSet::new();
+        for unit in units.iter() {
+            let successor = fresh.columns[unit]
+                .as_ref()
+                .and_then(|column| self.pool.successor(column.disk))
+                .filter(|successor| !successor.leaving.get());
+            let Some(number) = successor.map(|successor| successor.number) else { continue };
+            let is_used = fresh.active().any(|(_, column)| column.disk == number);
+            if let Some(column) = fresh.columns[unit].as_mut().filter(|_| !is_used) {
+                column.disk = number;
+                back.insert(unit);
+            }
+        }
+        back
+    }
 }
 
 impl Decide for Off<'_> {
@@ -56,8 +77,10 @@ impl Decide for Off<'_> {
             return Fate::Stays;
         }
         let mut fresh = record.clone();
+        // What a disk that has come back holds of it stays there.
+        let back = self.stay(&mut fresh, units);
         let mut allocated = Vec::new();
-        for unit in units.iter() {
+        for unit in units.difference(&back).iter() {
             let Ok(column) = self.pool.allocate_column(&fresh, None) else {
                 self.pool.release(allocated);
                 return Fate::Anew;
@@ -87,7 +110,7 @@ impl Inner {
         let mut moved = Moved::default();
         let mut is_first = true;
         loop {
-            let before = moved.blocks;
+            let before = moved.blocks + moved.kept;
             moved.waiting.clear();
             let mut walk = self.walk(disks).await?;
             loop {
@@ -101,15 +124,17 @@ impl Inner {
                 }
                 self.job_may_go_on()?;
             }
-            if moved.waiting.is_empty() || moved.blocks == before {
+            if moved.waiting.is_empty() || moved.blocks + moved.kept == before {
                 break;
             }
             // The old places of what was laid out anew are free after a commit: there may be room now.
             self.commit().await?;
             is_first = false;
         }
-        let Moved { blocks, damaged, waiting } = self.without_deleted(moved).await?;
-        let mut report = RebuildReport { blocks, removed_disks: Vec::new(), damaged, waiting };
+        let Moved { blocks, kept: kept_blocks, damaged, waiting } =
+            self.without_deleted(moved).await?;
+        let removed_disks = Vec::new();
+        let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
         self.commit().await?;
         self.job_nears_end()?;
         // A record may have come to a disk meanwhile, before it was lost.

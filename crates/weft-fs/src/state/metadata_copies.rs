@@ -173,7 +173,7 @@ impl Inner {
         }
     }
 
-    async fn give_copy_back(&self, member: &Member) -> Result<()> {
+    pub(crate) async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
         let array = &self.meta.array;
         if array.take_back(present.slice()?).await.ok().flatten().is_some() {

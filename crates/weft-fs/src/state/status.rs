@@ -23,6 +23,9 @@ pub struct DiskStatus {
     pub present: bool,
     /// Whether it is not used any more: it failed, or was missing.
     pub lost: bool,
+    /// The number that it has since it came back, if it was lost and something of it is still to be
+    /// rebuilt.
+    pub back_as: Option<u16>,
     /// Whether it is being emptied, to leave.
     pub leaving: bool,
     /// Bytes for data.
@@ -128,6 +131,7 @@ impl Fs {
             name: member.row().name.clone(),
             present: member.is_present(),
             lost: member.is_lost(),
+            back_as: self.0.pool.successor(member.number).map(|successor| successor.number),
             leaving: member.leaving.get(),
             data_bytes: member.blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,

@@ -188,10 +188,12 @@ pub struct FsSetArgs {
 #[command(after_help = "\
 New files use the disk at once; what is stored stays where it is, until `weft fs balance` spreads it. \
 If all other disks are full, mirrored files find no room before. Without --force a disk that holds \
-anything is refused.
+anything is refused. A disk of this file system that was lost is taken back: what it still has is used, \
+and the rest is rebuilt on it.
 
-Example:
-  weft fs add /mnt d5 && weft fs balance /mnt")]
+Examples:
+  weft fs add /mnt d5 && weft fs balance /mnt
+  weft fs add /mnt d2 && weft fs rebuild /mnt")]
 pub struct FsAddArgs {
     /// Where it is mounted
     pub folder: PathBuf,
@@ -221,7 +223,8 @@ pub struct FsGrowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Refuses if files have blocks that only this disk can give: `weft fs remove` empties a disk before it \
-leaves. What a disk held that is out of service is rebuilt on the others, and it is never trusted again.
+leaves. What a disk held that is out of service is rebuilt on the others. `weft fs add` takes it back with \
+what it still has.
 
 Examples:
   weft fs fail /mnt 2
@@ -234,7 +237,7 @@ pub struct FsFailArgs {
     /// Only show which files would lose blocks
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
-    /// Do it although files lose blocks, for good
+    /// Do it although files lose blocks, unless the disk is added again
     #[arg(long)]
     pub force: bool,
 }
