@@ -1,7 +1,7 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
 //! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
 //! some cannot be written any more, one at a time cannot be read. Disks join where others were lost,
-//! balances and scrubs begin, and are cancelled. In half of the lives another node contends for tokens,
+//! those that were lost come back as they were, balances and scrubs begin, and are cancelled. In half of the lives another node contends for tokens,
 //! and dies now and then.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
@@ -212,6 +212,9 @@ impl History {
     }
 }
 
+/// Disks that came back, in all lives.
+static RETURNED: AtomicU64 = AtomicU64::new(0);
+
 /// A disk as it is after a crash: its contents, sectors that cannot be read until they are written,
 /// and some that cannot be read or written any more.
 #[derive(Clone)]
@@ -310,7 +313,7 @@ async fn use_jobs(
             let next = 1 + numbers.last().map_or(0, |disk| usize::from(disk.number));
             let highest = disks.borrow().keys().last().map_or(0, |number| number + 1);
             let place = next.max(highest);
-            let disk = TestDisk::new(rt, power, place, LARGE, 512, Medium::new(512));
+            let disk = TestDisk::new(rt, power, 100 + place, LARGE, 512, Medium::new(512));
             disks.borrow_mut().insert(place, disk.clone());
             let number = pair.fs.add_disk(disk.clone(), false).await.expect("added");
             disks.borrow_mut().remove(&place);
@@ -320,6 +323,19 @@ async fn use_jobs(
         2 => begin(rt, &pair.fs, Job::Scrub),
         _ => begin(rt, &pair.fs, Job::Balance),
     }
+}
+
+/// A disk that was missing at the mount comes back.
+async fn come_back(
+    pair: &Pair,
+    (number, disk): (usize, Rc<TestDisk>),
+    disks: &RefCell<BTreeMap<usize, Rc<TestDisk>>>,
+) {
+    disks.borrow_mut().insert(number, disk.clone());
+    let now = pair.fs.add_disk(disk.clone(), false).await.expect("added");
+    disks.borrow_mut().remove(&number);
+    disks.borrow_mut().insert(usize::from(now), disk);
+    RETURNED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Begins a job, unless one runs.
@@ -335,7 +351,7 @@ async fn live(
     pair: &mut Pair,
     disks: BTreeMap<usize, Rc<TestDisk>>,
     power: &Rc<Power>,
-    may_be_degraded: bool,
+    (mut away, may_be_degraded): (Option<(usize, Rc<TestDisk>)>, bool),
 ) -> Moment {
     let disks = Rc::new(RefCell::new(disks));
     let seen = Rc::new(RefCell::new(None));
@@ -368,6 +384,9 @@ async fn live(
         if pair.rng.chance(10) {
             use_jobs(rt, pair, power, &disks).await;
         }
+        if let Some(disk) = away.take_if(|_| pair.rng.chance(7)) {
+            come_back(pair, disk, &disks).await;
+        }
         match pair.rng.below(11) {
             0 => {
                 let ms = pair.rng.below(4000);
@@ -397,9 +416,10 @@ async fn live(
     Moment { media, history, may_lack, may_be_degraded, afresh }
 }
 
-fn open(rt: &Rt, power: &Rc<Power>, media: &Media) -> BTreeMap<usize, Rc<TestDisk>> {
+/// Opens disks. What each is called moves by `shift`: names of disks differ from boot to boot.
+fn open(rt: &Rt, power: &Rc<Power>, media: &Media, shift: usize) -> BTreeMap<usize, Rc<TestDisk>> {
     let open = |(n, left): (&usize, &Left)| {
-        let disk = TestDisk::new(rt, power, *n, left.bytes, 512, left.medium.clone());
+        let disk = TestDisk::new(rt, power, *n + shift, left.bytes, 512, left.medium.clone());
         *disk.faults.unreadable.borrow_mut() = left.unreadable.clone();
         *disk.faults.dead_reads.borrow_mut() = left.dead_reads.clone();
         *disk.faults.dead_writes.borrow_mut() = left.dead_writes.clone();
@@ -439,7 +459,56 @@ fn lives(seed: u64) -> u64 {
         afresh += moment.afresh;
         before = Some(moment);
     }
+    let (last, moment) = (rng.next_u64(), before.expect("the last one"));
+    if !moment.may_lack {
+        run(move |rt| async move { alone(&rt, last, moment).await });
+    }
     afresh
+}
+
+/// After the last crash: each disk that has a copy of the metadata is mounted without any other. All names
+/// are there, and what can be read is right.
+async fn alone(rt: &Rt, seed: u64, before: Moment) {
+    let power = Power::new();
+    let Moment { media, history, .. } = before;
+    let mut disks = BTreeMap::new();
+    for (_, disk) in open(rt, &power, &media, 0) {
+        if let Some(label) = Label::read(&*disk).await.expect("readable") {
+            disks.insert(usize::from(label.number), disk);
+        }
+    }
+    let fs = Fs::mount(rt, &given(&disks), mounting_by(seed)).await.expect("mounted");
+    fs.rebuild().await.expect("rebuilt");
+    rt.sleep(60 * SECOND).await;
+    let Snapshot { model, inos } = history.found(&fs, "the last one").await;
+    let status = fs.status().await.expect("known");
+    let has_copy = |disk: &&weft_fs::DiskStatus| disk.metadata == weft_fs::MetaCopy::Current;
+    let with_copies: Vec<usize> =
+        status.disks.iter().filter(has_copy).map(|disk| usize::from(disk.number)).collect();
+    assert_eq!(with_copies.len(), status.meta_copies.1, "{status:?}");
+    fs.unmount().await.expect("unmounted");
+    for number in with_copies {
+        let disk = &disks[&number];
+        let (bytes, medium) = (disk.info().size_bytes, disk.medium.borrow().clone());
+        let disk = TestDisk::new(rt, &power, number, bytes, 512, medium);
+        let options = MountOptions { degraded: true, ..mounting_by(seed) };
+        let fs = Fs::mount(rt, &[disk as Rc<dyn Disk>], options).await;
+        let fs = fs.unwrap_or_else(|error| panic!("disk {number} alone: {error}"));
+        for (id, file) in &model.files {
+            let ino = inos[id];
+            let size = fs.attr(ino).await.expect("there").size;
+            assert_eq!(size, file.bytes.len() as u64, "disk {number} alone: file {id}");
+            for (n, block) in file.bytes.chunks(BLOCK as usize).enumerate() {
+                match fs.read(ino, n as u64 * BLOCK, block.len()).await {
+                    Ok(found) => {
+                        assert!(*found == *block, "disk {number} alone: file {id}, block {n}");
+                    }
+                    Err(FsError::Unreadable { .. }) => {}
+                    Err(error) => panic!("disk {number} alone: {error}"),
+                }
+            }
+        }
+    }
 }
 
 async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Moment {
@@ -461,7 +530,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     };
     let history_is_new = history.is_none();
     let mut disks = BTreeMap::new();
-    for (place, disk) in open(rt, &power, &media) {
+    for (place, disk) in open(rt, &power, &media, rng.below(3) as usize) {
         // One that was joining has a label, with its number, or is none of the file system.
         match Label::read(&*disk).await.expect("readable") {
             Some(label) => drop(disks.insert(usize::from(label.number), disk)),
@@ -472,17 +541,17 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     let Some(history) = history else {
         let fs = made_by(rt, &given(&disks), seed).await;
         let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
-        return live(rt, &mut pair, disks, &power, false).await;
+        return live(rt, &mut pair, disks, &power, (None, false)).await;
     };
     // With the last one of these, requests to disks are so long that metadata passes them.
     let cache_bytes = [1 << 20, 2 << 20, 16 << 20][rng.below(3) as usize];
     let mut options =
         MountOptions { degraded: true, stale: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
-    let mut missing = None;
+    let (mut missing, mut away) = (None, None);
     if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack && !may_be_degraded {
         let numbers: Vec<usize> = disks.keys().copied().collect();
         let number = *rng.pick(&numbers);
-        disks.remove(&number);
+        away = disks.remove(&number).map(|disk| (number, disk));
         missing = Some(number);
     } else {
         options.degraded = false;
@@ -501,10 +570,10 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     assert_eq!(report.findings, [], "{what}");
     let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
     let may_be_lost = usize::from(options.degraded || may_be_degraded);
-    // One that was joining may not have been a disk yet.
+    // One that was joining may not have been a disk yet, or one that came back had left before.
     let members = fs.status().await.expect("known").disks;
     let is_member = |number: &usize| members.iter().any(|disk| usize::from(disk.number) == *number);
-    let must_be_lost = missing.filter(|number| *number < DISKS || is_member(number));
+    let must_be_lost = missing.filter(is_member);
     let is_expected = (usize::from(must_be_lost.is_some())..=may_be_lost).contains(&lost);
     assert!(
         is_expected,
@@ -520,12 +589,21 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
             pair.step().await;
         }
         pair.compare().await;
+        if let Some(disk) = away.take_if(|_| rng.chance(50)) {
+            let there = RefCell::new(disks);
+            come_back(&pair, disk, &there).await;
+            disks = there.into_inner();
+            for _ in 0..rng.below(10) {
+                pair.step().await;
+            }
+        }
         let report = pair.fs.rebuild().await.expect("rebuilt");
         assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{what}: {report:?}");
         assert_sound(&pair.fs).await;
     }
     pair.compare().await;
-    live(rt, &mut pair, disks, &power, is_left_to_keeper).await
+    away = away.filter(|_| rng.chance(50));
+    live(rt, &mut pair, disks, &power, (away, is_left_to_keeper)).await
 }
 
 #[test]
@@ -535,6 +613,8 @@ fn crashes_leave_what_was_synced_and_nothing_that_never_was() {
         afresh.set(afresh.get() + u64::from(lives(rng.next_u64()) > 0));
         count.set(count.get() + 1);
     });
+    let returned = RETURNED.load(Ordering::Relaxed);
+    assert!(count.get() < 12 || returned > 3, "{returned} disks came back");
     let balanced = BALANCED.load(Ordering::Relaxed);
     assert!(count.get() < 12 || balanced > 12, "{balanced} blocks moved by balances");
     let (afresh, overlapped) = (afresh.get(), OVERLAPPED.load(Ordering::Relaxed));

@@ -1,13 +1,14 @@
 //! Disks that were lost and are added again: what they still have is used, what was written meanwhile is
 //! rebuilt, and what only they have is readable again.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::moments::*;
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Label, ROOT};
+use weft_fs::{Fs, FsError, Label, MountOptions, ROOT};
 use weft_rt::SECOND;
 
 /// Files of all redundancies, in long and short records.
@@ -318,4 +319,41 @@ fn a_disk_whose_joining_was_cut_short_is_added_unforced() {
             });
         }
     }
+}
+
+/// The disk has its new label, and the crash came before it was in. Then another disk joins without it.
+#[test]
+fn a_disk_whose_return_was_cut_short_is_not_taken_for_one_that_has_left() {
+    let moments = moments(4, |fs, disks| async move {
+        fs.fail_disk(1).await.expect("out of service");
+        fs.add_disk(disks[1].clone(), false).await.expect("taken back");
+    });
+    let mut tried = 0;
+    for media in moments {
+        let media: Vec<Medium> = media.iter().map(|medium| Leave::All.of(medium)).collect();
+        let cut_short = Rc::new(Cell::new(false));
+        let is_cut_short = cut_short.clone();
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), SIZE, &media);
+            let label = Label::read(&*disks[1]).await.expect("readable").expect("a label");
+            if label.number == 1 {
+                return;
+            }
+            let without = [0, 2, 3].map(|n: usize| disks[n].clone());
+            let options = MountOptions { degraded: true, ..mounting() };
+            let fs = Fs::mount(&rt, &all(&without), options).await.expect("mounted");
+            if numbers(&fs).await.contains(&label.number) {
+                return;
+            }
+            is_cut_short.set(true);
+            fs.add_disk(disks[5].clone(), false).await.expect("added");
+            let none = find(&fs, "none").await;
+            fs.read(none, 0, 300_000).await.expect_err("a part of it is on disk 1");
+            fs.add_disk(disks[1].clone(), false).await.expect("taken back");
+            fs.rebuild().await.expect("rebuilt");
+            assert_filled(&fs, "taken back").await;
+        });
+        tried += usize::from(cut_short.get());
+    }
+    assert!(tried > 0, "no crash came in between");
 }

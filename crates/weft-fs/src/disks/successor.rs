@@ -1,26 +1,26 @@
-//! Disks that come back: what they still have is used as it is.
+//! Disks that come back: what they still have is used.
 //!
-//! A lost disk misses writes, and nothing tracks which. But records of files tell what each block of it has
-//! to hold: its checksum. So a disk that comes back is judged block by block.
+//! A lost disk misses writes, and no record is kept of which. But the extents of files have a checksum of
+//! each block. So a disk that comes back is verified block by block.
 //!
 //! ```text
-//!   disk 1 is lost ── it is added again ──▶ it is disk 4, and the successor of disk 1
-//!      records name disk 1 ── each block of it is read: its checksum matches ──▶ it stays
-//!                                                       it does not, or is not known ──▶ rebuilt in place
-//!      the record names disk 4 from then on; when none names disk 1 any more, that leaves
+//!   disk 1 is lost ── it is added again ──▶ it is disk 4, the successor of disk 1
+//!      extents name disk 1 ── each block of it is read: its checksum matches ──▶ it stays
+//!                                                       wrong, or not known ──▶ rebuilt in place
+//!      the extent names disk 4 from then on; when none names disk 1 any more, disk 1 leaves
 //! ```
 //!
-//! The new number tells blocks that were judged from those that were not: a column on disk 1 is lost as
-//! before, and is written by nobody; one on disk 4 is as good as any. So a crash on the way leaves each
-//! record as it was or as it is to be, as in every rebuild, of which this is a kind ([`crate::jobs::rebuild`]).
-//! Until a column is judged, its blocks serve where nothing else gives a line ([`crate::disks::extent_stripe`]), so files
-//! that two lost disks took are readable as soon as one of them is back.
+//! The new number tells verified blocks from those that are not: a column on disk 1 is lost as before, and
+//! is never written; one on disk 4 is as good as any. So a crash leaves each extent as it was or as it is to
+//! be, as in every rebuild, of which this is a kind ([`crate::jobs::rebuild`]). Until a column is verified,
+//! single blocks of it are used where nothing else gives a line ([`crate::disks::extent_stripe`]): files
+//! that lost two disks at once are readable as soon as one of them is back.
 //!
-//! Both numbers stand for the same blocks: what records of disk 1 name is not free on disk 4. A disk may be
-//! lost and come back several times; then its numbers are a chain.
+//! Both numbers stand for the same blocks: those that extents of disk 1 name are not free on disk 4. A disk
+//! may be lost and come back several times; then its numbers are a chain.
 //!
-//! *How sure that is.* A block that was overwritten meanwhile has another checksum, but for one in four
-//! billion. Blocks that became free meanwhile are named by no record, and nothing new was written there.
+//! *Limits.* A block that was overwritten in the meantime has the same checksum in one of four billion cases.
+//! Lines that need blocks of such a disk are not overwritten before they are rebuilt.
 
 use std::rc::Rc;
 
@@ -93,26 +93,31 @@ impl Pool {
         self.member(self.last_number(number)).filter(|member| !member.is_lost())
     }
 
-    /// Whether a disk has blocks of a lost one that are still to be judged.
+    /// The lost disk whose blocks a disk still has to have verified, if any.
     pub(crate) fn succeeded_by(&self, number: u16) -> Option<u16> {
         let successors = self.successors.borrow();
         successors.iter().find(|(_, by)| **by == number).map(|(number, _)| *number)
     }
 
-    /// A disk goes. Those before it in a chain get the number behind it, if there is one; they are
-    /// returned, for the state.
-    pub(crate) fn forget_successor(&self, number: u16) -> Vec<(u16, Option<u16>)> {
+    /// The numbers before a disk in a chain, and the one after it: when the disk goes, they are linked.
+    pub(crate) fn before(&self, number: u16) -> Vec<(u16, Option<u16>)> {
+        let successors = self.successors.borrow();
+        let next = successors.get(&number).copied();
+        let before = successors.iter().filter(|(_, by)| **by == number);
+        before.map(|(before, _)| (*before, next)).collect()
+    }
+
+    /// Takes a disk that goes out of its chain.
+    pub(crate) fn forget_successor(&self, number: u16) {
+        let all_before = self.before(number);
         let mut successors = self.successors.borrow_mut();
-        let next = successors.remove(&number);
-        let before: Vec<u16> =
-            successors.iter().filter(|(_, by)| **by == number).map(|(before, _)| *before).collect();
-        for before in &before {
+        successors.remove(&number);
+        for (before, next) in all_before {
             match next {
-                Some(next) => successors.insert(*before, next),
-                None => successors.remove(before),
+                Some(next) => successors.insert(before, next),
+                None => successors.remove(&before),
             };
         }
-        before.into_iter().map(|before| (before, next)).collect()
     }
 
     /// All disks that have blocks of this number: it, and those that succeeded it.
@@ -130,7 +135,7 @@ impl Pool {
     }
 }
 
-/// The state forgets a disk that goes, and what follows from that.
+/// Takes a disk that goes out of the chains in the state.
 pub(crate) fn forget_in(tx: &Tx<'_>, number: u16, before: &[(u16, Option<u16>)]) -> Result<()> {
     tx.set_state(&state_name(number), 0)?;
     before.iter().try_for_each(|(before, next)| {

@@ -19,7 +19,7 @@ impl Inner {
         let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;
-        let before = self.pool.forget_successor(number);
+        let before = self.pool.before(number);
         self.meta
             .run(|tx| {
                 tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
@@ -29,6 +29,7 @@ impl Inner {
             })
             .await?;
         self.commit_anyway().await?;
+        self.pool.forget_successor(number);
         self.pool.remove(number);
         if let Some(present) = member.present().filter(|_| !member.is_lost()) {
             Label::erase(&*present.whole).await?;

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use weft_disk::{Bytes, Disk};
 
 use crate::disks::member::Member;
-use crate::disks::successor::{put_joined, put_successor};
+use crate::disks::successor::{put_joined, put_successor, successor_in};
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
@@ -65,10 +65,10 @@ impl Inner {
         let _alone = self.hold_alone().await;
         self.check()?;
         let members = self.pool.members();
-        if members.len() >= DISKS_MAX {
+        if members.iter().filter(|member| !member.is_lost()).count() >= DISKS_MAX {
             return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
         }
-        match self.comer(disk).await? {
+        match self.comer(disk, force).await? {
             _ if force => {}
             Comer::Left => {}
             Comer::Stranger => check_unused(disk).await?,
@@ -138,14 +138,19 @@ impl Inner {
 
     /// What a disk is to this file system. Fails if it is one that works, or cannot be told from it: a new
     /// one in the place of one that is lost may have its name.
-    async fn comer(&self, disk: &Rc<dyn Disk>) -> Result<Comer> {
+    async fn comer(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<Comer> {
         let name = &disk.info().name;
         let members = self.pool.members();
         let works = |member: &&Rc<Member>| member.is_present() && !member.is_lost();
         if members.iter().filter(works).any(|member| member.row().name == *name) {
             return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
         }
-        let label = Label::read(&**disk).await.ok().flatten();
+        let label = match Label::read(&**disk).await {
+            Err(FsError::Unmountable(why)) if !force => {
+                return Err(FsError::Invalid(format!("{name}: {why}")));
+            }
+            label => label.ok().flatten(),
+        };
         let label = label.filter(|label| label.fs_id == self.label.fs_id);
         let Some(label) = label else {
             let announced = Label::announced(&**disk).await;
@@ -163,9 +168,19 @@ impl Inner {
             Some(_) => Err(FsError::Invalid(format!(
                 "{name} is disk {number} of this file system, or a copy of it"
             ))),
-            // Its number is taken, and no record names it.
-            None if number < self.next_number().await? => Ok(Comer::Left),
-            None => Ok(Comer::Stranger),
+            None => {
+                // It was on its way back when that was cut short.
+                let lost = members.iter().filter(|member| member.is_lost());
+                for member in lost.filter(|member| self.pool.successor(member.number).is_none()) {
+                    let successor = self.meta.run(|tx| successor_in(tx, member.number)).await?;
+                    if successor == Some(number) && member.row.blocks == label.blocks {
+                        return Ok(Comer::Back(member.clone(), label));
+                    }
+                }
+                // Its number is taken, and no record names it.
+                let has_left = number < self.next_number().await?;
+                Ok(if has_left { Comer::Left } else { Comer::Stranger })
+            }
         }
     }
 

@@ -113,7 +113,7 @@ struct Moving {
     back: UnitSet,
     /// Blocks of these that are there.
     kept: u64,
-    /// Whether there are others that nothing gives.
+    /// Whether some of them can neither be read nor computed.
     is_damaged: bool,
 }
 
