@@ -47,6 +47,7 @@ async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,
         now: NOW,
+        host: None,
         clock: None,
     };
     let fs = Fs::mount(rt, &disks, options).await?;

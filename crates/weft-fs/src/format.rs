@@ -7,4 +7,5 @@ pub(crate) mod checksum;
 pub(crate) mod extent;
 pub(crate) mod inode;
 pub(crate) mod label;
+pub(crate) mod mount_mark;
 pub(crate) mod redundancy;

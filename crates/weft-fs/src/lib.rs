@@ -34,6 +34,7 @@
 //!         meta_cache_bytes: META_CACHE_BYTES,
 //!         nonce: 1,
 //!         now,
+//!         host: None,
 //!         clock: None,
 //!     };
 //!     let fs = Fs::mount(&inner, &disks, options).await?;
@@ -70,6 +71,7 @@ pub use format::block::BLOCK_BYTES;
 pub use format::extent::{Column, Record};
 pub use format::inode::{Ino, Inode, Kind, ROOT, Time};
 pub use format::label::{Label, NAME_BYTES_MAX};
+pub use format::mount_mark::Host;
 pub use format::redundancy::{Coded, Redundancy};
 pub use jobs::JobReport;
 pub use jobs::balance::BalanceReport;

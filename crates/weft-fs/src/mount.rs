@@ -8,13 +8,14 @@
 //! one pass over the records; replay the RAID log; delete files without names; commit with a new
 //! epoch.
 
+pub(crate) mod claim;
+pub(crate) mod given_disks;
 pub(crate) mod recovery;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use futures_util::future::join_all;
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
@@ -30,6 +31,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
+use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
 use crate::raid_log::{Log, Mark, scan};
 use crate::state::metadata_copies;
@@ -217,34 +219,6 @@ pub(crate) fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
     }
 }
 
-/// The labels of disks of one file system. Disks that cannot be read are left out.
-async fn labels_of(disks: &[Rc<dyn Disk>]) -> Result<BTreeMap<u16, (Label, Rc<dyn Disk>)>> {
-    let read = join_all(disks.iter().map(|disk| Label::read(&**disk))).await;
-    let mut found: BTreeMap<u16, (Label, Rc<dyn Disk>)> = BTreeMap::new();
-    for (disk, label) in disks.iter().zip(read) {
-        let name = &disk.info().name;
-        let unmountable = |why: String| Err(FsError::Unmountable(why));
-        let label = match label {
-            Ok(Some(label)) => label,
-            Ok(None) => return unmountable(format!("{name} is not a disk of a weft file system")),
-            Err(FsError::Disk(_)) => continue,
-            Err(FsError::Unmountable(why)) => return unmountable(format!("{name}: {why}")),
-            Err(error) => return Err(error),
-        };
-        if let Some((other, _)) = found.values().find(|(other, _)| other.fs_id != label.fs_id) {
-            return unmountable(format!(
-                "{name} belongs to the file system '{}', and not to '{}' as others do",
-                label.name, other.name
-            ));
-        }
-        if let Some((_, other)) = found.get(&label.number) {
-            return unmountable(format!("{name} and {} are the same disk", other.info().name));
-        }
-        found.insert(label.number, (label, disk.clone()));
-    }
-    Ok(found)
-}
-
 impl Fs {
     /// Mounts the file system on these disks, given in any order. Recovers from a crash first.
     ///
@@ -264,13 +238,13 @@ impl Fs {
         options: MountOptions,
         reopen: Option<Reopen>,
     ) -> Result<Self> {
-        let found = labels_of(disks).await?;
-        let Some((label, _)) = found.values().next() else {
-            return Err(FsError::Unmountable("no disk could be read".into()));
-        };
+        let some_will_do = options.degraded || options.stale;
+        let given = Given::look(disks, some_will_do).await?;
+        let found = &given.found;
+        let (label, _) = found.values().next().expect("there is one");
         let label = label.clone();
         let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
-        for (number, (label, disk)) in &found {
+        for (number, (label, disk)) in found {
             let part = present(disk, label, reopen.as_ref())?;
             // A disk that was taken out of service gave up its slice.
             let slice = part.slice()?;
@@ -278,6 +252,13 @@ impl Fs {
                 slices.push(slice);
             }
             parts.insert(*number, part);
+        }
+        if !some_will_do {
+            given.check_copies(&slices).await?;
+        }
+        if let Some(host) = options.host {
+            let disks: Vec<_> = found.values().map(|(_, disk)| disk.clone()).collect();
+            claim::claim(rt, &disks, (label.fs_id, host, options.nonce)).await?;
         }
         let array = metadata_copies::assemble(rt, slices, &options).await?;
         // After a crash it makes copies alike, the first of them being right. What has a checksum of its
@@ -296,17 +277,15 @@ impl Fs {
                 Ok((tx.state(LEAVING)?, tx.state("epoch")?, mark))
             })
             .await?;
-        complete_join(&meta, &found).await?;
+        complete_join(&meta, found).await?;
         let rows = meta.run(|tx| tx.disks()).await?;
         let mut members = Vec::new();
         for (number, mut row) in rows {
             let here = found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
-            if here.is_none() && !row.lost && !(options.degraded || options.stale) {
-                return Err(FsError::Unmountable(format!(
-                    "disk {number} ({}) is missing: give it, or mount without it as degraded",
-                    row.name
-                )));
+            if here.is_none() && !row.lost && !some_will_do {
+                return Err(given.is_missing(&format!("disk {number} ({})", row.name)));
             }
+            given.check_row(number, &row)?;
             if let Some((_, disk)) = here {
                 row.name.clone_from(&disk.info().name);
             }
@@ -336,6 +315,7 @@ impl Fs {
         fs.revoke_when_asked();
         fs.flush_now_and_then();
         fs.watch_copies();
+        fs.keep_marked();
         Ok(fs)
     }
 
@@ -369,7 +349,9 @@ impl Fs {
         if ended.is_ok() {
             ended = self.0.meta.checkpoint().await;
         }
-        ended.and(self.0.meta.array.stop().await.map_err(FsError::from))
+        ended = ended.and(self.0.meta.array.stop().await.map_err(FsError::from));
+        self.0.end_mark().await;
+        ended
     }
 }
 
@@ -409,7 +391,9 @@ async fn find_successors(meta: &Meta, pool: &Pool) -> Result<()> {
 /// Takes the blocks that records name.
 async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
     meta.run(|tx| {
+        let next = check_keys(tx)?;
         tx.each_record(|ino, first, record| {
+            check_place(next, (ino, first), &record)?;
             for run in runs_of(&record) {
                 let take =
                     |member: Rc<Member>| member.space.borrow_mut().take(run.start, run.blocks);

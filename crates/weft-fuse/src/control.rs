@@ -146,7 +146,10 @@ impl Control {
         let disk = match (self.open)(place.clone()).await {
             Ok(disk) => disk,
             // It may be one that was lost, and is open still.
-            Err(why) if self.fs.status().await?.disks.iter().any(|disk| disk.lost) => {
+            Err(why)
+                if (why.contains("in use") || why.contains("busy"))
+                    && self.fs.status().await?.disks.iter().any(|disk| disk.lost) =>
+            {
                 self.fs.close_lost_disks().await?;
                 (self.open)(place).await.map_err(|_| FsError::Invalid(why))?
             }

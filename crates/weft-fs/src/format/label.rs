@@ -294,8 +294,7 @@ impl Label {
                 Ok(()) => match Self::decode(&block)? {
                     Some(label) if label.size_bytes > size => {
                         return Err(FsError::Unmountable(format!(
-                            "{} has {size} bytes, and had {} when it joined: it must not shrink",
-                            disk.info().name,
+                            "it is too short: it has {size} bytes, and had {} when it joined",
                             label.size_bytes
                         )));
                     }
@@ -307,8 +306,8 @@ impl Label {
         failed.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    /// Marks a disk that is about to get this label, durably: what it holds from now on is nobody's, and if
-    /// its joining is cut short it may be added again.
+    /// Marks a disk that is about to get this label, durably: what is written to it from now on has no value
+    /// before the label is there.
     ///
     /// # Errors
     /// If the disk fails.

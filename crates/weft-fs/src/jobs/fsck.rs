@@ -489,6 +489,7 @@ mod tests {
                 meta_cache_bytes: 0,
                 nonce: 1,
                 now,
+                host: None,
                 clock: None,
             };
             let fs = Fs::mount(&inner, &disks, options).await.expect("mounted");

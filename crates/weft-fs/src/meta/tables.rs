@@ -284,6 +284,12 @@ impl<'a> Tx<'a> {
         Ok(inodes)
     }
 
+    /// The inode with the highest number.
+    pub(crate) fn last_inode(&self) -> Result<Option<Ino>> {
+        let last = self.read(&self.inodes)?.last().db()?.map(|(ino, _)| ino.value());
+        Ok(last)
+    }
+
     /// The number of inodes.
     pub(crate) fn inode_count(&self) -> Result<u64> {
         self.read(&self.inodes)?.len().db()

@@ -19,6 +19,7 @@ use crate::error::{FsError, Result};
 use crate::format::extent::{Record, Run};
 use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
+use crate::format::mount_mark::Host;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::{JobEnd, JobStatus};
@@ -40,6 +41,9 @@ pub struct MountOptions {
     pub meta_cache_bytes: u64,
     /// A random number, new for each mount.
     pub nonce: u64,
+    /// This host, if other hosts can reach the disks: then only one host can have them mounted, and a mount
+    /// takes some seconds longer.
+    pub host: Option<Host>,
     /// The time now.
     pub now: Time,
     /// Reads the clock; without it, time goes on from `now` as the executor's does.
@@ -101,6 +105,10 @@ pub(crate) struct Inner {
     pub(crate) keeps: Cell<bool>,
     /// How often a file was given a redundancy.
     pub(crate) wanted: Cell<u64>,
+    /// This host and mount, if the disks are marked as mounted ([`crate::mount::claim`]).
+    pub(crate) marked_as: Option<(Host, u64)>,
+    /// Whether the marks have ended.
+    pub(crate) mark_ended: Cell<bool>,
     mounted: Nanos,
     mounted_at: Time,
     clock: Option<fn() -> Time>,
@@ -128,6 +136,8 @@ impl Inner {
         let tokens = Tokens::new(log.epoch());
         Self {
             reopen,
+            marked_as: options.host.map(|host| (host, options.nonce)),
+            mark_ended: Cell::new(false),
             mounted: rt.now(),
             mounted_at: options.now,
             clock: options.clock,

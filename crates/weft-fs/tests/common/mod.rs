@@ -61,6 +61,7 @@ pub fn mounting() -> MountOptions {
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,
         now: NOW,
+        host: None,
         clock: None,
     }
 }

@@ -127,6 +127,7 @@ async fn file(
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: setup.seed,
         now,
+        host: None,
         clock: None,
     };
     let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;

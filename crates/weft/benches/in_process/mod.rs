@@ -34,6 +34,7 @@ pub async fn mount(opener: &Opener, disks: &[Rc<dyn Disk>]) -> Fs {
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: u64::from_le_bytes(thread::random().expect("random")),
         now: NOW,
+        host: None,
         clock: None,
     };
     Fs::mount(&opener.rt, disks, options).await.expect("mounted")

@@ -36,6 +36,9 @@ pub enum FsAction {
     /// Show a mounted file system: its disks with their bad blocks, and what is left for which redundancy
     Status(FsStatusArgs),
     /// Show what is left for which redundancy; of what is used, df and du tell
+    #[command(after_help = "\
+Example:
+  weft fs df /mnt")]
     Df(FsPlaceArgs),
     /// Set the redundancy of files, or of files that will be made in folders
     Set(FsSetArgs),
@@ -48,6 +51,13 @@ pub enum FsAction {
     /// Move what a working disk holds to the others, and let it go
     Remove(FsDiskArgs),
     /// Follow the rebuild of what lost disks held of files, on the others; it begins by itself
+    #[command(after_help = "\
+What is rebuilt goes to any disks that have room; what waits for room goes on when a disk is added. A lost \
+disk that works again is taken back with what it still has: `weft fs add`.
+
+Examples:
+  weft fs rebuild /mnt
+  weft fs add /mnt d2 && weft fs rebuild /mnt")]
     Rebuild(FsPlaceArgs),
     /// Spread what is stored over disks with more room, such as one that was added
     Balance(FsBalanceArgs),
@@ -90,8 +100,10 @@ pub struct FsCreateArgs {
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount); with --background it returns when the \
 file system is mounted. SIGTERM and SIGINT unmount it as soon as nothing is open there, and the log \
-names who uses it. Needs root. A disk that is missing with --degraded counts as lost from then on, and what it held is \
-rebuilt on the others. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
+names who uses it. Needs root. A disk that is missing with --degraded, has become too short, or cannot be \
+opened counts as lost from then on, and what it held is rebuilt on the others; `weft fs add` takes it back. \
+Disks that other hosts can reach (nbd://) are marked as mounted: another host cannot mount them meanwhile, \
+and a mount takes 6 seconds, or 26 after a crash. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
 balances and scrubs.
 
 Examples:
@@ -228,12 +240,13 @@ what it still has.
 
 Examples:
   weft fs fail /mnt 2
+  weft fs fail /mnt /dev/sdc
   weft fs fail /mnt 2 --dry-run")]
 pub struct FsFailArgs {
     /// Where it is mounted
     pub folder: PathBuf,
-    /// Number of the disk, as in the status
-    pub disk: u16,
+    /// The disk: its number, as in the status, or its path
+    pub disk: String,
     /// Only show which files would lose blocks
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
@@ -244,11 +257,18 @@ pub struct FsFailArgs {
 
 /// `weft fs remove`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Files can be used meanwhile. It is refused if the others have too little room, or are too few for the \
+redundancy of a file. `weft fs cancel` keeps the disk.
+
+Examples:
+  weft fs remove /mnt 2
+  weft fs remove /mnt /dev/sdc")]
 pub struct FsDiskArgs {
     /// Where it is mounted
     pub folder: PathBuf,
-    /// Number of the disk, as in the status
-    pub disk: u16,
+    /// The disk: its number, as in the status, or its path
+    pub disk: String,
 }
 
 /// `weft fs scrub`.
@@ -298,6 +318,12 @@ pub struct FsCancelArgs {
 
 /// `weft fs fsck`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Files can be used meanwhile. The exit code is 3 if anything was found.
+
+Examples:
+  weft fs fsck /mnt
+  weft fs fsck /mnt --data")]
 pub struct FsckArgs {
     /// Where it is mounted
     pub folder: PathBuf,

@@ -2,6 +2,7 @@
 //! root folder ([`weft_fuse::control`]).
 
 mod ending;
+mod identity;
 mod set;
 mod status;
 
@@ -17,11 +18,11 @@ use serde_json::{Value, json};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::interrupt::Interrupt;
-use weft_cli::output::{announce, announce_answer, answer, outln};
+use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Job, Label, MountOptions, Time};
+use weft_fs::{CreateOptions, Fs, FsError, Host, Job, Label, MountOptions, Time};
 use weft_fuse::{awake, control, mount, tree};
 
 use crate::cli::{
@@ -68,19 +69,64 @@ fn now() -> Time {
 }
 
 fn failed(error: FsError) -> Failure {
-    Failure::new(error.to_string())
+    let why = error.to_string();
+    let hint = match &error {
+        FsError::Unmountable(why) if why.contains("as degraded") => {
+            "`--degraded` mounts it without disks that are missing: what they held is rebuilt on the others"
+        }
+        FsError::Unmountable(why) if why.contains("as stale") => {
+            "`--stale` mounts it as these disks have it; changes that only the others have are lost"
+        }
+        _ => return Failure::new(why),
+    };
+    Failure::new(why).hint(hint)
 }
 
-async fn open_all(opener: &Opener, places: &[String]) -> Result<Vec<Rc<dyn Disk>>, Failure> {
+/// Opens disks. With `some_will_do`, those that cannot be opened are left out.
+async fn open_all(
+    opener: &Opener,
+    places: &[String],
+    some_will_do: bool,
+) -> Result<Vec<Rc<dyn Disk>>, Failure> {
     let mut disks = Vec::with_capacity(places.len());
     for place in places {
-        disks.push(opener.open(place, false).await?);
+        match opener.open(place, false).await {
+            Ok(disk) => disks.push(disk),
+            Err(error) if some_will_do => {
+                log_line(&format!("left out: {}", error.failure.message));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(disks)
 }
 
+/// Fails if a disk is named twice.
+fn check_distinct(places: &[String]) -> Outcome {
+    let mut seen = BTreeSet::new();
+    for place in places {
+        let of = match Place::of(place) {
+            Place::Path(path) => path.canonicalize().unwrap_or(path),
+            Place::Uri(uri) => uri.into(),
+        };
+        if !seen.insert(of) {
+            return Err(Failure::usage(format!("{place} is named twice")));
+        }
+    }
+    Ok(())
+}
+
+/// Fails unless root runs this.
+fn require_root(what: &str) -> Outcome {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => Err(Failure::new(format!("{what} needs root")).hint("run it with sudo")),
+    }
+}
+
 fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     let places = args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?;
+    check_distinct(&places)?;
     let options = CreateOptions {
         name: args.name.clone(),
         redundancy: args.redundancy,
@@ -92,7 +138,7 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     let name = args.name.clone();
     let count = places.len();
     thread::run(move |opener: Opener| async move {
-        let disks = open_all(&opener, &places).await?;
+        let disks = open_all(&opener, &places, false).await?;
         weft_fs::create(&opener.rt, &disks, &options).await.map_err(failed)
     })?;
     if json {
@@ -119,7 +165,14 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
         for place in members_of(&folder)? {
             // What cannot be read is no disk that could be used.
             let Ok(disk) = opener.open(&place, true).await else { continue };
-            let Ok(Some(label)) = Label::read(&*disk).await else { continue };
+            let label = match Label::read(&*disk).await {
+                Ok(Some(label)) => label,
+                Err(FsError::Unmountable(why)) => {
+                    log_line(&format!("{place}: left out: {why}"));
+                    continue;
+                }
+                _ => continue,
+            };
             if label.name == name {
                 systems.insert(label.fs_id);
                 found.push(place);
@@ -129,7 +182,10 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
     match (systems.len(), found.is_empty()) {
         (0 | 1, false) => Ok(found),
         (0, true) => Err(Failure::new(format!("no disk of a file system '{name}' was found"))
-            .hint("name its disks, or a folder in which they are")),
+            .hint(match rustix::process::geteuid().is_root() {
+                true => "name its disks, or a folder in which they are",
+                false => "mounting needs root: run it with sudo",
+            })),
         _ => Err(Failure::new(format!("there are several file systems called '{name}'"))
             .hint("name the disks of the one that is meant")),
     }
@@ -147,6 +203,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         }
         false => args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?,
     };
+    check_distinct(&places)?;
     let name = args.name.clone();
     let folder = mount::folder_for(&args.folder)?;
     if background::is_detached() {
@@ -160,6 +217,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         cache_bytes: args.cache,
         meta_cache_bytes: args.metadata_cache,
         nonce: u64::from_le_bytes(thread::random()?),
+        host: None,
         now: now(),
         clock: Some(now),
     };
@@ -167,15 +225,25 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     thread::run(move |opener: Opener| async move {
         let latency = keeps_awake.then(awake::open).transpose()?;
         let places = find(&opener, &name, &places).await?;
-        let disks = open_all(&opener, &places).await?;
+        require_root("mounting")?;
+        let some_will_do = options.degraded || options.stale;
+        let disks = open_all(&opener, &places, some_will_do).await?;
+        let mut system = None;
         for disk in &disks {
-            if let Ok(Some(label)) = Label::read(&**disk).await
-                && label.name != name
-            {
+            let Ok(Some(label)) = Label::read(&**disk).await else { continue };
+            if label.name != name {
                 let (disk, other) = (&disk.info().name, label.name);
                 return Err(Failure::new(format!("{disk} is a disk of the file system '{other}'")));
             }
+            system = Some(label.fs_id);
         }
+        let is_remote = |place: &String| matches!(Place::of(place), Place::Uri(_));
+        let host = places.iter().any(is_remote).then(this_host);
+        let options = MountOptions { host, ..options };
+        let _only = match system {
+            Some(id) => Some(identity::lock(&opener.rt, &id.to_string(), &folder).await?),
+            None => None,
+        };
         let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
         let open: control::OpenDisk = Rc::new(move |place| {
             let opener = opener.clone();
@@ -202,6 +270,12 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     })
 }
 
+/// What other hosts call this one.
+fn this_host() -> Host {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Host::new(name.trim_end())
+}
+
 /// Reads an attribute of a mounted file system's root folder.
 fn ask(folder: &Path, name: &str) -> Result<Value, Failure> {
     let mut value = vec![0; VALUE_MAX];
@@ -212,6 +286,10 @@ fn ask(folder: &Path, name: &str) -> Result<Value, Failure> {
 }
 
 fn not_reached(folder: &Path, error: Errno) -> Failure {
+    let is_fuse = rustix::fs::statfs(folder).is_ok_and(|of| of.f_type == FUSE);
+    if let Some(failure) = require_root("this command").err().filter(|_| is_fuse) {
+        return failure;
+    }
     let folder = folder.display();
     match error {
         Errno::NODATA | Errno::OPNOTSUPP => Failure::new(format!(
@@ -255,21 +333,48 @@ fn refusal(folder: &Path) -> Option<String> {
     (!why.is_empty()).then_some(why)
 }
 
+/// The number of a disk that is named by it, or by its path.
+fn disk_number(folder: &Path, disk: &str) -> Result<u16, Failure> {
+    if let Ok(number) = disk.parse() {
+        return Ok(number);
+    }
+    let status = ask(folder, control::STATUS)?;
+    let disks = status["disks"].as_array().cloned().unwrap_or_default();
+    let is_it = |name: &str| {
+        let same = |path: &str| absolute(disk).is_ok_and(|disk| disk == path);
+        let files = [name, disk].map(|path| Path::new(path).canonicalize().ok());
+        name == disk || same(name) || files[0].is_some() && files[0] == files[1]
+    };
+    // One that is back has the name of the one that was lost.
+    let mut found = disks.iter().filter(|of| of["name"].as_str().is_some_and(is_it));
+    let found = found.clone().find(|of| of["lost"] == false).or_else(|| found.next());
+    let number = found.and_then(|of| u16::try_from(of["number"].as_u64()?).ok());
+    number.ok_or_else(|| {
+        Failure::new(format!("{disk} is no disk of the file system on {}", folder.display()))
+            .hint(format!("`weft fs status {}` shows numbers and names", folder.display()))
+    })
+}
+
 fn fail(args: &FsFailArgs, json: bool) -> Outcome {
-    let number = args.disk.to_string();
+    let disk = disk_number(&args.folder, &args.disk)?;
+    let number = disk.to_string();
     if args.dry_run {
-        return show_loss(args, json);
+        return show_loss(args, disk, json);
     }
     let wanted = match args.force {
-        true => json!({ "disk": args.disk, "force": true }).to_string(),
+        true => json!({ "disk": disk, "force": true }).to_string(),
         false => number.clone(),
     };
     tell(&args.folder, control::FAIL, &wanted).map_err(|failure| match args.force {
         true => failure,
-        false => failure.hint("`--force` does it all the same, and what only it can give is lost"),
+        false => failure.hint(format!(
+            "`weft fs remove {} {number}` empties a disk first; `--force` does it all the same, and what \
+             only it can give is lost",
+            args.folder.display()
+        )),
     })?;
     if json {
-        return answer(&json!({ "disk": args.disk, "done": true }));
+        return answer(&json!({ "disk": disk, "done": true }));
     }
     outln!(
         "disk {number} is out of service, and what it held is rebuilt on the others: `weft fs rebuild \
@@ -280,8 +385,8 @@ fn fail(args: &FsFailArgs, json: bool) -> Outcome {
 }
 
 /// Which files would lose blocks without a disk.
-fn show_loss(args: &FsFailArgs, json: bool) -> Outcome {
-    let (folder, number) = (args.folder.display(), args.disk);
+fn show_loss(args: &FsFailArgs, number: u16, json: bool) -> Outcome {
+    let folder = args.folder.display();
     let name = format!("{}{number}", control::LOSS);
     let loss = ask(&args.folder, &name).map_err(|failure| match refusal(&args.folder) {
         Some(why) => Failure::new(why),
@@ -306,7 +411,14 @@ fn show_loss(args: &FsFailArgs, json: bool) -> Outcome {
 fn add(args: &FsAddArgs, json: bool) -> Outcome {
     let disk = absolute(&args.disk)?;
     let wanted = json!({ "disk": disk, "force": args.force });
-    tell(&args.folder, control::ADD, &wanted.to_string())?;
+    tell(&args.folder, control::ADD, &wanted.to_string()).map_err(|failure| {
+        match &failure.hint {
+            None if !args.force && failure.message.contains(" holds ") => {
+                failure.hint("`--force` overwrites it")
+            }
+            _ => failure,
+        }
+    })?;
     if json {
         return answer(&json!({ "disk": disk }));
     }
@@ -389,8 +501,9 @@ fn follow(
 }
 
 fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
-    let number = args.disk.to_string();
-    let report = follow(&args.folder, Job::Remove(args.disk), (control::REMOVE, &number), json)?;
+    let disk = disk_number(&args.folder, &args.disk)?;
+    let number = disk.to_string();
+    let report = follow(&args.folder, Job::Remove(disk), (control::REMOVE, &number), json)?;
     if json {
         answer(&report)?;
     }
@@ -407,11 +520,30 @@ fn remove(args: &FsDiskArgs, json: bool) -> Outcome {
 }
 
 fn rebuild(args: &FsPlaceArgs, json: bool) -> Outcome {
+    let status = ask(&args.folder, control::STATUS)?;
+    let mut disks = status["disks"].as_array().into_iter().flatten();
+    let is_due = disks.any(|disk| disk["lost"] == true)
+        || [&status["job"], &status["last_job"]].iter().any(|job| job["job"] == "rebuild");
+    if !is_due {
+        return match json {
+            true => answer(&json!({
+                "job": "rebuild", "blocks": 0, "kept_blocks": 0, "removed_disks": [],
+                "damaged_files": 0, "waiting_files": 0,
+            })),
+            false => {
+                outln!("no disk is lost: there is nothing to rebuild");
+                Ok(())
+            }
+        };
+    }
     let report = follow(&args.folder, Job::Rebuild, (control::REBUILD, ""), json)?;
     if json {
         answer(&report)?;
     } else {
         outln!("{} blocks rebuilt; disks that left: {}", report["blocks"], report["removed_disks"]);
+        if report["kept_blocks"].as_u64().is_some_and(|kept| kept > 0) {
+            outln!("{} blocks were on disks that came back", report["kept_blocks"]);
+        }
     }
     left_files(&report)
 }

@@ -44,10 +44,16 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     for disk in status["disks"].as_array().into_iter().flatten() {
         if disk["lost"] == true {
             let number = &disk["number"];
-            found.push(format!(
-                "disk {number} is lost, and what it held is rebuilt on the others: `weft fs rebuild \
-                 {folder}` follows that"
-            ));
+            found.push(match disk["back_as"].as_u64() {
+                Some(back) => format!(
+                    "disk {number} was lost and is back as disk {back}: what it missed is rebuilt on it: \
+                     `weft fs rebuild {folder}` follows that"
+                ),
+                None => format!(
+                    "disk {number} is lost, and what it held is rebuilt on the others: `weft fs rebuild \
+                     {folder}` follows that; if it works again, `weft fs add {folder} DISK` takes it back"
+                ),
+            });
         }
     }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
@@ -99,6 +105,7 @@ fn print(status: &Value, attention: &[String]) {
     attention.iter().for_each(|what| outln!("  ! {what}"));
     for disk in status["disks"].as_array().into_iter().flatten() {
         let state = match (disk["lost"].as_bool(), disk["present"].as_bool()) {
+            (Some(true), _) if disk["back_as"].is_u64() => "back",
             (Some(true), Some(false)) => "missing",
             (Some(true), _) => "lost",
             _ if disk["leaving"] == true => "being emptied",

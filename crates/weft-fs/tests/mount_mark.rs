@@ -1,0 +1,123 @@
+//! Disks that several hosts can reach: one of them mounts them at a time, whatever their clocks say.
+
+use std::rc::Rc;
+
+use futures_util::future::join;
+
+use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::moments::*;
+use crate::common::*;
+use weft_fs::{Fs, FsError, Host, MountOptions, Result, create};
+use weft_rt::{Rt, SECOND};
+
+fn on(host: &str, nonce: u64) -> MountOptions {
+    MountOptions { host: Some(Host::new(host)), nonce, ..mounting() }
+}
+
+async fn new_disks(rt: &Rt) -> Vec<Rc<TestDisk>> {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 3]);
+    create(rt, &all(&disks), &options()).await.expect("created");
+    disks
+}
+
+fn refused(mounted: Result<Fs>, by: &str) {
+    match mounted {
+        Err(FsError::Unmountable(why)) => assert!(why.contains(by), "{why}"),
+        other => panic!("{:?}", other.map(drop)),
+    }
+}
+
+#[test]
+fn a_second_host_is_refused_while_the_first_has_it_mounted() {
+    run(|rt| async move {
+        let disks = new_disks(&rt).await;
+        let first = Fs::mount(&rt, &all(&disks), on("first", 1)).await.expect("mounted");
+        let ino = make(&first, "file").await;
+        for n in 0..3 {
+            write(&first, ino, 0, &pattern(50_000, n)).await;
+            refused(Fs::mount(&rt, &all(&disks), on("second", 2)).await, "'first'");
+            // With some of the disks as well.
+            refused(
+                Fs::mount(
+                    &rt,
+                    &all(&disks[n as usize..=n as usize]),
+                    MountOptions { degraded: true, ..on("second", 3) },
+                )
+                .await,
+                "'first'",
+            );
+        }
+        assert_sound(&first).await;
+        first.unmount().await.expect("unmounted");
+        let began = rt.now();
+        let second = Fs::mount(&rt, &all(&disks), on("second", 4)).await.expect("mounted");
+        assert!(rt.now() - began < 10 * SECOND, "it was unmounted");
+        assert!(read_all(&second, ino).await == pattern(50_000, 2));
+    });
+}
+
+#[test]
+fn a_mark_that_stands_still_is_dead() {
+    run(|rt| async move {
+        let disks = new_disks(&rt).await;
+        let first = Fs::mount(&rt, &all(&disks), on("first", 1)).await.expect("mounted");
+        make(&first, "file").await;
+        first.sync().await.expect("synced");
+        drop(first);
+        rt.sleep(3600 * SECOND).await;
+        let began = rt.now();
+        let second = Fs::mount(&rt, &all(&disks), on("second", 2)).await.expect("mounted");
+        assert!(rt.now() - began >= 20 * SECOND, "it was looked whether the first one lives");
+        find(&second, "file").await;
+    });
+}
+
+#[test]
+fn of_two_at_the_same_time_one_mounts() {
+    for delay in [0, 1, 3, 5, 7, 9] {
+        for is_dirty in [false, true] {
+            run(move |rt| async move {
+                let disks = new_disks(&rt).await;
+                if is_dirty {
+                    drop(Fs::mount(&rt, &all(&disks), on("before", 7)).await.expect("mounted"));
+                }
+                let there = all(&disks);
+                let first = Fs::mount(&rt, &there, on("first", 1));
+                let later = async {
+                    rt.sleep(delay * SECOND).await;
+                    Fs::mount(&rt, &there, on("second", 2)).await
+                };
+                let (first, second) = join(first, later).await;
+                let mounted = usize::from(first.is_ok()) + usize::from(second.is_ok());
+                assert_eq!(mounted, 1, "{delay} s later, {is_dirty}: {:?}", second.map(drop));
+            });
+        }
+    }
+}
+
+/// A host that stood still for long finds that another one has it.
+#[test]
+fn a_host_that_was_overtaken_stops() {
+    run(|rt| async move {
+        let disks = new_disks(&rt).await;
+        let first = Fs::mount(&rt, &all(&disks), on("first", 1)).await.expect("mounted");
+        let marks: Vec<Vec<u8>> = disks
+            .iter()
+            .map(|disk| {
+                let mut mark = vec![0; 4096];
+                disk.medium.borrow().read(16 << 10, &mut mark);
+                mark
+            })
+            .collect();
+        first.unmount().await.expect("unmounted");
+        let second = Fs::mount(&rt, &all(&disks), on("second", 2)).await.expect("mounted");
+        make(&second, "file").await;
+        // As if the first one had it mounted.
+        for (disk, mark) in disks.iter().zip(&marks) {
+            disk.medium.borrow_mut().poke(16 << 10, mark);
+        }
+        rt.sleep(3 * SECOND).await;
+        let stopped = second.sync().await.expect_err("another host has it");
+        assert!(stopped.to_string().contains("'first'"), "{stopped}");
+    });
+}
