@@ -173,7 +173,7 @@ impl Inner {
                 let lost = members.iter().filter(|member| member.is_lost());
                 for member in lost.filter(|member| self.pool.successor(member.number).is_none()) {
                     let successor = self.meta.run(|tx| successor_in(tx, member.number)).await?;
-                    if successor == Some(number) && member.row.blocks == label.blocks {
+                    if successor == Some(number) && member.row().blocks == label.blocks {
                         return Ok(Comer::Back(member.clone(), label));
                     }
                 }
