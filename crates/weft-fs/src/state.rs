@@ -8,5 +8,6 @@ pub(crate) mod job;
 pub(crate) mod metadata_copies;
 pub(crate) mod mounted;
 pub(crate) mod open_files;
+pub(crate) mod promised_room;
 pub(crate) mod status;
 pub(crate) mod token_guards;

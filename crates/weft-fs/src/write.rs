@@ -7,5 +7,6 @@ pub(crate) mod out_of_place;
 pub(crate) mod plan;
 pub(crate) mod relayout;
 pub(crate) mod remap;
+pub(crate) mod reserve;
 pub(crate) mod revocation;
 pub(crate) mod writeback;

@@ -15,6 +15,7 @@ mod disks;
 mod examples;
 mod failures;
 mod files;
+mod full_disks;
 mod full_metadata;
 mod given_disks;
 mod keeper;

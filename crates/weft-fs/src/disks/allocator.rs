@@ -3,7 +3,8 @@
 //! Two aims contradict each other: long runs on the same disks, and disks that fill evenly. A run
 //! goes on behind the record before it, as long as its disks have almost as much room as any other.
 //! Then the disks with the most free space are picked anew, and no more than 1/RAIDRATIO of a
-//! disk's free space is taken at a time.
+//! disk's free space is taken at a time. When one of these is almost full, lines that are not whole take
+//! those with the most: so the room that was promised to blocks that wait is there ([`crate::write::reserve`]).
 //!
 //! Which of the disks gets the parity turns, also within a run:
 //!
@@ -54,6 +55,18 @@ impl Pool {
         redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)
     }
 
+    /// Whether there is room for so many lines of `columns` columns each, besides `held` blocks. Lines that
+    /// always take the disks with the most room find it, and also if some of them are narrower.
+    pub(crate) fn fits(&self, lines: u64, columns: usize, held: u64) -> bool {
+        let free: u64 = self.members().iter().map(|member| member.free_blocks().min(lines)).sum();
+        lines.saturating_mul(columns as u64).saturating_add(held) <= free
+    }
+
+    /// Whether a disk has no more than so many free blocks, or takes none.
+    pub(crate) fn is_any_full(&self, blocks: u64) -> bool {
+        self.members().iter().any(|member| member.free_blocks() <= blocks)
+    }
+
     /// Allocates up to `lines` lines with these units (data and parity) active, behind `before` if
     /// possible. They are those of a file from one of its lines on.
     pub(crate) fn allocate(
@@ -72,14 +85,18 @@ impl Pool {
             return Ok(record);
         }
         let picked = roomy.get(..coded.columns).ok_or(FsError::NoSpace)?;
-        let turn = ino.wrapping_add(line) % picked.len() as u64;
-        let turn = usize::try_from(turn).expect("few disks");
         let least = picked.iter().map(|member| member.free_blocks()).min().unwrap_or(0);
+        // The first `units` of them have the most room.
+        let is_scarce = least <= self.at_hand.waiting_max();
+        let used = if is_scarce { units.len() } else { picked.len() };
+        let turn = ino.wrapping_add(line) % used.max(1) as u64;
+        let turn = usize::try_from(turn).expect("few disks");
         let mut lines = lines.min((least / RAIDRATIO).max(1));
         while lines > 0 {
             let mut record = Record::new(coded, 0, lines);
-            let all = units.iter().all(|unit| {
-                let member = &picked[(unit + turn) % picked.len()];
+            let all = units.iter().enumerate().all(|(n, unit)| {
+                let at = if is_scarce { n } else { unit };
+                let member = &picked[(at + turn) % used];
                 let start = member.space.borrow_mut().allocate(lines);
                 record.columns[unit] = start.map(|start| column(member, start, lines));
                 start.is_some()

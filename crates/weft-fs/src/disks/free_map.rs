@@ -1,41 +1,295 @@
 //! Which blocks of a disk are free.
 //!
-//! A bitmap in memory, worked out at mount from the records that name blocks. It is cut into
-//! allocation groups with a count each, so that full parts are skipped. The search for a run goes
-//! on where the last one ended: files that are flushed one after the other lie one behind the
-//! other. Bad blocks are never free.
+//! It is worked out at mount from the records that name blocks, and kept in memory. The disk is cut into
+//! *groups* of 32,768 blocks:
+//!
+//! ```text
+//!   a group:    how many blocks are free, and which:
+//!                 none or all of them            no map
+//!                 few runs                       packed: lengths of runs, taken and free in turn
+//!                 many runs, or used lately      a bit for each block: 4 KiB
+//!   above it:   longest[0]   for each group a bound of its longest free run, up to 64
+//!               longest[1]   for each 64 of these the largest
+//!               …            until 64 are left
+//! ```
+//!
+//! *Memory.* 33 bytes a group, and the maps: a quarter MiB for a TiB that is empty, or full; 32 MiB only
+//! if free and taken blocks alternate so often that packing does not help. The last groups that were
+//! used ([`OPEN_GROUPS`]) are kept as bits.
+//!
+//! *Time.* A search goes on where the last one ended, so that files that are flushed one after the other
+//! lie one after the other. It looks at 64 blocks at a time, skips groups whose bound is too small, and
+//! finds the next one through the bounds above, whatever the size of the disk. Taking blocks leaves the
+//! bound as it is; a search that finds nothing in a group lowers it, and only blocks that are given back
+//! in it raise it again. So a group is searched in vain once for each time that something was freed there.
+//!
+//! *Limits.* A run that is searched for has at most 64 blocks and lies in one group. Blocks can be taken
+//! across groups. Bad blocks are never free.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::iter;
+use std::ops::Range;
 
-/// Blocks in an allocation group: 128 MiB.
+/// Blocks in a group: 128 MiB.
 const GROUP: u64 = 32 << 10;
+const BITS: usize = 64;
+/// Words of a group's bits.
+const WORDS: usize = 512;
+/// Longest run that is searched for.
+pub(crate) const RUN_MAX: u64 = 64;
+/// Bounds that one bound of the next level covers.
+const FAN: usize = 64;
+/// Groups that are kept as bits although they could be packed: 512 KiB.
+const OPEN_GROUPS: usize = 128;
+
+/// Bits of a group: 1 if the block is free.
+type Bits = [u64; WORDS];
 
 /// The free blocks of one disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
     blocks: u64,
-    /// A bit for each block: 1 if it is free.
-    free: Vec<u64>,
-    /// Free blocks of each group.
-    groups: Vec<u64>,
+    free: u64,
+    groups: Vec<Group>,
+    longest: Bounds,
+    /// Groups that are kept as bits, the last one opened last.
+    open: VecDeque<usize>,
     next: u64,
     bad: BTreeSet<u64>,
+    /// Words that searches have looked at.
+    searched_words: u64,
+}
+
+/// Which blocks of a group are free.
+#[derive(Debug)]
+struct Group {
+    free: u32,
+    is_open: bool,
+    map: Map,
+}
+
+#[derive(Debug)]
+enum Map {
+    /// All of them, or none.
+    Uniform,
+    /// Lengths of runs, taken and free in turn, of 7 bits a byte; the last run is left out.
+    Packed(Box<[u8]>),
+    Bits(Box<Bits>),
+}
+
+/// Upper bounds of the longest free runs.
+#[derive(Debug)]
+struct Bounds(Vec<Vec<u8>>);
+
+impl Bounds {
+    fn new(lowest: Vec<u8>) -> Self {
+        let mut levels = vec![lowest];
+        while let Some(last) = levels.last().filter(|last| last.len() > FAN) {
+            let above = last.chunks(FAN).map(max_of).collect();
+            levels.push(above);
+        }
+        Self(levels)
+    }
+
+    fn get(&self, group: usize) -> u8 {
+        self.0[0][group]
+    }
+
+    fn set(&mut self, group: usize, bound: u8) {
+        self.0[0][group] = bound;
+        let mut at = group / FAN;
+        for level in 1..self.0.len() {
+            let below = &self.0[level - 1];
+            let largest = max_of(&below[at * FAN..((at + 1) * FAN).min(below.len())]);
+            if self.0[level][at] == largest {
+                return;
+            }
+            self.0[level][at] = largest;
+            at /= FAN;
+        }
+    }
+
+    /// The first of these groups whose bound is at least this.
+    fn first(&self, groups: Range<usize>, least: u8) -> Option<usize> {
+        let (mut level, mut at) = (0, groups.start);
+        loop {
+            let bounds = self.0.get(level)?;
+            let end = ((at / FAN + 1) * FAN).min(bounds.len());
+            let here = bounds.get(at..end)?.iter().position(|bound| *bound >= least);
+            if let Some(found) = here.map(|found| at + found) {
+                if level == 0 {
+                    return (found < groups.end).then_some(found);
+                }
+                (level, at) = (level - 1, found * FAN);
+            } else {
+                (level, at) = (level + 1, at / FAN + 1);
+            }
+        }
+    }
+}
+
+fn max_of(bounds: &[u8]) -> u8 {
+    bounds.iter().copied().max().unwrap_or(0)
 }
 
 fn index(n: u64) -> usize {
-    usize::try_from(n).expect("a bitmap fits in memory")
+    usize::try_from(n).expect("a group is in memory")
+}
+
+fn bound(run: u64) -> u8 {
+    u8::try_from(run.min(RUN_MAX)).expect("at most 64")
+}
+
+/// Bits of a word from one bit to another one.
+fn mask(bits: Range<usize>) -> u64 {
+    (u64::MAX >> (BITS - (bits.end - bits.start))) << bits.start
+}
+
+/// The words that a range of bits is in, and which of their bits.
+fn words_of(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
+    (bits.start / BITS..bits.end.div_ceil(BITS)).map(move |word| {
+        let first = word * BITS;
+        (word, mask(bits.start.max(first) - first..bits.end.min(first + BITS) - first))
+    })
+}
+
+fn are_all_free(bits: &Bits, range: Range<usize>) -> bool {
+    words_of(range).all(|(word, mask)| bits[word] & mask == mask)
+}
+
+/// How many blocks from this one on are free, up to 64.
+fn free_from(bits: &Bits, at: usize) -> u64 {
+    let next = |word: usize| bits.get(word).copied().unwrap_or(0);
+    let (word, bit) = (at / BITS, at % BITS);
+    let above = next(word + 1).checked_shl(BITS as u32 - bit as u32).unwrap_or(0);
+    u64::from((next(word) >> bit | above).trailing_ones())
+}
+
+/// How many blocks before this one are free, up to 64.
+fn free_before(bits: &Bits, at: usize) -> u64 {
+    let word = |word: usize| bits.get(word).copied().unwrap_or(0);
+    let (last, bit) = (at / BITS, at % BITS);
+    let high = word(last).checked_shl(BITS as u32 - bit as u32).unwrap_or(0);
+    let low = last.checked_sub(1).map_or(0, |before| word(before) >> bit);
+    u64::from((high | low).leading_ones())
+}
+
+/// The first bit of a run of `len` in a word; `len` is at most 64.
+fn run_within(word: u64, len: u64) -> Option<u32> {
+    // A bit stays if it and the `have - 1` above it are set.
+    let (mut starts, mut have) = (word, 1);
+    while have < len && starts != 0 {
+        let step = have.min(len - have);
+        starts &= starts >> step;
+        have += step;
+    }
+    (starts != 0).then(|| starts.trailing_zeros())
+}
+
+/// Finds a run of `len` free blocks, from one on. Returns it, and how many words that took.
+fn find_run(bits: &Bits, from: usize, len: u64) -> (Option<usize>, u64) {
+    let (mut run, mut words) = (0, 0);
+    for (at, word) in bits.iter().enumerate().skip(from / BITS) {
+        words += 1;
+        let first = at * BITS;
+        let word = if first < from { word & mask(from - first..BITS) } else { *word };
+        if run + u64::from(word.trailing_ones()) >= len {
+            return (Some(first - index(run)), words);
+        }
+        if word == u64::MAX {
+            run += BITS as u64;
+            continue;
+        }
+        if let Some(bit) = run_within(word, len) {
+            return (Some(first + bit as usize), words);
+        }
+        run = u64::from(word.leading_ones());
+    }
+    (None, words)
+}
+
+/// Lengths of the runs, taken and free in turn, but for the last. None: bits are shorter.
+fn pack(bits: &Bits) -> Option<Box<[u8]>> {
+    let (mut packed, mut is_free, mut start) = (Vec::new(), false, 0);
+    for at in 0..=WORDS {
+        // Bits where a run ends.
+        let before = if at == 0 { 0 } else { bits[at - 1] >> (BITS - 1) };
+        let Some(word) = bits.get(at) else { break };
+        let mut ends = word ^ (word << 1 | before);
+        while ends != 0 {
+            let end = at * BITS + ends.trailing_zeros() as usize;
+            ends &= ends - 1;
+            let mut len = end - start;
+            while len >= 0x80 {
+                packed.push((len & 0x7f) as u8 | 0x80);
+                len >>= 7;
+            }
+            packed.push(len as u8);
+            (is_free, start) = (!is_free, end);
+        }
+        if packed.len() >= size_of::<Bits>() / 2 {
+            return None;
+        }
+    }
+    Some(packed.into())
+}
+
+fn unpack(packed: &[u8]) -> Box<Bits> {
+    let mut bits = Box::new([0; WORDS]);
+    let (mut at, mut is_free) = (0, false);
+    let mut fill = |range: Range<usize>, is_free: bool| {
+        if is_free && !range.is_empty() {
+            words_of(range).for_each(|(word, mask)| bits[word] |= mask);
+        }
+    };
+    let (mut len, mut shift) = (0, 0);
+    for byte in packed {
+        len |= usize::from(byte & 0x7f) << shift;
+        shift += 7;
+        if byte & 0x80 == 0 {
+            fill(at..at + len, is_free);
+            (at, is_free) = (at + len, !is_free);
+            (len, shift) = (0, 0);
+        }
+    }
+    fill(at..WORDS * BITS, is_free);
+    bits
+}
+
+/// The groups that a range of blocks is in, and which of their blocks.
+fn groups_of(start: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let end = start + len;
+    let mut at = start;
+    iter::from_fn(move || {
+        let group = at / GROUP;
+        let to = ((group + 1) * GROUP).min(end);
+        let part = (index(group), index(at % GROUP)..index(to - group * GROUP));
+        (at < end).then(|| {
+            at = to;
+            part
+        })
+    })
 }
 
 impl Space {
     /// A disk of which every block is free.
     pub(crate) fn new(blocks: u64) -> Self {
-        let mut free = vec![u64::MAX; index(blocks.div_ceil(64))];
-        if let Some(last) = free.last_mut().filter(|_| !blocks.is_multiple_of(64)) {
-            *last = (1 << (blocks % 64)) - 1;
+        let sizes = (0..blocks.div_ceil(GROUP)).map(|group| (blocks - group * GROUP).min(GROUP));
+        let group = |free: u64| Group {
+            free: u32::try_from(free).expect("few blocks"),
+            is_open: false,
+            map: Map::Uniform,
+        };
+        Self {
+            blocks,
+            free: blocks,
+            groups: sizes.clone().map(group).collect(),
+            longest: Bounds::new(sizes.map(bound).collect()),
+            open: VecDeque::new(),
+            next: 0,
+            bad: BTreeSet::new(),
+            searched_words: 0,
         }
-        let groups = blocks.div_ceil(GROUP);
-        let groups = (0..groups).map(|group| (blocks - group * GROUP).min(GROUP)).collect();
-        Self { blocks, free, groups, next: 0, bad: BTreeSet::new() }
     }
 
     /// The disk has so many blocks now, if these are more. Those that are new are free.
@@ -52,28 +306,83 @@ impl Space {
 
     /// Blocks that are free.
     pub(crate) fn free_blocks(&self) -> u64 {
-        self.groups.iter().sum()
+        self.free
     }
 
-    fn is_free(&self, block: u64) -> bool {
-        block < self.blocks && self.free[index(block / 64)] >> (block % 64) & 1 == 1
+    /// Blocks of a group.
+    fn size(&self, group: usize) -> u64 {
+        (self.blocks - group as u64 * GROUP).min(GROUP)
     }
 
-    /// Whether all blocks of a run are free.
-    fn is_run_free(&self, start: u64, len: u64) -> bool {
-        (start..start + len).all(|block| self.is_free(block))
+    /// The bits of a group, which is kept open.
+    fn bits(&mut self, group: usize) -> &mut Bits {
+        if !self.groups[group].is_open {
+            if self.open.len() == OPEN_GROUPS
+                && let Some(first) = self.open.pop_front()
+            {
+                self.close(first);
+            }
+            self.open.push_back(group);
+            self.groups[group].is_open = true;
+        }
+        let size = index(self.size(group));
+        let Group { free, map, .. } = &mut self.groups[group];
+        match map {
+            Map::Bits(_) => {}
+            Map::Packed(packed) => *map = Map::Bits(unpack(packed)),
+            Map::Uniform => {
+                let mut bits = Box::new([0; WORDS]);
+                if *free > 0 {
+                    words_of(0..size).for_each(|(word, mask)| bits[word] = mask);
+                }
+                *map = Map::Bits(bits);
+            }
+        }
+        match map {
+            Map::Bits(bits) => bits,
+            _ => unreachable!("it has just become bits"),
+        }
+    }
+
+    /// Keeps a group in little memory.
+    fn close(&mut self, group: usize) {
+        let size = self.size(group);
+        let Group { free, is_open, map } = &mut self.groups[group];
+        *is_open = false;
+        if *free == 0 || u64::from(*free) == size {
+            *map = Map::Uniform;
+        } else if let Map::Bits(bits) = map
+            && let Some(packed) = pack(bits)
+        {
+            *map = Map::Packed(packed);
+        }
+    }
+
+    /// Whether all blocks of a part of a group are free.
+    fn is_part_free(&mut self, group: usize, part: Range<usize>) -> bool {
+        match self.groups[group].free {
+            0 => false,
+            free if u64::from(free) == self.size(group) => true,
+            _ => are_all_free(self.bits(group), part),
+        }
     }
 
     /// Takes a run, if all of it is free.
     pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
         let beyond = start.checked_add(len).is_none_or(|end| end > self.blocks);
-        if beyond || !self.is_run_free(start, len) {
+        if beyond || !groups_of(start, len).all(|(group, part)| self.is_part_free(group, part)) {
             return false;
         }
-        for block in start..start + len {
-            self.free[index(block / 64)] &= !(1 << (block % 64));
-            self.groups[index(block / GROUP)] -= 1;
+        for (group, part) in groups_of(start, len) {
+            let count = part.len();
+            let bits = self.bits(group);
+            words_of(part).for_each(|(word, mask)| bits[word] &= !mask);
+            self.groups[group].free -= u32::try_from(count).expect("of a group");
+            if self.groups[group].free == 0 {
+                self.longest.set(group, 0);
+            }
         }
+        self.free -= len;
         true
     }
 
@@ -99,51 +408,99 @@ impl Space {
 
     /// Gives a run back.
     pub(crate) fn release(&mut self, start: u64, len: u64) {
-        for block in start..start + len {
-            if self.bad.contains(&block) {
-                continue;
-            }
-            debug_assert!(!self.is_free(block), "block {block} is given back twice");
-            self.free[index(block / 64)] |= 1 << (block % 64);
-            self.groups[index(block / GROUP)] += 1;
+        let end = start + len;
+        let bad: Vec<u64> = self.bad.range(start..end).copied().collect();
+        let mut from = start;
+        for to in bad.into_iter().chain([end]) {
+            self.release_good(from, to - from);
+            from = to + 1;
         }
     }
 
-    /// Finds and takes a run of `len` blocks.
+    fn release_good(&mut self, start: u64, len: u64) {
+        for (group, part) in groups_of(start, len) {
+            let bits = self.bits(group);
+            for (word, mask) in words_of(part.clone()) {
+                debug_assert!(bits[word] & mask == 0, "{start} + {len} is given back twice");
+                bits[word] |= mask;
+            }
+            let run = free_before(bits, part.start) + part.len() as u64 + free_from(bits, part.end);
+            self.groups[group].free += u32::try_from(part.len()).expect("of a group");
+            if bound(run) > self.longest.get(group) {
+                self.longest.set(group, bound(run));
+            }
+        }
+        self.free += len;
+    }
+
+    /// Finds and takes a run of `len` blocks: at most [`RUN_MAX`].
     pub(crate) fn allocate(&mut self, len: u64) -> Option<u64> {
-        let start = self.find(self.next, self.blocks, len).or_else(|| {
-            let end = (self.next + len).min(self.blocks);
-            self.find(0, end, len)
-        })?;
+        debug_assert!(len <= RUN_MAX, "runs of {len} blocks are not searched for");
+        let start = self.find(len)?;
         self.take(start, len);
         self.next = start + len;
         Some(start)
     }
 
-    /// The first run of `len` free blocks between two blocks.
-    fn find(&self, from: u64, to: u64, len: u64) -> Option<u64> {
-        let (mut at, mut run) = (from, 0);
-        while at < to {
-            if at.is_multiple_of(GROUP) && self.groups[index(at / GROUP)] == 0 {
-                (at, run) = (at + GROUP, 0);
-            } else if at.is_multiple_of(64) && self.free[index(at / 64)] == 0 {
-                (at, run) = (at + 64, 0);
-            } else if self.is_free(at) {
-                (at, run) = (at + 1, run + 1);
-                if run == len {
-                    return Some(at - len);
+    fn find(&mut self, len: u64) -> Option<u64> {
+        let (last, least) = (index(self.next / GROUP), bound(len));
+        if last < self.groups.len()
+            && self.longest.get(last) >= least
+            && let Some(found) = self.find_in(last, index(self.next % GROUP), len)
+        {
+            return Some(found);
+        }
+        for groups in [last + 1..self.groups.len(), 0..(last + 1).min(self.groups.len())] {
+            let Range { mut start, end } = groups;
+            while let Some(group) = self.longest.first(start..end, least) {
+                if let Some(found) = self.find_in(group, 0, len) {
+                    return Some(found);
                 }
-            } else {
-                (at, run) = (at + 1, 0);
+                start = group + 1;
             }
         }
         None
+    }
+
+    /// Finds a run in a group, from one of its blocks on. If there is none in all of it, the next search
+    /// for one as long passes over the group.
+    fn find_in(&mut self, group: usize, from: usize, len: u64) -> Option<u64> {
+        let Group { free, map, .. } = &self.groups[group];
+        let is_all_free = matches!(map, Map::Uniform) && *free > 0;
+        let found = if is_all_free {
+            (from as u64 + len <= self.size(group)).then_some(from)
+        } else {
+            let (found, words) = find_run(self.bits(group), from, len);
+            self.searched_words += words;
+            found
+        };
+        if found.is_none() && from == 0 {
+            self.longest.set(group, bound(len) - 1);
+        }
+        found.map(|found| group as u64 * GROUP + found as u64)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use weft_random::Rng;
+
     use super::*;
+
+    /// Blocks of a TiB.
+    const TIB: u64 = 1 << 28;
+
+    /// Bytes of memory that the map takes.
+    fn bytes(space: &Space) -> usize {
+        let map = |group: &Group| match &group.map {
+            Map::Uniform => 0,
+            Map::Packed(packed) => packed.len(),
+            Map::Bits(_) => size_of::<Bits>(),
+        };
+        let maps: usize = space.groups.iter().map(map).sum();
+        let bounds: usize = space.longest.0.iter().map(Vec::len).sum();
+        space.groups.len() * size_of::<Group>() + maps + bounds
+    }
 
     #[test]
     fn what_is_taken_is_not_given_out_until_it_comes_back() {
@@ -151,14 +508,19 @@ mod tests {
         assert_eq!(space.free_blocks(), 3 * GROUP + 100);
         assert!(space.take(10, 5) && !space.take(14, 1) && !space.take(3 * GROUP + 99, 2));
         assert_eq!(space.allocate(10), Some(0));
-        assert_eq!(space.allocate(GROUP), Some(15));
+        assert_eq!(space.allocate(64), Some(15));
+        assert!(space.take(79, 3 * GROUP - 79 + 15), "across groups");
+        assert_eq!(space.allocate(64), Some(3 * GROUP + 15));
         space.release(0, 10);
-        assert_eq!(space.allocate(2 * GROUP), Some(GROUP + 15));
-        assert_eq!(space.allocate(86), None);
-        assert_eq!(space.allocate(85), Some(3 * GROUP + 15));
+        assert_eq!(space.allocate(22), None);
+        assert_eq!(space.allocate(21), Some(3 * GROUP + 79));
         assert_eq!(space.allocate(11), None);
         assert_eq!(space.allocate(10), Some(0));
         assert_eq!(space.free_blocks(), 0);
+        space.release(GROUP - 32, 64);
+        assert_eq!(space.allocate(33), None, "a run lies in one group");
+        assert_eq!(space.allocate(32), Some(GROUP - 32));
+        assert_eq!(space.allocate(32), Some(GROUP));
     }
 
     #[test]
@@ -188,5 +550,121 @@ mod tests {
         assert!(!space.take(1, 2) && !space.take(6, 1));
         assert_eq!((space.allocate(3), space.allocate(3)), (Some(3), Some(7)));
         assert_eq!(space.bad_blocks().iter().copied().collect::<Vec<_>>(), [2, 6]);
+    }
+
+    #[test]
+    fn a_search_agrees_with_a_plain_map_of_blocks() {
+        let blocks = 200 * GROUP / 100 + 77;
+        let mut rng = Rng::new(7);
+        let mut space = Space::new(blocks);
+        let mut plain = vec![true; index(blocks)];
+        let mut taken = Vec::new();
+        let has_run = |plain: &[bool], len: usize| {
+            plain
+                .chunks(index(GROUP))
+                .any(|group| group.windows(len).any(|run| !run.contains(&false)))
+        };
+        for step in 0..20_000 {
+            let len = 1 + rng.below(64);
+            let is_filling = step / 2000 % 2 == 0;
+            if rng.below(4) < if is_filling { 3 } else { 1 } {
+                match space.allocate(len) {
+                    Some(start) => {
+                        let run = &mut plain[index(start)..index(start + len)];
+                        assert!(!run.contains(&false), "{len} at {start} in step {step}");
+                        run.fill(false);
+                        taken.push((start, len));
+                    }
+                    None => assert!(!has_run(&plain, index(len)), "{len} in step {step}"),
+                }
+            } else if !taken.is_empty() {
+                let (start, len) = taken.swap_remove(index(rng.below(taken.len() as u64)));
+                // A part stays.
+                let stays = rng.below(len);
+                space.release(start + stays, len - stays);
+                plain[index(start + stays)..index(start + len)].fill(true);
+                if stays > 0 {
+                    taken.push((start, stays));
+                }
+            }
+            if step % 500 == 0 {
+                (0..space.groups.len()).for_each(|group| space.close(group));
+                space.open.clear();
+            }
+            let free = plain.iter().filter(|free| **free).count();
+            assert_eq!(space.free_blocks(), free as u64, "in step {step}");
+        }
+    }
+
+    #[test]
+    fn groups_are_packed_and_come_back() {
+        let mut rng = Rng::new(3);
+        for longest in [2, 20, 300, 40_000] {
+            let mut bits = [0; WORDS];
+            let (mut at, mut is_free) = (0, rng.chance(50));
+            while at < WORDS * BITS {
+                let end = (at + 1 + index(rng.below(longest))).min(WORDS * BITS);
+                if is_free {
+                    words_of(at..end).for_each(|(word, mask)| bits[word] |= mask);
+                }
+                (at, is_free) = (end, !is_free);
+            }
+            match pack(&bits) {
+                Some(packed) => assert_eq!(*unpack(&packed), bits),
+                None => assert!(longest <= 20, "runs of up to {longest} are packed"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_fragmented_tebibyte_is_searched_in_few_steps() {
+        let mut space = Space::new(TIB);
+        // Free runs of 8 blocks everywhere, and one of 64 near the end.
+        for group in 0..TIB / GROUP {
+            assert!(space.take(group * GROUP, GROUP));
+            for at in (0..GROUP).step_by(4096) {
+                space.release(group * GROUP + at, 8);
+            }
+        }
+        space.release(TIB - 1000, 64);
+        let before = space.searched_words;
+        assert_eq!(space.allocate(64), Some(TIB - 1000));
+        // Each group knows that it has no such run.
+        assert!(space.searched_words - before <= 2 * WORDS as u64, "{}", space.searched_words);
+        // The same, when bounds are too large: once through everything, and not again.
+        for group in 0..TIB / GROUP {
+            space.release(group * GROUP + 100, 64);
+            assert!(space.take(group * GROUP + 130, 1));
+        }
+        assert_eq!(space.allocate(40), None);
+        let before = space.searched_words;
+        for _ in 0..100 {
+            assert_eq!(space.allocate(64), None);
+        }
+        assert_eq!(space.searched_words, before);
+        for _ in 0..1000 {
+            assert!(space.allocate(8).is_some());
+        }
+        let each = (space.searched_words - before) / 1000;
+        assert!(each <= WORDS as u64 / 4, "{each} words for each of 1000 runs");
+    }
+
+    #[test]
+    fn memory_follows_the_runs_and_not_the_size_of_the_disk() {
+        let mut space = Space::new(TIB);
+        assert!(bytes(&space) <= 300 << 10, "{} bytes for an empty TiB", bytes(&space));
+        assert!(space.take(0, TIB));
+        assert!(bytes(&space) <= 900 << 10, "{} bytes for a full TiB", bytes(&space));
+        // Every fourth column of a long file is free again.
+        for at in (0..TIB).step_by(256) {
+            space.release(at, 64);
+        }
+        assert!(bytes(&space) <= 4 << 20, "{} bytes with a million runs", bytes(&space));
+        // At worst it is a bit for each block.
+        for at in (64..TIB / 16).step_by(256) {
+            (at..at + 192).step_by(2).for_each(|block| space.release(block, 1));
+        }
+        assert!(bytes(&space) <= 7 << 20, "{} bytes", bytes(&space));
+        assert_eq!(space.free_blocks(), TIB / 4 + TIB / 16 / 256 * 96);
     }
 }

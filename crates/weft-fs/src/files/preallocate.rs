@@ -70,10 +70,12 @@ impl Inner {
             active.binary_search(block).is_err() && !node.dirty.borrow().contains_key(block)
         };
         let missing: Vec<u64> = blocks.clone().filter(is_missing).collect();
-        if !missing.is_empty() {
-            self.reserve(node, &inode, blocks).await?;
+        if missing.is_empty() {
+            return Ok(());
         }
+        let reserved = self.reserve(node, &inode, blocks).await?;
         missing.into_iter().for_each(|block| self.dirty(node, block, Frozen::zeros(BLOCK)));
+        drop(reserved);
         Ok(())
     }
 }
@@ -101,7 +103,9 @@ impl Fs {
         goes_on: impl Fn() -> bool + 'static,
     ) -> Result<()> {
         let fs = self.0.clone();
-        let allocate = || async move { fs.allocate(ino, offset, len, keep_size, &goes_on).await };
+        let allocate = || async move {
+            fs.with_room(async || fs.allocate(ino, offset, len, keep_size, &goes_on).await).await
+        };
         self.0.rt.attach(allocate).await
     }
 }

@@ -23,7 +23,6 @@ use crate::format::inode::{Ino, Inode};
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::{Live, Node};
-use crate::write::plan::covering;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
@@ -156,17 +155,8 @@ pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
 
-/// Columns that lines have where there are many disks.
-const COLUMNS_USUAL: usize = 16;
-/// Lines that a record of blocks written one behind the other has at least, but for the first and last.
-const LINES_USUAL: u64 = 8;
 /// Records that a search for holes looks at before others have a turn.
 const SOUGHT_RECORDS: usize = 256;
-
-/// More bytes than the rows have that a record of one line needs, and its disks' maps.
-fn record_row_bytes(columns: usize) -> u64 {
-    128 + columns as u64 * 64
-}
 
 impl Inner {
     /// Reads the blocks of a range that are not zeros. The caller holds the file's lock.
@@ -310,7 +300,7 @@ impl Inner {
         self.meta.run(|tx| tx.logged(|| note(tx))).await
     }
 
-    async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+    async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: &Frozen) -> Result<()> {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
@@ -320,12 +310,12 @@ impl Inner {
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
         let held = self.hold_to_write(ino, offset, len).await?;
         let node = self.in_use.node(ino);
-        if !self.write_meanwhile(&node, offset, &data).await? {
+        if !self.write_meanwhile(&node, offset, data).await? {
             let alone = node.alone().await;
             let inode = self.file(ino).await?;
-            self.reserve(&node, &inode, blocks_of(offset, len)).await?;
+            let reserved = self.reserve(&node, &inode, blocks_of(offset, len)).await?;
             self.clear_behind_end(&node, inode.size, offset).await?;
-            for (block, within, part) in parts_of(offset, &data) {
+            for (block, within, part) in parts_of(offset, data) {
                 let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
                 let old = match is_old {
                     true => Some(self.block_before(&node, block, inode.size).await?),
@@ -334,7 +324,7 @@ impl Inner {
                 self.dirty(&node, block, whole_block(within, part, old));
             }
             self.grow(&node, &inode, end);
-            drop(alone);
+            drop((reserved, alone));
         }
         drop(held);
         let drained = self.drain().await;
@@ -377,69 +367,6 @@ impl Inner {
     pub(crate) fn grow(&self, node: &Node, inode: &Inode, end: u64) {
         let known = node.live.get().map_or(inode.size, |live| live.size);
         node.live.set(Some(Live { size: known.max(end), modified: self.now() }));
-    }
-
-    /// Bytes of the rows that what is dirty may need: each block a record of its own.
-    fn waiting_row_bytes(&self) -> u64 {
-        self.dirty_blocks.get() * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
-    }
-
-    /// Writes what waits, if the metadata might have no room for all of it and these blocks. The caller
-    /// holds nothing.
-    pub(crate) async fn write_if_rows_are_scarce(&self, blocks: Range<u64>) {
-        let waits = self.dirty_blocks.get() > 0;
-        let records = (blocks.end - blocks.start) / LINES_USUAL + 2;
-        let wanted = records * record_row_bytes(COLUMNS_USUAL);
-        if waits
-            && self.meta.has_room(wanted, false)
-            && !self.meta.has_room(self.waiting_row_bytes() + wanted, false)
-        {
-            // The blocks stay dirty if this fails, and fsync reports it.
-            let _ = self.write_all().await;
-        }
-    }
-
-    /// Whether there is room for so many more blocks of a file, even if all that is dirty is new.
-    fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
-        let Ok(coded) = self.pool.coded_now(inode.redundancy) else { return false };
-        let records = blocks / coded.k() as u64 / LINES_USUAL + 2;
-        let rows = self.waiting_row_bytes() + records * record_row_bytes(coded.columns);
-        if !self.meta.has_room(rows, false) {
-            return false;
-        }
-        let free: u64 = self.pool.members().iter().map(|member| member.free_blocks()).sum();
-        (self.dirty_blocks.get() + blocks) * (1 + coded.p() as u64) <= free
-    }
-
-    /// Fails if there may be no room for these blocks. What is dirty is counted as new, with all of
-    /// its redundancy; when that is too much, it is written, and then known.
-    pub(crate) async fn reserve(
-        &self,
-        node: &Rc<Node>,
-        inode: &Inode,
-        blocks: Range<u64>,
-    ) -> Result<()> {
-        let wanted = blocks.end - blocks.start;
-        if self.has_room_for(inode, wanted) {
-            return Ok(());
-        }
-        self.flush_node(node).await?;
-        self.commit().await?;
-        if self.has_room_for(inode, wanted) {
-            return Ok(());
-        }
-        // Blocks that have a place need no other.
-        let ino = node.ino;
-        let placed = self.meta.run(|tx| {
-            for block in blocks {
-                let Some((first, record)) = covering(tx, ino, block)? else { return Ok(false) };
-                if record.columns[record.locate(block - first).1].is_none() {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        });
-        if placed.await? { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
     /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it ends
@@ -535,7 +462,9 @@ impl Fs {
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.write(ino, offset, data).await }).await
+        let write =
+            || async move { fs.with_room(async || fs.write(ino, offset, &data).await).await };
+        self.0.rt.attach(write).await
     }
 
     /// Writes what waits of a file, so that the next commit has it.

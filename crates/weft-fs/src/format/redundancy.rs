@@ -8,7 +8,7 @@ use weft_code::CodeSpec;
 use crate::error::FsError;
 
 /// The most data blocks in a line of a code whose width follows from the disks.
-const WIDTH_MAX: usize = 8;
+pub(crate) const WIDTH_MAX: usize = 8;
 /// Longest name of a redundancy, in bytes.
 pub(crate) const NAME_BYTES: usize = 31;
 
@@ -61,6 +61,14 @@ impl Redundancy {
             Self::Code(spec) => (spec, spec.shape(usize::from(u8::MAX)).ok()?.width()),
         };
         (columns <= disks && spec.shape(columns).is_ok()).then_some(Coded { spec, columns })
+    }
+}
+
+impl Redundancy {
+    /// Disks with room that a line needs at least.
+    pub(crate) fn columns_min(self) -> usize {
+        let narrowest = (1..=usize::from(u8::MAX)).find_map(|disks| self.coded(disks));
+        narrowest.map_or(1, |coded| coded.columns)
     }
 }
 

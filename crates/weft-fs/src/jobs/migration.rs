@@ -223,6 +223,7 @@ impl Inner {
         moved: &mut Moved,
     ) -> Result<()> {
         let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
+        let room = self.hold_room(some.iter().map(|found| found.all_blocks).sum()).await;
         let held = self.hold_files(inos.iter().copied()).await;
         let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.in_use.node(ino)).collect();
         let mut locks = Vec::with_capacity(nodes.len());
@@ -231,7 +232,7 @@ impl Inner {
         }
         let one = self.flush_alone().await;
         let result = self.move_locked(some, decide, moved).await;
-        drop((one, locks, held));
+        drop((one, locks, held, room));
         nodes.iter().for_each(|node| self.in_use.forget_clean(node));
         result.and(self.commit_if_crowded().await)
     }

@@ -24,6 +24,7 @@ use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::{JobEnd, JobStatus};
 use crate::state::open_files::InUse;
+use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
 /// How to mount a file system.
@@ -72,6 +73,8 @@ pub(crate) struct Inner {
     pub(crate) overlapped_batches: Cell<u64>,
     pub(crate) dirty_blocks: Cell<u64>,
     pub(crate) dirty_blocks_max: u64,
+    /// Room that is promised.
+    pub(crate) promised: Promised,
     /// Writes to the cache so far.
     pub(crate) writes: Cell<u64>,
     /// Held while dirty blocks are written because there are many.
@@ -151,6 +154,7 @@ impl Inner {
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
             dirty_blocks: Cell::new(0),
+            promised: Promised::default(),
             writes: Cell::new(0),
             draining: Semaphore::new(1),
             written: Notify::default(),

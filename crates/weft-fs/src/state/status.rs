@@ -10,7 +10,7 @@ use crate::format::redundancy::Redundancy;
 use crate::meta::MetaCacheCounts;
 use crate::state::job::JobStatus;
 use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::Fs;
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,25 +87,6 @@ pub struct FsStatus {
     pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable, repaired or moved since the mount.
     pub counts: Counts,
-}
-
-impl Inner {
-    /// Blocks that files of this redundancy may still have: lines are taken from the disks with the
-    /// most room, as they will be, in thousandths of what there is.
-    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> u64 {
-        let members = self.pool.members();
-        let mut free: Vec<u64> = members.iter().map(|member| member.free_blocks()).collect();
-        let step = (free.iter().sum::<u64>() / 1000).max(1);
-        let mut blocks = 0;
-        loop {
-            free.retain(|free| *free > 0);
-            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
-            let Some(coded) = redundancy.coded(free.len()) else { return blocks };
-            let lines = step.min(free[coded.columns - 1]);
-            free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
-            blocks += lines * coded.k() as u64;
-        }
-    }
 }
 
 impl Fs {

@@ -219,6 +219,10 @@ impl Inner {
     pub(crate) async fn want_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
         let now = self.now();
         let _held = self.hold_files([ino]).await;
+        // What waits of it has room for the lines that it was to have.
+        if let Some(node) = self.in_use.unclean_node(ino) {
+            self.flush_file(&node).await?;
+        }
         let set = |tx: &Tx<'_>| {
             let mut inode = tx.inode(ino)?;
             (inode.redundancy, inode.changed) = (redundancy, now);
@@ -327,6 +331,9 @@ impl Inner {
         redundancy: Redundancy,
         from: u64,
     ) -> Result<(u64, Option<u64>)> {
+        let blocks = self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+        let columns = redundancy.columns_min() as u64;
+        let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
         let _held = self.hold_files([ino]).await;
         let node = self.in_use.node(ino);
         let alone = node.alone().await;

@@ -54,6 +54,7 @@ impl Inner {
     /// So many blocks wait to be written now.
     pub(crate) fn note_dirty(&self, blocks: u64) {
         self.dirty_blocks.set(blocks);
+        self.promised.note_waiting(blocks);
         self.pool.at_hand.wait(blocks);
     }
 

@@ -1,0 +1,71 @@
+//! Room on the disks that is promised to blocks which are not there yet ([`crate::write::reserve`]).
+
+use std::cell::Cell;
+
+use weft_rt::sync::{Permit, Semaphore};
+
+/// Room that is promised besides that of the blocks that wait.
+pub(crate) struct Promised {
+    /// Blocks that are about to wait.
+    pub(crate) coming: Cell<u64>,
+    /// Columns of the widest of the lines that these and the waiting blocks need at least.
+    pub(crate) columns: Cell<usize>,
+    /// Blocks that a batch of a job may take.
+    pub(crate) held: Cell<u64>,
+    /// Held during such a batch.
+    pub(crate) batch: Semaphore,
+}
+
+impl Default for Promised {
+    fn default() -> Self {
+        let (coming, columns, held) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        Self { coming, columns, held, batch: Semaphore::new(1) }
+    }
+}
+
+impl Promised {
+    /// So many blocks wait now.
+    pub(crate) fn note_waiting(&self, blocks: u64) {
+        if blocks == 0 && self.coming.get() == 0 {
+            self.columns.set(0);
+        }
+    }
+}
+
+/// Room for blocks that are about to wait. It is dropped when they do.
+pub(crate) struct Reserved<'a> {
+    of: &'a Promised,
+    blocks: u64,
+}
+
+impl<'a> Reserved<'a> {
+    pub(crate) fn new(of: &'a Promised, blocks: u64) -> Self {
+        of.coming.set(of.coming.get() + blocks);
+        Self { of, blocks }
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.of.coming.set(self.of.coming.get() - self.blocks);
+    }
+}
+
+/// Room for a batch of a job.
+pub(crate) struct HeldRoom<'a> {
+    of: &'a Promised,
+    _batch: Permit,
+}
+
+impl<'a> HeldRoom<'a> {
+    pub(crate) fn new(of: &'a Promised, batch: Permit, blocks: u64) -> Self {
+        of.held.set(blocks);
+        Self { of, _batch: batch }
+    }
+}
+
+impl Drop for HeldRoom<'_> {
+    fn drop(&mut self) {
+        self.of.held.set(0);
+    }
+}

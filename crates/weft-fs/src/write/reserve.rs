@@ -1,0 +1,258 @@
+//! Room that is promised: a write that succeeds has room on the disks before it is in the cache.
+//!
+//! Where a block goes is decided when it is flushed, and then nobody is there to be told that it finds no
+//! room. So a write is refused if what waits, what is about to wait, and its own blocks may not fit. Each
+//! of them is counted as a line of its own, as wide as the narrowest line of the redundancy (*w* disks), and
+//! all as those with the widest:
+//!
+//! ```text
+//!     n lines of w columns fit on disks with free[i] blocks    if    w × n ≤ Σ min(free[i], n)
+//! ```
+//!
+//! The columns of a line are on different disks, so a large disk beside small ones is of no use for more.
+//! That many lines are found if each takes the disks with the most room ([`crate::disks::allocator`]). If some of them
+//! are one line with more columns in truth, that takes no room from the rest: such a line has j + p columns
+//! for j blocks, and w is more than p.
+//!
+//! A block that becomes active in a line for which no disk is left makes the line's other blocks move too.
+//! If a disk may be full by then, each block counts as a whole line's.
+//!
+//! When that is too much, what waits is written, and then known: the file's own blocks at once
+//! ([`Inner::reserve`]); those of other files once the operation holds nothing ([`Inner::with_room`]).
+//! What a job takes for its next batch is held back likewise ([`Inner::hold_room`]).
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use crate::error::{FsError, Result};
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Inode};
+use crate::format::redundancy::{Redundancy, WIDTH_MAX};
+use crate::meta::Tx;
+use crate::state::mounted::Inner;
+use crate::state::open_files::Node;
+use crate::state::promised_room::{HeldRoom, Reserved};
+
+/// Columns that lines have where there are many disks.
+const COLUMNS_USUAL: usize = 16;
+/// Lines that a record of blocks written one after the other has at least, but for the first and last.
+const LINES_USUAL: u64 = 8;
+/// How often an operation that finds no room is tried again after what waits was written.
+const RETRIES: usize = 2;
+/// The part of the room on the fullest disk of a line that an estimate fills with lines at a time.
+const ESTIMATED_PART: u64 = 16;
+
+/// More bytes than the rows have that a record of one line needs, and its disks' maps.
+fn record_row_bytes(columns: usize) -> u64 {
+    128 + columns as u64 * 64
+}
+
+impl Inner {
+    /// Blocks that wait, or are about to.
+    fn waiting_blocks(&self) -> u64 {
+        self.dirty_blocks.get() + self.promised.coming.get()
+    }
+
+    /// Bytes of the rows that what waits may need: each block a record of its own.
+    fn waiting_row_bytes(&self) -> u64 {
+        self.waiting_blocks() * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
+    }
+
+    /// Writes what waits, if the metadata might have no room for all of it and these blocks. The caller
+    /// holds nothing.
+    pub(crate) async fn write_if_rows_are_scarce(&self, blocks: Range<u64>) {
+        let waits = self.dirty_blocks.get() > 0;
+        let records = (blocks.end - blocks.start) / LINES_USUAL + 2;
+        let wanted = records * record_row_bytes(COLUMNS_USUAL);
+        if waits
+            && self.meta.has_room(wanted, false)
+            && !self.meta.has_room(self.waiting_row_bytes() + wanted, false)
+        {
+            // The blocks stay dirty if this fails, and fsync reports it.
+            let _ = self.write_all().await;
+        }
+    }
+
+    /// Whether the metadata has room for rows of these blocks, and of what waits.
+    fn has_rows_for(&self, redundancy: Redundancy, blocks: u64) -> bool {
+        let Ok(coded) = self.pool.coded_now(redundancy) else { return false };
+        let records = blocks / coded.k() as u64 / LINES_USUAL + 2;
+        let rows = self.waiting_row_bytes() + records * record_row_bytes(coded.columns);
+        self.meta.has_room(rows, false)
+    }
+
+    /// Whether the disks have room for what waits and `lines` lines of a redundancy more.
+    fn fits(&self, redundancy: Redundancy, lines: u64) -> bool {
+        let columns = redundancy.columns_min().max(self.promised.columns.get());
+        let held = self.promised.held.get();
+        let waiting = self.waiting_blocks();
+        if !self.pool.is_any_full(waiting + lines) {
+            return self.pool.fits(waiting + lines, columns, held);
+        }
+        self.pool.fits(waiting * WIDTH_MAX as u64 + lines, columns, held)
+    }
+
+    /// Whether there is room for so many more blocks of a file, even if all that waits is new. If so they
+    /// are taken into account as soon as they wait or are [`Reserved`].
+    pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
+        let redundancy = inode.redundancy;
+        let is_any_full = self.pool.is_any_full(self.waiting_blocks() + blocks);
+        let lines = if is_any_full { blocks * WIDTH_MAX as u64 } else { blocks };
+        let has_room = self.has_rows_for(redundancy, blocks) && self.fits(redundancy, lines);
+        if has_room {
+            self.note_columns(redundancy);
+        }
+        has_room
+    }
+
+    fn note_columns(&self, redundancy: Redundancy) {
+        let columns = redundancy.columns_min().max(self.promised.columns.get());
+        self.promised.columns.set(columns);
+    }
+
+    /// Room for these blocks of a file. The caller holds its lock alone.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] if there may be none, even after what waits of the file was written.
+    pub(crate) async fn reserve(
+        &self,
+        node: &Rc<Node>,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<Reserved<'_>> {
+        let wanted = blocks.end - blocks.start;
+        if self.has_room_for(inode, wanted) {
+            return Ok(Reserved::new(&self.promised, wanted));
+        }
+        self.flush_node(node).await?;
+        self.commit().await?;
+        let lines = self.meta.run(|tx| lines_for(tx, node.ino, blocks)).await?;
+        // Blocks that have a place need no other.
+        if lines > 0 {
+            let redundancy = inode.redundancy;
+            if !self.has_rows_for(redundancy, wanted) || !self.fits(redundancy, lines) {
+                return Err(FsError::NoSpace);
+            }
+            self.note_columns(redundancy);
+        }
+        Ok(Reserved::new(&self.promised, lines.max(wanted)))
+    }
+
+    /// Runs an operation that needs room. If there is none for it, it is tried again when what other files
+    /// have in the cache is written, and no job takes room. It holds nothing between.
+    pub(crate) async fn with_room<T>(&self, operation: impl AsyncFn() -> Result<T>) -> Result<T> {
+        for _ in 0..RETRIES {
+            let done = operation().await;
+            let may_find_room = self.waiting_blocks() > 0 || self.promised.held.get() > 0;
+            if !matches!(done, Err(FsError::NoSpace)) || !may_find_room {
+                return done;
+            }
+            // What fails to be written is told by the fsync of its file.
+            let _ = self.write_all().await;
+            drop(self.promised.batch.acquire(1).await);
+        }
+        operation().await
+    }
+
+    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The caller
+    /// holds nothing.
+    pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
+        let batch = self.promised.batch.acquire(1).await;
+        let held = HeldRoom::new(&self.promised, batch, blocks);
+        if self.dirty_blocks.get() > 0 && !self.fits(Redundancy::Single, 0) {
+            // Without room the batch is not done, and without this the blocks wait as before.
+            let _ = self.write_all().await;
+        }
+        held
+    }
+
+    /// Blocks that files of this redundancy may still have. Lines are taken from the disks with the most
+    /// room, as they will be, a part of it at a time.
+    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> u64 {
+        let members = self.pool.members();
+        blocks_within(members.iter().map(|member| member.free_blocks()).collect(), redundancy)
+    }
+}
+
+/// Blocks of files of a redundancy for which disks with so many free blocks have room.
+fn blocks_within(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
+    let mut blocks = 0;
+    loop {
+        free.retain(|free| *free > 0);
+        free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+        let Some(coded) = redundancy.coded(free.len()) else { return blocks };
+        let lines = free[coded.columns - 1].div_ceil(ESTIMATED_PART);
+        free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
+        blocks += lines * coded.k() as u64;
+    }
+}
+
+/// Lines of one block that these blocks of a file may need: those that have a place need none, and those
+/// that become active in a line may need new places for all of it.
+fn lines_for(tx: &Tx<'_>, ino: Ino, blocks: Range<u64>) -> Result<u64> {
+    let mut lines = blocks.end - blocks.start;
+    let records = tx.records(ino, blocks.start, blocks.end)?;
+    for (at, (first, record)) in records.iter().enumerate() {
+        let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
+        let end = (first + record.blocks()).min(next).min(blocks.end);
+        let mut moved = None;
+        for block in blocks.start.max(*first)..end {
+            let (line, unit) = record.locate(block - first);
+            if record.columns[unit].is_some() {
+                lines -= 1;
+            } else if moved.replace(line) != Some(line) {
+                lines += data_units(record);
+            }
+        }
+    }
+    Ok(lines)
+}
+
+/// Active data blocks of a line.
+fn data_units(record: &Record) -> u64 {
+    record.active().filter(|(unit, _)| *unit < record.coded.k()).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same, line by line.
+    fn line_by_line(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
+        let mut blocks = 0;
+        loop {
+            free.retain(|free| *free > 0);
+            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+            let Some(coded) = redundancy.coded(free.len()) else { return blocks };
+            free[..coded.columns].iter_mut().for_each(|free| *free -= 1);
+            blocks += coded.k() as u64;
+        }
+    }
+
+    #[test]
+    fn what_a_redundancy_may_have_is_what_its_lines_find() {
+        let mut rng = weft_random::Rng::new(1);
+        for round in 0..300 {
+            let disks = 1 + rng.below(12);
+            let most = 10_u64.pow(u32::try_from(1 + rng.below(5)).expect("small"));
+            let free: Vec<u64> = (0..disks).map(|_| rng.below(most)).collect();
+            for name in ["auto", "none", "raid1", "raid6", "raid0", "rs:3+2"] {
+                let redundancy: Redundancy = name.parse().expect("known");
+                let (exact, found) = (
+                    line_by_line(free.clone(), redundancy),
+                    blocks_within(free.clone(), redundancy),
+                );
+                assert!(
+                    exact.abs_diff(found) <= exact / 20 + 20,
+                    "{found} instead of {exact} for {name} on {free:?} in round {round}"
+                );
+            }
+        }
+        // A large disk beside a small one is no mirror of more.
+        let mirror: Redundancy = "raid1".parse().expect("known");
+        let tib = 1 << 28;
+        assert_eq!(blocks_within(vec![tib, 1000], mirror), 1000);
+        assert_eq!(blocks_within(vec![tib, tib, 1000], mirror), tib + 500);
+        assert_eq!(blocks_within(vec![tib, 500], Redundancy::Auto), 500);
+    }
+}

@@ -1,0 +1,133 @@
+//! Full disks are told by the write that finds no room, whatever the redundancy is and however different
+//! the disks are: what was taken finds its place.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::join_all;
+use weft_fs::{FsError, Ino};
+use weft_random::Rng;
+use weft_rt::Frozen;
+use weft_testkit::for_seeds;
+
+use crate::common::*;
+
+/// Appends to a file until that is refused. Returns what it holds.
+async fn fill(fs: &weft_fs::Fs, ino: Ino, at_a_time: usize) -> Vec<u8> {
+    let mut held = Vec::new();
+    loop {
+        let part = pattern(at_a_time, held.len() as u64);
+        match fs.write(ino, held.len() as u64, Frozen::copy_from(&part)).await {
+            Ok(()) => held.extend_from_slice(&part),
+            Err(FsError::NoSpace) => return held,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_a_large_disk_alone_has_is_promised_to_no_line() {
+    for redundancy in ["auto", "raid1", "raid6", "rs:2+1"] {
+        run(move |rt| async move {
+            let disks = ram(&[12, 20, 14, 200]);
+            let fs = made(&rt, &disks).await;
+            let room = fs.free_bytes(redundancy.parse().expect("known"));
+            let ino = make_as(&fs, "file", redundancy).await;
+            // One in which only every other block is written needs more.
+            let sparse = make_as(&fs, "sparse", redundancy).await;
+            for at in 0..64 {
+                write(&fs, sparse, at * 2 * BLOCK, &pattern(BLOCK as usize, at)).await;
+            }
+            let held = fill(&fs, ino, 64 << 10).await;
+            fs.sync().await.expect("all that was taken has its room");
+            let rest = fill(&fs, sparse, BLOCK as usize).await;
+            fs.sync().await.expect("and this as well");
+            assert!(held.len() as u64 > room / 10 * 8, "{} of {room} for {redundancy}", held.len());
+            assert_eq!(rest.len() % BLOCK as usize, 0);
+            drop(fs);
+            let fs = mount(&rt, &disks).await;
+            assert!(read_all(&fs, ino).await == held, "{redundancy}");
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+/// A file and what was written to it: blocks, by their number.
+type Written = BTreeMap<u64, u64>;
+
+async fn write_one(
+    fs: weft_fs::Fs,
+    ino: Ino,
+    (first, blocks, version): (u64, u64, u64),
+) -> Option<(u64, u64, u64)> {
+    let data: Vec<u8> = (first..first + blocks)
+        .flat_map(|block| pattern(BLOCK as usize, version ^ block))
+        .collect();
+    match fs.write(ino, first * BLOCK, Frozen::copy_from(&data)).await {
+        Ok(()) => Some((first, blocks, version)),
+        Err(FsError::NoSpace) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn many_writers_at_once_are_promised_no_more_than_there_is() {
+    for_seeds(0..12, |rng| {
+        let seed = rng.next_u64();
+        run(move |rt| async move {
+            let mut rng = Rng::new(seed);
+            let sizes: Vec<u64> = (0..3 + rng.below(4)).map(|_| 11 + rng.below(12)).collect();
+            let disks = ram(&sizes);
+            let fs = made_by(&rt, &disks, seed).await;
+            let mut files: Vec<(Ino, Written)> = Vec::new();
+            for n in 0..8 {
+                let redundancy = ["auto", "none", "raid1", "raid5", "raid6"][n % 5];
+                let coded = redundancy.parse::<weft_fs::Redundancy>().expect("known");
+                let redundancy =
+                    if coded.coded(disks.len()).is_some() { redundancy } else { "auto" };
+                files.push((make_as(&fs, &format!("f{n}"), redundancy).await, Written::new()));
+            }
+            let (mut refused, mut version) = (0, 0);
+            while refused < 60 {
+                let asked: Vec<_> = files
+                    .iter()
+                    .map(|(ino, written)| {
+                        version += 1 << 20;
+                        let end = written.last_key_value().map_or(0, |(last, _)| last + 1);
+                        let first = match rng.below(4) {
+                            0 => end,
+                            1 => end + rng.below(8),
+                            _ => rng.below(end + 1),
+                        };
+                        let blocks = [1, 1, 3, 16][usize::try_from(rng.below(4)).expect("small")];
+                        write_one(fs.clone(), *ino, (first, blocks, version))
+                    })
+                    .collect();
+                for ((_, written), done) in files.iter_mut().zip(join_all(asked).await) {
+                    match done {
+                        Some((first, blocks, version)) => {
+                            written.extend((first..first + blocks).map(|block| (block, version)));
+                        }
+                        None => refused += 1,
+                    }
+                }
+                if rng.chance(5) {
+                    let ino = files[usize::try_from(rng.below(8)).expect("small")].0;
+                    fs.fsync(ino).await.expect("what was taken has its room");
+                }
+            }
+            fs.sync().await.expect("what was taken has its room");
+            drop(fs);
+            let fs = mount(&rt, &disks).await;
+            for (ino, written) in &files {
+                let found = read_all(&fs, *ino).await;
+                let blocks: Vec<&[u8]> = found.chunks(BLOCK as usize).collect();
+                for (block, version) in written {
+                    let expected = pattern(BLOCK as usize, version ^ block);
+                    let block = usize::try_from(*block).expect("small");
+                    assert!(blocks[block] == expected, "block {block} of {ino}, seed {seed}");
+                }
+            }
+            assert_sound(&fs).await;
+        });
+    });
+}
