@@ -80,6 +80,7 @@ pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
 pub use meta::MetaCacheCounts;
+pub use mount::sizing::{PlannedRoom, plan_room};
 pub use mount::{CreateOptions, META_CACHE_BYTES, create};
 pub use state::job::{Job, JobStatus};
 pub use state::metadata_copies::MetaCopy;

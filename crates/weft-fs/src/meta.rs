@@ -48,7 +48,7 @@ use header::{Areas, Stored};
 use image::Image;
 use journal::Tail;
 pub use pages::MetaCacheCounts;
-pub(crate) use room::step_below;
+pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, step_below};
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
 /// Copies of the metadata, if there are so many disks.
@@ -166,6 +166,17 @@ impl Meta {
     /// Bytes of all rows, and the most that everyone may fill.
     pub(crate) fn usage(&self) -> (u64, u64) {
         (self.changes.row_bytes(), room::row_bytes_for_all(self.capacity()))
+    }
+
+    /// Bytes of rows that everyone may add.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        let (rows, most) = self.usage();
+        most.saturating_sub(rows)
+    }
+
+    /// How many files of one block the rows may be that everyone may add.
+    pub(crate) fn left_files(&self) -> u64 {
+        self.left_bytes() / room::FILE_BYTES
     }
 
     /// Bytes that the database may have.

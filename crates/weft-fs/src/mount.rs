@@ -11,6 +11,7 @@
 pub(crate) mod claim;
 pub(crate) mod given_disks;
 pub(crate) mod recovery;
+pub(crate) mod sizing;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,9 +31,10 @@ use crate::error::{FsError, Result};
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
-use crate::meta::{DiskRow, Meta, array_bytes, array_options, step_below};
+use crate::meta::{DiskRow, Meta, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
+use crate::mount::sizing::plan_room;
 use crate::raid_log::{Log, Mark, scan};
 use crate::state::metadata_copies;
 use crate::state::mounted::{Fs, Inner, MountOptions};
@@ -46,8 +48,6 @@ pub(crate) const LEAVING: &str = "leaving disk";
 const LONG_BYTES: u64 = 2 << 20;
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
-/// Bytes of the smallest metadata slice that is chosen.
-const SLICE_BYTES_MIN: u64 = 8 << 20;
 /// Default bytes of memory for metadata.
 pub const META_CACHE_BYTES: u64 = 64 << 20;
 /// How long a write may stay in memory alone.
@@ -171,28 +171,13 @@ fn plan(disks: &[Rc<dyn Disk>], options: &CreateOptions) -> Result<Vec<Label>> {
         )));
     }
     let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();
-    let slice = options.slice_bytes.unwrap_or_else(|| slice_bytes(&sizes));
-    let slice = slice.next_multiple_of(1 << 20);
+    let slice = plan_room(&sizes, options.redundancy, options.slice_bytes).slice_bytes;
     let label = |(number, disk): (usize, &Rc<dyn Disk>)| {
         let number = u16::try_from(number).expect("few disks");
         Label::plan(Id(options.id), &options.name, number, disk.info().size_bytes, slice)
             .map_err(|error| FsError::Invalid(format!("{}: {error}", disk.info().name)))
     };
     disks.iter().enumerate().map(label).collect()
-}
-
-/// The size of metadata slices for disks of these sizes. A slice has the metadata of all disks. Large
-/// files need a thousandth of all space for checksums, and more for the B-tree around them. Small
-/// files need more; there are seldom so many that they fill large disks. Slices are made to fit the
-/// steps in which the database grows.
-fn slice_bytes(disks: &[u64]) -> u64 {
-    let smallest = disks.iter().copied().min().unwrap_or(0);
-    let for_files = (smallest / 16).min(1 << 30);
-    let for_checksums = disks.iter().sum::<u64>() / 300;
-    let pages = step_below(for_files.max(for_checksums).min(smallest / 8));
-    // The array's own share comes on top.
-    let slice = array_bytes(pages) + pages / 1024 + (1 << 20);
-    slice.max(SLICE_BYTES_MIN)
 }
 
 /// Fails if a disk holds something that would be lost.

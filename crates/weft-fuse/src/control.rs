@@ -239,7 +239,12 @@ impl Control {
                 "metadata": disk.metadata.name(),
             })
         };
-        let space = |space: &weft_fs::SpaceFor| json!({ "redundancy": space.redundancy.to_string(), "free_bytes": space.free_bytes });
+        let space = |space: &weft_fs::SpaceFor| {
+            json!({
+                "redundancy": space.redundancy.to_string(), "free_bytes": space.free_bytes,
+                "limited_by_metadata": space.is_limited_by_metadata,
+            })
+        };
         let job = status.job.map(|status| {
             let disk = match status.job {
                 Job::Remove(number) => Some(number),
@@ -255,7 +260,8 @@ impl Control {
             "stopped": status.stopped,
             "disks": status.disks.iter().map(disk).collect::<Vec<_>>(),
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
-            "inodes": status.inodes, "metadata_bytes": status.meta_bytes.0,
+            "inodes": status.inodes, "free_inodes": status.free_inodes,
+            "metadata_bytes": status.meta_bytes.0,
             "metadata_bytes_max": status.meta_bytes.1, "metadata_copies": status.meta_copies.0,
             "metadata_copies_wanted": status.meta_copies.1, "dirty_bytes": status.dirty_bytes,
             "files_in_memory": status.files_in_memory,

@@ -493,18 +493,17 @@ impl Tree {
 
     async fn statfs(&self) -> Answer {
         let status = self.fs.status().await.map_err(errno_of)?;
-        let usable = status.disks.iter().filter(|disk| !disk.lost);
-        let used: u64 = usable.map(|disk| disk.data_bytes - disk.free_bytes).sum();
-        let used = used / weft_fs::BLOCK_BYTES;
         // One that has stopped is still to be recognized.
         let root = self.fs.attr(ROOT).await.map_or(Redundancy::Auto, |root| root.redundancy);
         let free = self.fs.free_bytes(root) / weft_fs::BLOCK_BYTES;
+        // As much as there is without any files, however redundant those that there are may be.
+        let all = (self.fs.all_bytes(root) / weft_fs::BLOCK_BYTES).max(free);
         bytes(&StatfsOut {
-            blocks: used + free,
+            blocks: all,
             bfree: free,
             bavail: free,
-            files: status.inodes + free,
-            ffree: free,
+            files: status.inodes + status.free_inodes,
+            ffree: status.free_inodes,
             bsize: 4096,
             namelen: 255,
             frsize: 4096,

@@ -6,6 +6,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 
+use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
 use rustix::fs::statvfs;
 use weft_testkit::{command, have};
@@ -42,6 +43,9 @@ fn the_write_that_finds_no_room_is_refused_and_nothing_before_it_is_lost() {
     };
     assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
     assert!(written / PIECE > 20, "{written} bytes");
+    let full = statvfs(&at).expect("there");
+    assert_eq!(full.f_blocks, room.f_blocks, "the size of the file system stays");
+    assert!(full.f_bavail < room.f_bavail / 8, "{} of {}", full.f_bavail, room.f_bavail);
     let agrees = |when: &str| {
         let found = fs::read(at.join("file")).expect("read");
         assert_eq!(found.len(), written, "{when}");
@@ -69,4 +73,29 @@ fn the_write_that_finds_no_room_is_refused_and_nothing_before_it_is_lost() {
     let _ = fs::remove_file(at.join("other"));
     fs::write(at.join("new"), piece(1)).expect("written");
     mounted.ends_sound();
+}
+
+#[test]
+fn the_metadata_has_room_for_what_the_disks_have_or_create_says_so() {
+    let bench = Bench::new("room-metadata");
+    let disks = |name: &str, sizes: [u64; 3]| -> Vec<String> {
+        let disk = |(n, bytes): (usize, u64)| {
+            let name = format!("{name}{n}");
+            let file = File::create(bench.path(&name)).expect("made");
+            file.set_len(bytes).expect("sparse");
+            name
+        };
+        sizes.into_iter().enumerate().map(disk).collect()
+    };
+    let create = |name: &str, disks: &[String]| {
+        let mut args = vec!["fs", "create", name];
+        args.extend(disks.iter().map(String::as_str));
+        bench.weft(&args)
+    };
+    let said = create("small", &disks("a", [128 << 20, 4 << 30, 4 << 30]));
+    assert!(said.contains("room for 3.9") && !said.contains("warning"), "{said}");
+    let said = create("large", &disks("b", [1 << 30, 400 << 30, 400 << 30]));
+    assert!(said.contains("warning: the disks have room for"), "{said}");
+    let said = create("even", &disks("c", [400 << 30; 3]));
+    assert!(!said.contains("warning"), "{said}");
 }

@@ -36,7 +36,7 @@ impl Inner {
         // What cannot fit at all is refused before the disks are full.
         let inode = self.file(ino).await?;
         let missing = (blocks.end - blocks.start).saturating_sub(inode.blocks);
-        if missing > self.free_blocks(inode.redundancy) {
+        if missing > self.free_blocks(inode.redundancy).0 {
             return Err(FsError::NoSpace);
         }
         let node = self.in_use.node(ino);

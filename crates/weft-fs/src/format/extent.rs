@@ -146,6 +146,12 @@ impl Record {
         joins
     }
 
+    /// Bytes of a record of as many lines as can be, with all columns.
+    pub(crate) fn full_bytes(coded: Coded) -> u64 {
+        let name = coded.spec.to_string().len() as u64;
+        1 + name + 1 + 8 + 1 + coded.columns as u64 * (10 + 4 * LINES_MAX)
+    }
+
     /// Its bytes in the database.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let name = self.coded.spec.to_string();

@@ -12,6 +12,9 @@ pub(crate) const WIDTH_MAX: usize = 8;
 /// Longest name of a redundancy, in bytes.
 pub(crate) const NAME_BYTES: usize = 31;
 
+/// The part of the room on the fullest disk of a line that an estimate fills with lines at a time.
+const ESTIMATED_PART: u64 = 16;
+
 /// What redundancy a file is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Redundancy {
@@ -69,6 +72,23 @@ impl Redundancy {
     pub(crate) fn columns_min(self) -> usize {
         let narrowest = (1..=usize::from(u8::MAX)).find_map(|disks| self.coded(disks));
         narrowest.map_or(1, |coded| coded.columns)
+    }
+}
+
+/// The lines of files of a redundancy for which disks with so many free blocks have room: some of a code at a
+/// time. They are taken from the disks with the most room, as they will be, a part of it at a time.
+pub(crate) fn lines_within(
+    mut free: Vec<u64>,
+    redundancy: Redundancy,
+    mut take: impl FnMut(u64, Coded),
+) {
+    loop {
+        free.retain(|free| *free > 0);
+        free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+        let Some(coded) = redundancy.coded(free.len()) else { return };
+        let lines = free[coded.columns - 1].div_ceil(ESTIMATED_PART);
+        free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
+        take(lines, coded);
     }
 }
 
@@ -130,5 +150,50 @@ mod tests {
         for bad in ["raid10", "raid7", "", "rs:0+1"] {
             bad.parse::<Redundancy>().expect_err(bad);
         }
+    }
+
+    fn blocks_within(free: Vec<u64>, redundancy: Redundancy) -> u64 {
+        let mut blocks = 0;
+        lines_within(free, redundancy, |lines, coded| blocks += lines * coded.k() as u64);
+        blocks
+    }
+
+    /// The same, line by line.
+    fn line_by_line(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
+        let mut blocks = 0;
+        loop {
+            free.retain(|free| *free > 0);
+            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
+            let Some(coded) = redundancy.coded(free.len()) else { return blocks };
+            free[..coded.columns].iter_mut().for_each(|free| *free -= 1);
+            blocks += coded.k() as u64;
+        }
+    }
+
+    #[test]
+    fn what_a_redundancy_may_have_is_what_its_lines_find() {
+        let mut rng = weft_random::Rng::new(1);
+        for round in 0..300 {
+            let disks = 1 + rng.below(12);
+            let most = 10_u64.pow(u32::try_from(1 + rng.below(5)).expect("small"));
+            let free: Vec<u64> = (0..disks).map(|_| rng.below(most)).collect();
+            for name in ["auto", "none", "raid1", "raid6", "raid0", "rs:3+2"] {
+                let redundancy: Redundancy = name.parse().expect("known");
+                let (exact, found) = (
+                    line_by_line(free.clone(), redundancy),
+                    blocks_within(free.clone(), redundancy),
+                );
+                assert!(
+                    exact.abs_diff(found) <= exact / 20 + 20,
+                    "{found} instead of {exact} for {name} on {free:?} in round {round}"
+                );
+            }
+        }
+        // A large disk beside a small one is no mirror of more.
+        let mirror: Redundancy = "raid1".parse().expect("known");
+        let tib = 1 << 28;
+        assert_eq!(blocks_within(vec![tib, 1000], mirror), 1000);
+        assert_eq!(blocks_within(vec![tib, tib, 1000], mirror), tib + 500);
+        assert_eq!(blocks_within(vec![tib, 500], Redundancy::Auto), 500);
     }
 }

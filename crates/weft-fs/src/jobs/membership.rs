@@ -29,6 +29,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::departure::{NEXT, no_disk};
+use crate::jobs::loss::paths_of;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
@@ -273,8 +274,10 @@ impl Inner {
             from = last + 1;
             let too_wide = |(_, inode): &&(_, Inode)| inode.redundancy.coded(count).is_none();
             if let Some((ino, inode)) = inodes.iter().find(too_wide) {
+                let paths = self.meta.run(|tx| paths_of(tx, &BTreeSet::from([*ino]))).await?;
+                let file = paths.get(ino).cloned().unwrap_or_else(|| format!("inode {ino}"));
                 return Err(FsError::Invalid(format!(
-                    "inode {ino} has redundancy {}, which needs more than the {count} disks that \
+                    "{file} has redundancy {}, which needs more than the {count} disks that \
                      would be left",
                     inode.redundancy
                 )));

@@ -28,12 +28,18 @@
 //! A small database has more room for rows than the reserve would leave: a third of it holds them, and
 //! if all of them change, twice, there is room as well.
 //!
+//! What is left for contents is told before it is used up: a record of 64 lines takes a row
+//! ([`LongFiles`]), and a small file with its name and its record [`FILE_BYTES`].
+//!
 //! The file of redb doubles until it has 4 GiB; then it grows by 4 GiB at a time. Room that is less
 //! than the next step is never used, so slices are made to fit.
 
 use std::ops::RangeInclusive;
 
 use redb::{Key, Value};
+
+use crate::format::extent::{LINES_MAX, Record};
+use crate::format::redundancy::{Redundancy, lines_within};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
 const ROW_BYTES: u64 = 16;
@@ -55,6 +61,39 @@ const REGION_BYTES: u64 = 4 << 30;
 /// More than what redb's headers take for each region.
 const HEADER_BYTES: u64 = 1 << 20;
 
+/// What the rows of a file of one block take, about.
+pub(super) const FILE_BYTES: u64 = 560;
+
+/// Blocks of long files of a redundancy, and the bytes of the rows that describe them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct LongFiles {
+    pub(crate) blocks: u64,
+    row_bytes: u64,
+}
+
+impl LongFiles {
+    /// Those for which disks with so many free blocks have room.
+    pub(crate) fn on(free: Vec<u64>, redundancy: Redundancy) -> Self {
+        let (mut blocks, mut row_bytes) = (0, 0);
+        lines_within(free, redundancy, |lines, coded| {
+            let key = 16;
+            let record = Record::full_bytes(coded) + key + key / KEY_PART + ROW_BYTES;
+            blocks += lines * coded.k() as u64;
+            row_bytes += (lines * record).div_ceil(LINES_MAX);
+        });
+        Self { blocks, row_bytes }
+    }
+
+    /// How many of these blocks so many bytes of rows describe.
+    pub(crate) fn described(self, row_bytes: u64) -> u64 {
+        if self.row_bytes <= row_bytes {
+            return self.blocks;
+        }
+        let part = u128::from(self.blocks) * u128::from(row_bytes) / u128::from(self.row_bytes);
+        u64::try_from(part).unwrap_or(self.blocks)
+    }
+}
+
 /// Bytes that a row counts for.
 pub(super) fn row_bytes<K: Key, V: Value>(key: &K::SelfType<'_>, value: &V::SelfType<'_>) -> u64 {
     let key = K::as_bytes(key).as_ref().len() as u64;
@@ -74,6 +113,11 @@ fn pages_bytes(capacity: u64) -> u64 {
     pages
 }
 
+/// The least bytes of pages, beyond a step, that a database grows to.
+pub(crate) fn step_above(pages: u64) -> u64 {
+    if pages < REGION_BYTES { 2 * pages } else { pages + REGION_BYTES }
+}
+
 /// The most bytes of pages, up to so many, that a database grows to.
 pub(crate) fn step_below(pages: u64) -> u64 {
     match pages / REGION_BYTES {
@@ -83,7 +127,7 @@ pub(crate) fn step_below(pages: u64) -> u64 {
 }
 
 /// Bytes for a database that grows to so many bytes of pages.
-pub(super) fn capacity_for(pages: u64) -> u64 {
+pub(crate) fn capacity_for(pages: u64) -> u64 {
     pages + pages.div_ceil(REGION_BYTES) * HEADER_BYTES
 }
 
@@ -105,7 +149,7 @@ pub(super) fn row_bytes_max(capacity: u64) -> u64 {
 }
 
 /// The same, as far as everyone may fill it.
-pub(super) fn row_bytes_for_all(capacity: u64) -> u64 {
+pub(crate) fn row_bytes_for_all(capacity: u64) -> u64 {
     let most = row_bytes_max(capacity);
     most - most / KEPT_PART
 }

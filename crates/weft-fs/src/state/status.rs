@@ -45,8 +45,10 @@ pub struct DiskStatus {
 pub struct SpaceFor {
     /// The redundancy.
     pub redundancy: Redundancy,
-    /// Bytes that such files may still have.
+    /// Bytes that such files may still have, if they are long.
     pub free_bytes: u64,
+    /// Whether the disks have room for more, and the metadata has not.
+    pub is_limited_by_metadata: bool,
 }
 
 /// The state of a file system.
@@ -64,6 +66,8 @@ pub struct FsStatus {
     pub space: Vec<SpaceFor>,
     /// Files, folders and links.
     pub inodes: u64,
+    /// Small files for which the metadata has room yet.
+    pub free_inodes: u64,
     /// Copies of the metadata that have all of it, and how many there are to be.
     pub meta_copies: (usize, usize),
     /// Bytes of the metadata, and the most that there may be.
@@ -122,8 +126,14 @@ impl Fs {
         };
         let names = ["auto", "none", "raid1", "raid6"];
         let redundancies = names.iter().filter_map(|name| name.parse().ok());
-        let space = redundancies
-            .map(|redundancy| SpaceFor { redundancy, free_bytes: self.free_bytes(redundancy) });
+        let space = redundancies.map(|redundancy| {
+            let (free, on_disks) = self.0.free_blocks(redundancy);
+            SpaceFor {
+                redundancy,
+                free_bytes: free * BLOCK_BYTES,
+                is_limited_by_metadata: free < on_disks,
+            }
+        });
         Ok(FsStatus {
             name: self.0.label.name.clone(),
             id: self.0.label.fs_id.to_string(),
@@ -132,6 +142,7 @@ impl Fs {
             space: space.collect(),
             stopped,
             inodes,
+            free_inodes: self.0.meta.left_files(),
             meta_copies: count_copies(&array, self.0.pool.members().len()),
             meta_bytes: self.0.meta.usage(),
             files_in_memory: self.0.in_use.count(),
@@ -145,10 +156,16 @@ impl Fs {
         })
     }
 
-    /// Bytes that files of this redundancy may still have.
+    /// Bytes that files of this redundancy could have if there were nothing else.
+    #[must_use]
+    pub fn all_bytes(&self, redundancy: Redundancy) -> u64 {
+        self.0.all_blocks(redundancy) * BLOCK_BYTES
+    }
+
+    /// Bytes that files of this redundancy may still have, if they are long.
     #[must_use]
     pub fn free_bytes(&self, redundancy: Redundancy) -> u64 {
-        self.0.free_blocks(redundancy) * BLOCK_BYTES
+        self.0.free_blocks(redundancy).0 * BLOCK_BYTES
     }
 
     /// Where the blocks of a file lie: for each run of lines the first block, the code, and disk,

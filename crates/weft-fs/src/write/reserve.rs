@@ -24,11 +24,12 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode};
 use crate::format::redundancy::{Redundancy, WIDTH_MAX};
-use crate::meta::Tx;
+use crate::meta::{LongFiles, Tx};
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
 use crate::state::promised_room::{HeldRoom, Reserved};
@@ -39,8 +40,6 @@ const COLUMNS_USUAL: usize = 16;
 const LINES_USUAL: u64 = 8;
 /// How often an operation that finds no room is tried again after what waits was written.
 const RETRIES: usize = 2;
-/// The part of the room on the fullest disk of a line that an estimate fills with lines at a time.
-const ESTIMATED_PART: u64 = 16;
 
 /// More bytes than the rows have that a record of one line needs, and its disks' maps.
 fn record_row_bytes(columns: usize) -> u64 {
@@ -166,24 +165,24 @@ impl Inner {
         held
     }
 
-    /// Blocks that files of this redundancy may still have. Lines are taken from the disks with the most
-    /// room, as they will be, a part of it at a time.
-    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> u64 {
+    /// Blocks that files of this redundancy may still have, and how many the disks have room for: the
+    /// metadata may have no room for what describes them.
+    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
         let members = self.pool.members();
-        blocks_within(members.iter().map(|member| member.free_blocks()).collect(), redundancy)
+        let free = members.iter().map(|member| member.free_blocks()).collect();
+        let files = LongFiles::on(free, redundancy);
+        (files.described(self.meta.left_bytes()), files.blocks)
     }
-}
 
-/// Blocks of files of a redundancy for which disks with so many free blocks have room.
-fn blocks_within(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
-    let mut blocks = 0;
-    loop {
-        free.retain(|free| *free > 0);
-        free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
-        let Some(coded) = redundancy.coded(free.len()) else { return blocks };
-        let lines = free[coded.columns - 1].div_ceil(ESTIMATED_PART);
-        free[..coded.columns].iter_mut().for_each(|free| *free -= lines);
-        blocks += lines * coded.k() as u64;
+    /// Blocks that files of this redundancy could have if there were nothing else.
+    pub(crate) fn all_blocks(&self, redundancy: Redundancy) -> u64 {
+        let mut members = self.pool.members();
+        members.retain(|member| !member.is_lost() && !member.leaving.get());
+        let usable = |member: &Rc<Member>| {
+            member.row.blocks - member.space.borrow().bad_blocks().len() as u64
+        };
+        let files = LongFiles::on(members.iter().map(usable).collect(), redundancy);
+        files.described(self.meta.usage().1)
     }
 }
 
@@ -211,48 +210,4 @@ fn lines_for(tx: &Tx<'_>, ino: Ino, blocks: Range<u64>) -> Result<u64> {
 /// Active data blocks of a line.
 fn data_units(record: &Record) -> u64 {
     record.active().filter(|(unit, _)| *unit < record.coded.k()).count() as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The same, line by line.
-    fn line_by_line(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
-        let mut blocks = 0;
-        loop {
-            free.retain(|free| *free > 0);
-            free.sort_unstable_by_key(|free| std::cmp::Reverse(*free));
-            let Some(coded) = redundancy.coded(free.len()) else { return blocks };
-            free[..coded.columns].iter_mut().for_each(|free| *free -= 1);
-            blocks += coded.k() as u64;
-        }
-    }
-
-    #[test]
-    fn what_a_redundancy_may_have_is_what_its_lines_find() {
-        let mut rng = weft_random::Rng::new(1);
-        for round in 0..300 {
-            let disks = 1 + rng.below(12);
-            let most = 10_u64.pow(u32::try_from(1 + rng.below(5)).expect("small"));
-            let free: Vec<u64> = (0..disks).map(|_| rng.below(most)).collect();
-            for name in ["auto", "none", "raid1", "raid6", "raid0", "rs:3+2"] {
-                let redundancy: Redundancy = name.parse().expect("known");
-                let (exact, found) = (
-                    line_by_line(free.clone(), redundancy),
-                    blocks_within(free.clone(), redundancy),
-                );
-                assert!(
-                    exact.abs_diff(found) <= exact / 20 + 20,
-                    "{found} instead of {exact} for {name} on {free:?} in round {round}"
-                );
-            }
-        }
-        // A large disk beside a small one is no mirror of more.
-        let mirror: Redundancy = "raid1".parse().expect("known");
-        let tib = 1 << 28;
-        assert_eq!(blocks_within(vec![tib, 1000], mirror), 1000);
-        assert_eq!(blocks_within(vec![tib, tib, 1000], mirror), tib + 500);
-        assert_eq!(blocks_within(vec![tib, 500], Redundancy::Auto), 500);
-    }
 }

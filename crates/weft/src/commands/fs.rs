@@ -22,7 +22,7 @@ use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Host, Job, Label, MountOptions, Time};
+use weft_fs::{CreateOptions, Fs, FsError, Host, Job, Label, MountOptions, Time, plan_room};
 use weft_fuse::{awake, control, mount, tree};
 
 use crate::cli::{
@@ -137,14 +137,28 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     };
     let name = args.name.clone();
     let count = places.len();
-    thread::run(move |opener: Opener| async move {
+    let room = thread::run(move |opener: Opener| async move {
         let disks = open_all(&opener, &places, false).await?;
-        weft_fs::create(&opener.rt, &disks, &options).await.map_err(failed)
+        weft_fs::create(&opener.rt, &disks, &options).await.map_err(failed)?;
+        let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();
+        Ok(plan_room(&sizes, options.redundancy, options.slice_bytes))
     })?;
+    let usable = room.disk_bytes.min(room.described_bytes);
     if json {
-        return answer(&json!({ "name": name, "disks": count }));
+        return answer(&json!({
+            "name": name, "disks": count, "room_bytes": usable,
+            "limited_by_metadata": usable < room.disk_bytes,
+        }));
     }
-    outln!("created file system '{name}' on {count} disks");
+    outln!("created file system '{name}' on {count} disks: room for {}", size::show(usable));
+    if usable < room.disk_bytes {
+        outln!(
+            "warning: the disks have room for {}, but the metadata ({} of each disk) describes no more; \
+             leave out the smallest disk, or give the metadata more with --metadata",
+            size::show(room.disk_bytes),
+            size::show(room.slice_bytes)
+        );
+    }
     outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" "));
     Ok(())
 }

@@ -151,7 +151,11 @@ fn print_space(status: &Value, margin: &str) {
     for space in status["space"].as_array().into_iter().flatten() {
         let redundancy = space["redundancy"].as_str().unwrap_or_default();
         let free = size::show(space["free_bytes"].as_u64().unwrap_or(0));
-        outln!("{margin}left for {redundancy:<6} {free}");
+        let limit = match space["limited_by_metadata"] == true {
+            true => "  (the metadata has room for no more)",
+            false => "",
+        };
+        outln!("{margin}left for {redundancy:<6} {free}{limit}");
     }
 }
 

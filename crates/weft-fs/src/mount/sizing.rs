@@ -1,0 +1,119 @@
+//! How much room the metadata of a new file system gets.
+//!
+//! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files need
+//! rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them three times
+//! that. Small files need more; there are seldom so many that they fill large disks. Metadata cannot grow
+//! later. So it is made for the disks that there are, even if that takes up to half of the smallest one.
+//! Slices are made to fit the steps in which the database grows.
+
+use crate::format::block::BLOCK_BYTES;
+use crate::format::redundancy::Redundancy;
+use crate::meta::{
+    LongFiles, array_bytes, capacity_for, row_bytes_for_all, step_above, step_below,
+};
+
+/// Bytes of the smallest slice that is chosen.
+const SLICE_BYTES_MIN: u64 = 8 << 20;
+/// Bytes of a disk that are neither slice nor data, about.
+const LABELS_BYTES: u64 = 128 << 10;
+/// Slices are whole numbers of these.
+const SLICE_STEP: u64 = 1 << 20;
+
+/// Room that a new file system will have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedRoom {
+    /// Bytes of the metadata slice of each disk.
+    pub slice_bytes: u64,
+    /// Bytes of long files of its redundancy that the disks can hold.
+    pub disk_bytes: u64,
+    /// Bytes of these that the metadata can describe.
+    pub described_bytes: u64,
+}
+
+/// The room of a new file system on disks of these sizes, with slices of so many bytes or of the
+/// default.
+#[must_use]
+pub fn plan_room(disks: &[u64], redundancy: Redundancy, slice: Option<u64>) -> PlannedRoom {
+    match slice {
+        Some(slice) => {
+            let slice = slice.next_multiple_of(SLICE_STEP);
+            let mut pages = step_below(0);
+            while slice_for(step_above(pages)) <= slice {
+                pages = step_above(pages);
+            }
+            room_with(disks, redundancy, slice, pages)
+        }
+        None => {
+            let smallest = disks.iter().copied().min().unwrap_or(0);
+            let for_files = (smallest / 16).min(1 << 30);
+            let for_checksums = disks.iter().sum::<u64>() / 300;
+            let mut pages = step_below(for_files.max(for_checksums).min(smallest / 8));
+            loop {
+                let room = room_with(disks, redundancy, slice_for(pages), pages);
+                let next = step_above(pages);
+                if room.described_bytes >= room.disk_bytes || slice_for(next) > smallest / 2 {
+                    return room;
+                }
+                pages = next;
+            }
+        }
+    }
+}
+
+/// Bytes of slices for so many bytes of pages.
+fn slice_for(pages: u64) -> u64 {
+    // The array's own share comes on top.
+    let slice = array_bytes(pages) + pages / 1024 + (1 << 20);
+    slice.max(SLICE_BYTES_MIN).next_multiple_of(SLICE_STEP)
+}
+
+fn room_with(disks: &[u64], redundancy: Redundancy, slice: u64, pages: u64) -> PlannedRoom {
+    let blocks = |disk: &u64| disk.saturating_sub(slice + LABELS_BYTES) / BLOCK_BYTES;
+    let files = LongFiles::on(disks.iter().map(blocks).collect(), redundancy);
+    PlannedRoom {
+        slice_bytes: slice,
+        disk_bytes: files.blocks * BLOCK_BYTES,
+        described_bytes: files.described(row_bytes_for_all(capacity_for(pages))) * BLOCK_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn metadata_is_made_for_the_disks_that_there_are() {
+        for (disks, percent) in [
+            (vec![128 * MIB, 4 * GIB, 4 * GIB], 100),
+            (vec![4 * GIB, 4 * GIB], 100),
+            (vec![1 << 40, 1 << 40], 100),
+            (vec![4 << 40, 4 << 40], 100),
+            (vec![100 * GIB, 4 << 40, 4 << 40, 4 << 40], 100),
+            (vec![8 << 40; 12], 100),
+            // Half of the smallest is not enough.
+            (vec![16 * GIB, 4 << 40, 4 << 40], 10),
+        ] {
+            let room = plan_room(&disks, Redundancy::Auto, None);
+            assert!(
+                room.described_bytes >= room.disk_bytes / 100 * percent,
+                "{room:?} for {disks:?}"
+            );
+            assert!(room.slice_bytes <= disks[0] / 2, "{room:?} for {disks:?}");
+            let same = plan_room(&disks, Redundancy::Auto, Some(room.slice_bytes));
+            assert_eq!(same, room, "{disks:?}");
+        }
+    }
+
+    #[test]
+    fn disks_that_are_alike_get_slices_as_ever() {
+        let share = |disks: &[u64]| {
+            let slice = plan_room(disks, Redundancy::Auto, None).slice_bytes;
+            slice * 1000 / disks[0]
+        };
+        assert!(share(&[GIB; 4]) <= 82, "{}", share(&[GIB; 4]));
+        assert!(share(&[1 << 40; 4]) <= 20, "{}", share(&[1 << 40; 4]));
+    }
+}
