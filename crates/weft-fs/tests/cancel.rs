@@ -1,6 +1,6 @@
 //! Jobs that are cancelled: at any moment, with a crash behind it, and those that cannot be.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -251,6 +251,48 @@ fn what_keeps_redundancy_cannot_be_cancelled() {
         assert!(refused.to_string().contains("a rebuild cannot"), "{refused}");
         rebuild.await.expect("it went on");
         assert_eq!(numbers(&fs).await, [0, 1, 3, 4]);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn an_interrupted_hole_or_redundancy_leaves_a_sound_file() {
+    run(|rt| async move {
+        let disks = ram(&[40; 4]);
+        let fs = made(&rt, &disks).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        // A block in each GiB.
+        let gib = 1 << 30;
+        for n in 0..8 {
+            write(&fs, ino, n * gib, &pattern(BLOCK as usize, n)).await;
+        }
+        let left = Cell::new(2);
+        let goes_on = move || left.replace(left.get() - 1) > 0;
+        let punched = fs.punch_hole_while(ino, 0, 8 * gib, goes_on).await;
+        assert!(matches!(punched, Err(FsError::Cancelled)), "{punched:?}");
+        let mut whole = 0;
+        for n in 0..8 {
+            let found = fs.read(ino, n * gib, BLOCK as usize).await.expect("read");
+            let is_whole = *found == *pattern(BLOCK as usize, n);
+            assert!(is_whole || found.iter().all(|byte| *byte == 0), "in GiB {n}");
+            assert!(is_whole || whole == 0, "the front is a hole");
+            whole += u32::from(is_whole);
+        }
+        assert!((1..8).contains(&whole), "{whole}");
+        // A file in pieces of 16 MiB.
+        let long = make_as(&fs, "long", "raid5").await;
+        let bytes = pattern(24 << 20, 1);
+        write(&fs, long, 0, &bytes).await;
+        let raid1 = "raid1".parse().expect("known");
+        let set = fs.set_redundancy_while(long, raid1, || false).await;
+        assert!(matches!(set, Err(FsError::Cancelled)), "{set:?}");
+        assert!(read_all(&fs, long).await == bytes);
+        assert_sound(&fs).await;
+        // A job does the rest.
+        fs.begin_job(Job::Set).expect("nothing else runs").await.expect("room");
+        let two = fs.places(long).await.expect("known");
+        assert!(two.iter().all(|(_, record)| record.coded.columns == 2));
+        assert!(read_all(&fs, long).await == bytes);
         assert_sound(&fs).await;
     });
 }

@@ -16,6 +16,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -65,6 +66,8 @@ pub async fn serve(
 ) -> Result<(), Errno> {
     let control = Control::new(rt.clone(), fs.clone(), open);
     let fd = Fd::from(channel);
+    let (told_rt, told_fd) = (rt.clone(), fd.clone());
+    fs.on_lost_blocks(move |ino| forget_pages(&told_rt, &told_fd, ino, 0..u64::MAX));
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
     let tree = Rc::new(Tree {
         rt: rt.clone(),
@@ -89,6 +92,16 @@ pub async fn serve(
     received
 }
 
+/// Tells the kernel to forget pages of a file: what they hold is not in the file. It waits for writes of such
+/// pages, and is not waited for.
+fn forget_pages(rt: &Rt, channel: &Fd, ino: Ino, bytes: Range<u64>) {
+    let channel = channel.clone();
+    rt.launch(Box::pin(async move {
+        // If that fails, the kernel has been told by the error of the request.
+        let _ = unwritten::write_back(&channel, ino, bytes).await;
+    }));
+}
+
 struct Tree {
     rt: Rt,
     fd: Fd,
@@ -110,7 +123,15 @@ impl Tree {
     async fn carry_out(self: Rc<Self>, Request { head, body }: Request) {
         let answer = match body {
             Body::Read(io) => return self.read(&head, &io).await,
-            Body::Write(io, data) => self.write(&head, &io, data).await,
+            Body::Write(io, data) => {
+                let written = self.write(&head, &io, data).await;
+                if written.is_err() && io.io_flags & wire::WRITE_CACHE != 0 {
+                    // The pages of a mapped file hold what was refused, and are not dirty any more.
+                    let end = io.offset.saturating_add(io.size.into());
+                    forget_pages(&self.rt, &self.fd, head.nodeid, io.offset..end);
+                }
+                written
+            }
             Body::Plain(body) => match head.opcode {
                 op::FORGET => return self.forget(&[(head.nodeid, &body)]).await,
                 op::BATCH_FORGET => {
@@ -125,7 +146,7 @@ impl Tree {
                         async move { tree.answer(&head, tree.long(going, &head, &body).await) };
                     return self.rt.launch(Box::pin(carry_out));
                 }
-                _ => self.plain(&head, &body).await,
+                _ => self.plain(&head, &body, None).await,
             },
         };
         self.answer(&head, answer);
@@ -157,7 +178,7 @@ impl Tree {
             op::FALLOCATE => self.fallocate(&going, head, &parse::<FallocateIn>(body)?.0).await,
             op::COPY_FILE_RANGE => self.copy(&going, head, &parse::<CopyIn>(body)?.0).await,
             op::LSEEK => self.seek(&going, head, body).await,
-            _ => self.plain(head, body).await,
+            _ => self.plain(head, body, Some(&going)).await,
         }
     }
 
@@ -176,7 +197,8 @@ impl Tree {
         }
     }
 
-    async fn plain(&self, head: &InHeader, body: &[u8]) -> Answer {
+    /// Carries out a request; `going` tells whether one that takes long is to go on.
+    async fn plain(&self, head: &InHeader, body: &[u8], going: Option<&Going>) -> Answer {
         let ino = head.nodeid;
         match head.opcode {
             op::INIT => {
@@ -305,7 +327,7 @@ impl Tree {
                 let drop_set_gid = more & wire::SETXATTR_ACL_KILL_SGID != 0;
                 let by_root = head.uid == 0;
                 let how = SetXattr { exists, drop_set_gid, by_root };
-                self.set_xattr(head, key, value, how).await
+                self.set_xattr(head, (key, value), how, going).await
             }
             op::GETXATTR => {
                 let ([size, _], rest) = parse::<[u32; 2]>(body)?;
@@ -520,7 +542,13 @@ impl Tree {
         self.fs.xattr(ino, name).await.map_err(errno_of)
     }
 
-    async fn set_xattr(&self, head: &InHeader, name: &[u8], value: &[u8], how: SetXattr) -> Answer {
+    async fn set_xattr(
+        &self,
+        head: &InHeader,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+        going: Option<&Going>,
+    ) -> Answer {
         let ino = head.nodeid;
         // It says where contents lie, and is no note for whoever may write them.
         if name == REDUNDANCY_XATTR && head.uid != 0 {
@@ -534,7 +562,9 @@ impl Tree {
         {
             return empty(done);
         }
-        empty(self.fs.set_xattr(ino, name, value, how).await)
+        let goes_on = going.map(Going::goes_on);
+        let goes_on = move || goes_on.as_ref().is_none_or(|goes_on| goes_on());
+        empty(self.fs.set_xattr_while(ino, name, value, how, goes_on).await)
     }
 
     /// New contents end privileges. Unlike with a write, the kernel does not say whether the program
@@ -583,7 +613,8 @@ impl Tree {
         let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
         match wanted.mode & !fallocate::KEEP_SIZE {
             fallocate::PUNCH_HOLE | fallocate::ZERO_RANGE => {
-                let punched = self.fs.punch_hole(ino, wanted.offset, wanted.length).await;
+                let (offset, len) = (wanted.offset, wanted.length);
+                let punched = self.fs.punch_hole_while(ino, offset, len, going.goes_on()).await;
                 punched.map_err(errno_of)?;
                 let size = self.fs.attr(ino).await.map_err(errno_of)?.size;
                 if wanted.mode & fallocate::KEEP_SIZE == 0 && end > size {

@@ -83,6 +83,8 @@ pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 
 /// In a WRITE: the set-user-ID and set-group-ID bits end.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
+/// In a WRITE: the kernel writes pages of its cache.
+pub const WRITE_CACHE: u32 = 1 << 0;
 
 /// In a SETXATTR of an access control list: the set-group-ID bit ends.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write as _};
 use common::Bench;
 use common::weftfs::{Mounted, NEEDS};
 use rustix::fs::statvfs;
-use weft_testkit::{command, have};
+use weft_testkit::{Need, command, have};
 
 const PIECE: usize = 1 << 20;
 
@@ -72,6 +72,44 @@ fn the_write_that_finds_no_room_is_refused_and_nothing_before_it_is_lost() {
     fs::remove_file(at.join("file")).expect("removed");
     let _ = fs::remove_file(at.join("other"));
     fs::write(at.join("new"), piece(1)).expect("written");
+    mounted.ends_sound();
+}
+
+/// Fills a mapped file with holes, and reads what a file system without room has of it.
+const MAPPED: &str = r"
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 4 << 20)
+mapped = mmap.mmap(file, 4 << 20)
+mapped[:] = b'x' * (4 << 20)
+try:
+    mapped.flush()
+    print('flushed')
+except OSError as error:
+    print(error.strerror)
+for wait in range(100):
+    found = os.pread(file, 4 << 20, 0)
+    if found.count(b'x') < len(found): break
+    __import__('time').sleep(0.05)
+print(found.count(b'x') < len(found))
+";
+
+#[test]
+fn a_mapped_file_that_finds_no_room_reads_as_it_is() {
+    if !have(&[NEEDS[0], NEEDS[1], Need::Tool("python3")]) {
+        return;
+    }
+    let mounted = Mounted::on_disks("room-mapped", 3, 32 << 20);
+    let at = mounted.at.clone();
+    let mut file = File::create(at.join("file")).expect("made");
+    for size in [PIECE, 64 << 10, 4096] {
+        while file.write_all(&piece(3)[..size]).is_ok() {}
+    }
+    file.sync_all().expect("all that was taken has its room");
+    let python = command("python3").args(["-c", MAPPED, "mapped"]).current_dir(&at).output();
+    let said = String::from_utf8(python.expect("started").stdout).expect("text");
+    assert_eq!(said.lines().collect::<Vec<_>>(), ["No space left on device", "True"]);
+    drop(file);
     mounted.ends_sound();
 }
 

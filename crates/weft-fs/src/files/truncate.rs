@@ -136,7 +136,20 @@ impl Inner {
         Ok((blocks, next))
     }
 
-    async fn punch(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+    /// Where a piece of a hole from one byte on ends, so that no line is cut in two by it.
+    async fn piece_end(&self, ino: Ino, from: u64, end: u64) -> Result<u64> {
+        let block = from / BLOCK_BYTES + PIECE_BLOCKS;
+        let next = self.meta.run(|tx| tx.next_record(ino, block)).await?;
+        Ok(next.map_or(end, |next| end.min(next.saturating_mul(BLOCK_BYTES))))
+    }
+
+    async fn punch(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<()> {
         // A record with a hole is two.
         self.begin_change().await?;
         self.check_room(0, false)?;
@@ -145,13 +158,24 @@ impl Inner {
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
         let end = offset.saturating_add(len).min(inode.size);
-        let cleared =
-            if offset < end { self.clear(&node, offset..end, None).await } else { Ok(()) };
+        let (mut at, mut punched) = (offset, Ok(()));
+        while at < end && punched.is_ok() {
+            if at > offset && !goes_on() {
+                punched = Err(FsError::Cancelled);
+                break;
+            }
+            let to = self.piece_end(ino, at, end).await?;
+            punched = self.clear(&node, at..to, None).await;
+            at = to;
+        }
         drop(alone);
         self.in_use.forget_clean(&node);
-        cleared
+        punched
     }
 }
+
+/// Blocks of a hole that are punched at a time, at least: an interrupted request ends after them.
+const PIECE_BLOCKS: u64 = 256 << 10;
 
 /// The end of a record's blocks: the next record may cut its last line short.
 fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Record)) -> Result<u64> {
@@ -207,7 +231,22 @@ impl Fs {
     /// # Errors
     /// As [`Fs::write`].
     pub async fn punch_hole(&self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        self.punch_hole_while(ino, offset, len, || true).await
+    }
+
+    /// The same, until it is to go on no more.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then: a part at the front is a hole.
+    pub async fn punch_hole_while(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        goes_on: impl Fn() -> bool + 'static,
+    ) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.punch(ino, offset, len).await }).await
+        let punch = || async move { fs.punch(ino, offset, len, &goes_on).await };
+        self.0.rt.attach(punch).await
     }
 }

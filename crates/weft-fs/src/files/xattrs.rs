@@ -93,6 +93,21 @@ impl Fs {
         value: &[u8],
         how: SetXattr,
     ) -> Result<()> {
+        self.set_xattr_while(ino, name, value, how, || true).await
+    }
+
+    /// The same, until it is to go on no more, if it sets the redundancy of a file.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then ([`Fs::set_redundancy_while`]).
+    pub async fn set_xattr_while(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        goes_on: impl Fn() -> bool + 'static,
+    ) -> Result<()> {
         self.0.begin_change().await?;
         check_name(name)?;
         if value.len() > VALUE_MAX {
@@ -105,7 +120,7 @@ impl Fs {
             }
             let text =
                 std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
-            return self.set_redundancy(ino, text.parse()?).await.map(drop);
+            return self.set_redundancy_while(ino, text.parse()?, goes_on).await.map(drop);
         }
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let now = self.0.now();

@@ -3,7 +3,7 @@
 //! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files need
 //! rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them three times
 //! that. Small files need more; there are seldom so many that they fill large disks. Metadata cannot grow
-//! later. So it is made for the disks that there are, even if that takes up to half of the smallest one.
+//! later. So it is made for the disks that there are, even if that takes up to three quarters of the smallest one.
 //! Slices are made to fit the steps in which the database grows.
 
 use crate::format::block::BLOCK_BYTES;
@@ -51,7 +51,7 @@ pub fn plan_room(disks: &[u64], redundancy: Redundancy, slice: Option<u64>) -> P
             loop {
                 let room = room_with(disks, redundancy, slice_for(pages), pages);
                 let next = step_above(pages);
-                if room.described_bytes >= room.disk_bytes || slice_for(next) > smallest / 2 {
+                if room.described_bytes >= room.disk_bytes || slice_for(next) > smallest / 4 * 3 {
                     return room;
                 }
                 pages = next;
@@ -93,7 +93,7 @@ mod tests {
             (vec![4 << 40, 4 << 40], 100),
             (vec![100 * GIB, 4 << 40, 4 << 40, 4 << 40], 100),
             (vec![8 << 40; 12], 100),
-            // Half of the smallest is not enough.
+            // All of the smallest would not be enough.
             (vec![16 * GIB, 4 << 40, 4 << 40], 10),
         ] {
             let room = plan_room(&disks, Redundancy::Auto, None);
@@ -101,7 +101,7 @@ mod tests {
                 room.described_bytes >= room.disk_bytes / 100 * percent,
                 "{room:?} for {disks:?}"
             );
-            assert!(room.slice_bytes <= disks[0] / 2, "{room:?} for {disks:?}");
+            assert!(room.slice_bytes <= disks[0] / 4 * 3, "{room:?} for {disks:?}");
             let same = plan_room(&disks, Redundancy::Auto, Some(room.slice_bytes));
             assert_eq!(same, room, "{disks:?}");
         }

@@ -23,7 +23,7 @@ use crate::format::mount_mark::Host;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::{JobEnd, JobStatus};
-use crate::state::open_files::InUse;
+use crate::state::open_files::{InUse, Node};
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
@@ -112,6 +112,8 @@ pub(crate) struct Inner {
     pub(crate) marked_as: Option<(Host, u64)>,
     /// Whether the marks have ended.
     pub(crate) mark_ended: Cell<bool>,
+    /// Told of files with blocks that were written and are nowhere.
+    tell_lost: RefCell<Option<Box<dyn Fn(Ino)>>>,
     mounted: Nanos,
     mounted_at: Time,
     clock: Option<fn() -> Time>,
@@ -172,6 +174,7 @@ impl Inner {
             job_end: Cell::new(JobEnd::Open),
             keeps: Cell::new(false),
             wanted: Cell::new(0),
+            tell_lost: RefCell::default(),
         }
     }
 
@@ -289,8 +292,17 @@ impl Inner {
         let is_gone = |record| self.pool.lay(record).is_ok_and(|laid| !laid.is_readable());
         for (ino, first, record) in lines {
             if let Some(node) = self.in_use.get(*ino).filter(|_| is_gone(record)) {
-                node.lost_block.set(Some(*first));
+                self.lose_block(&node, *first);
             }
+        }
+    }
+
+    /// A block of a file that was written is nowhere. The next fsync says so, and what others have of the file
+    /// is not what is there.
+    pub(crate) fn lose_block(&self, node: &Node, block: u64) {
+        node.lost_block.set(Some(block));
+        if let Some(tell) = &*self.tell_lost.borrow() {
+            tell(node.ino);
         }
     }
 
@@ -363,6 +375,12 @@ impl Fs {
     /// Tells why the file system has stopped, if that ever happens.
     pub fn on_stop(&self, tell: impl Fn(&str) + 'static) {
         self.0.meta.on_fail(tell);
+    }
+
+    /// Tells of each file of which blocks were lost after they were written, before they were on the disks: it
+    /// reads otherwise now.
+    pub fn on_lost_blocks(&self, tell: impl Fn(Ino) + 'static) {
+        *self.0.tell_lost.borrow_mut() = Some(Box::new(tell));
     }
 
     /// A use of a file begins: it was opened, or the kernel knows its number.

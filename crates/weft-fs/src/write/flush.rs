@@ -321,7 +321,7 @@ impl Inner {
         let is_gone = |(_, unit, _): &&(u64, usize, Frozen)| lost.contains(*unit);
         let gone = target.blocks.iter().find(is_gone);
         if let (Some((line, unit, _)), Some(node)) = (gone, self.in_use.get(target.ino)) {
-            node.lost_block.set(Some(target.first + line * target.k() + *unit as u64));
+            self.lose_block(&node, target.first + line * target.k() + *unit as u64);
         }
     }
 

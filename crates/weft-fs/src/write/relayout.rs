@@ -276,10 +276,16 @@ impl Inner {
     }
 
     /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that were.
-    pub(crate) async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
+    pub(crate) async fn set_redundancy(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
         self.check_redundancy(redundancy)?;
         self.want_redundancy(ino, redundancy).await?;
-        self.lay_file_anew(ino, |_| Ok(())).await
+        let step = |_| if goes_on() { Ok(()) } else { Err(FsError::Cancelled) };
+        self.lay_file_anew(ino, step).await
     }
 
     /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be: for
@@ -382,7 +388,21 @@ impl Fs {
     /// # Errors
     /// If there are too few disks, or too little room: a part of the file may be as it was.
     pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
+        self.set_redundancy_while(ino, redundancy, || true).await
+    }
+
+    /// The same, until it is to go on no more.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then: the rest of the file waits for a job to lay it out.
+    pub async fn set_redundancy_while(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        goes_on: impl Fn() -> bool + 'static,
+    ) -> Result<u64> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.set_redundancy(ino, redundancy).await }).await
+        let set = || async move { fs.set_redundancy(ino, redundancy, &goes_on).await };
+        self.0.rt.attach(set).await
     }
 }

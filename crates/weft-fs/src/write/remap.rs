@@ -182,7 +182,7 @@ impl Inner {
             // The next fsync tells of it.
             let is_gone = !stripe.code().decodable(stripe.id.number, stripe.lost.union(&units));
             if let Some(node) = self.in_use.get(target.ino).filter(|_| is_gone) {
-                node.lost_block.set(Some(target.first + line * target.k()));
+                self.lose_block(&node, target.first + line * target.k());
             }
         }
         any

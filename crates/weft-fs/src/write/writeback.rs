@@ -116,7 +116,7 @@ impl Inner {
             if inode != node.ino || !self.drop_unwritable(node, block).await? {
                 return result.and(flushed);
             }
-            node.lost_block.set(Some(block));
+            self.lose_block(node, block);
             result = result.and(flushed);
         }
     }
