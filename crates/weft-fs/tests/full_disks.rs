@@ -2,13 +2,15 @@
 //! the disks are: what was taken finds its place.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use futures_util::future::join_all;
-use weft_fs::{FsError, Ino};
+use weft_fs::{FsError, Ino, ROOT};
 use weft_random::Rng;
-use weft_rt::Frozen;
+use weft_rt::{Frozen, Rt};
 use weft_testkit::for_seeds;
 
+use crate::common::disk::{Leave, Medium, Power, TestDisk};
 use crate::common::*;
 
 /// Appends to a file until that is refused. Returns what it holds.
@@ -130,4 +132,78 @@ fn many_writers_at_once_are_promised_no_more_than_there_is() {
             assert_sound(&fs).await;
         });
     });
+}
+
+/// Disks of these sizes in MiB, with what a power cut left.
+fn disks_of(rt: &Rt, sizes: &[u64], media: &[Medium]) -> Vec<Rc<TestDisk>> {
+    let power = Power::new();
+    let disk = |(n, (mib, medium)): (usize, (&u64, &Medium))| {
+        TestDisk::new(rt, &power, n, mib << 20, 512, medium.clone())
+    };
+    sizes.iter().zip(media).enumerate().map(disk).collect()
+}
+
+#[test]
+fn what_was_synced_on_full_fragmented_disks_survives_a_power_cut() {
+    for_seeds(0..6, |rng| {
+        let seed = rng.next_u64();
+        run(move |rt| async move {
+            let mut rng = Rng::new(seed);
+            let sizes: Vec<u64> = (0..4).map(|_| 11 + rng.below(6)).collect();
+            let mut media = vec![Medium::new(512); 4];
+            let mut synced: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+            let mut names = 0;
+            for life in 0..4 {
+                let disks = disks_of(&rt, &sizes, &media);
+                let all = all(&disks);
+                let fs = match life {
+                    0 => made_by(&rt, &all, seed).await,
+                    _ => mount_by(&rt, &all, seed).await,
+                };
+                assert_sound(&fs).await;
+                for (name, bytes) in &synced {
+                    assert!(read_all(&fs, find(&fs, name).await).await == *bytes, "{name}, {seed}");
+                }
+                for _ in 0..3 {
+                    // Every other file goes, in no order; then all is filled again.
+                    for name in synced.keys().cloned().collect::<Vec<_>>() {
+                        if rng.chance(50) {
+                            fs.unlink(ROOT, name.as_bytes()).await.expect("deleted");
+                            synced.remove(&name);
+                        }
+                    }
+                    fs.sync().await.expect("synced");
+                    let mut refused = 0;
+                    while refused < 8 {
+                        names += 1;
+                        let name = format!("f{names}");
+                        let redundancy = ["auto", "raid1", "raid6", "none"][index(rng.below(4))];
+                        let ino = make_as(&fs, &name, redundancy).await;
+                        let len = [3000, 40_000, 200_000][index(rng.below(3))];
+                        let bytes = pattern(len, names);
+                        match fs.write(ino, 0, Frozen::copy_from(&bytes)).await {
+                            Ok(()) if rng.chance(70) => {
+                                fs.fsync(ino).await.expect("what was taken has its room");
+                                synced.insert(name, bytes);
+                            }
+                            Ok(()) => {}
+                            Err(FsError::NoSpace) => {
+                                refused += 1;
+                                fs.unlink(ROOT, name.as_bytes()).await.expect("deleted");
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+                let left = [Leave::Nothing, Leave::All, Leave::Some(rng.next_u64())];
+                let left = left[index(rng.below(3))];
+                media = disks.iter().map(|disk| left.of(&disk.medium.borrow())).collect();
+                drop(fs);
+            }
+        });
+    });
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("small")
 }

@@ -1,4 +1,5 @@
-//! Requests that take long: to reserve space, to copy, to search for holes, to lay a file out anew.
+//! Requests that take long: to reserve space, to copy, to search for holes, to lay a file out anew, to cut a
+//! long one.
 //!
 //! They take no places of others ([`crate::channel`]), or as many of them as there are places would hold
 //! up everybody's short requests. Each user has a few at a time; more of them wait. A program that is
@@ -84,6 +85,16 @@ impl Going {
             }
         }
         Err(Errno::INTR)
+    }
+
+    /// Waits until it is interrupted.
+    pub(crate) fn interrupted(&self) -> impl Future<Output = ()> + use<> {
+        let interrupt = self.interrupt.clone();
+        async move {
+            while !interrupt.came.get() {
+                interrupt.wakes.wait().await;
+            }
+        }
     }
 
     /// Says whether it is to go on.

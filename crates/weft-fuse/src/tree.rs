@@ -18,8 +18,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use weft_fs::{
     Fs, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr, SetXattr,
@@ -47,6 +49,8 @@ use crate::wire::{
 const ENTRIES: usize = 256;
 /// The most bytes copied for one request.
 const COPY_BYTES_MAX: usize = 16 << 20;
+/// Blocks of a file from which on it takes long to cut it: a GiB.
+const CUT_BLOCKS: u64 = 256 << 10;
 /// Where LSEEK looks for data, or for a hole.
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
@@ -140,6 +144,10 @@ impl Tree {
                     return self.forget(&each).await;
                 }
                 op::INTERRUPT => return self.long.interrupt(number(&body)),
+                op::SETATTR if self.cuts_much(&head, &body).await => {
+                    let (tree, going) = (self.clone(), self.long.begin(head.unique, head.uid));
+                    return self.rt.launch(Box::pin(tree.cut(going, head, body)));
+                }
                 _ if self.takes_long(&head, &body) => {
                     let (tree, going) = (self.clone(), self.long.begin(head.unique, head.uid));
                     let carry_out =
@@ -169,6 +177,36 @@ impl Tree {
                 head.nodeid == ROOT && key(8).is_some_and(|key| checks.contains(&key))
             }
             _ => false,
+        }
+    }
+
+    /// Whether a request cuts off so much of a file that it takes long.
+    async fn cuts_much(&self, head: &InHeader, body: &[u8]) -> bool {
+        let Ok((wanted, _)) = parse::<SetattrIn>(body) else { return false };
+        if wanted.valid & set::SIZE == 0 {
+            return false;
+        }
+        let inode = self.fs.attr(head.nodeid).await;
+        inode.is_ok_and(|inode| wanted.size < inode.size && inode.blocks > CUT_BLOCKS)
+    }
+
+    /// Cuts a file. A program that is killed does not wait for that: the file has its new size at once, and
+    /// what lies behind it is freed in the background.
+    async fn cut(self: Rc<Self>, mut going: Going, head: InHeader, body: Vec<u8>) {
+        if let Err(errno) = going.turn().await {
+            return self.answer(&head, Err(errno));
+        }
+        let interrupted = going.interrupted();
+        let cut = pin!(self.plain(&head, &body, None));
+        match select(cut, pin!(interrupted)).await {
+            Either::Left((answer, _)) => self.answer(&head, answer),
+            Either::Right(((), cut)) => {
+                self.answer(&head, Err(Errno::INTR));
+                // The kernel believes that nothing was cut.
+                forget_pages(&self.rt, &self.fd, head.nodeid, 0..u64::MAX);
+                // A failure shows in the next request.
+                let _ = cut.await;
+            }
         }
     }
 
