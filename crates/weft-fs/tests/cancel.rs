@@ -266,6 +266,7 @@ fn an_interrupted_hole_or_redundancy_leaves_a_sound_file() {
         for n in 0..8 {
             write(&fs, ino, n * gib, &pattern(BLOCK as usize, n)).await;
         }
+        fs.sync().await.expect("synced");
         let left = Cell::new(2);
         let goes_on = move || left.replace(left.get() - 1) > 0;
         let punched = fs.punch_hole_while(ino, 0, 8 * gib, goes_on).await;

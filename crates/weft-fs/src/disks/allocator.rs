@@ -77,7 +77,7 @@ impl Pool {
         before: Option<&Record>,
         (ino, line): (Ino, u64),
     ) -> Result<Record> {
-        let lines = lines.min(LINES_MAX);
+        let lines = lines.min(Record::lines_max(coded));
         let roomy = self.roomy();
         if let Some(record) =
             before.and_then(|before| self.go_on(&roomy, coded, units, lines, (before, line)))

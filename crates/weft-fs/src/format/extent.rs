@@ -21,6 +21,9 @@ use crate::format::redundancy::Coded;
 
 /// The most lines of a record.
 pub(crate) const LINES_MAX: u64 = 64;
+/// Bytes of the longest record: it fits into one page of the database, which may have no two free pages that
+/// lie together. Older versions stored longer ones of wide codes.
+const BYTES_MAX: u64 = 3900;
 /// Stands for a column that is not active.
 const NOT_ACTIVE: u16 = u16::MAX;
 
@@ -133,7 +136,7 @@ impl Record {
         };
         let joins = self.coded == next.coded
             && self.pattern == next.pattern
-            && self.lines + next.lines <= LINES_MAX
+            && self.lines + next.lines <= Self::lines_max(self.coded)
             && self.columns.iter().zip(&next.columns).all(follows);
         if joins {
             for (column, next) in self.columns.iter_mut().zip(&next.columns) {
@@ -146,10 +149,21 @@ impl Record {
         joins
     }
 
+    /// The most lines of a record that is made or joined now.
+    pub(crate) fn lines_max(coded: Coded) -> u64 {
+        let per_column = BYTES_MAX.saturating_sub(Self::bytes_of(coded, 0)) / coded.columns as u64;
+        (per_column / 4).clamp(1, LINES_MAX)
+    }
+
     /// Bytes of a record of as many lines as can be, with all columns.
     pub(crate) fn full_bytes(coded: Coded) -> u64 {
+        Self::bytes_of(coded, Self::lines_max(coded))
+    }
+
+    /// Bytes of a record of so many lines, with all columns.
+    fn bytes_of(coded: Coded, lines: u64) -> u64 {
         let name = coded.spec.to_string().len() as u64;
-        1 + name + 1 + 8 + 1 + coded.columns as u64 * (10 + 4 * LINES_MAX)
+        1 + name + 1 + 8 + 1 + coded.columns as u64 * (10 + 4 * lines)
     }
 
     /// Its bytes in the database.
@@ -272,6 +286,30 @@ pub(crate) mod tests {
             record.columns[unit] = Some(Column { disk, start: 100 * u64::from(disk), sums });
         }
         record
+    }
+
+    #[test]
+    fn a_record_of_any_code_fits_into_a_page() {
+        for name in ["none", "auto", "raid6", "rs:10+4", "rs:40+8", "rs:56+8"] {
+            let redundancy: crate::Redundancy = name.parse().expect("known");
+            let coded = redundancy.coded(64).expect("enough disks");
+            let lines = Record::lines_max(coded);
+            let mut record = Record::new(coded, 0, lines);
+            for (disk, column) in (0..).zip(&mut record.columns) {
+                let sums = vec![7; usize::try_from(lines).expect("few")];
+                *column = Some(Column { disk, start: 1 << 40, sums });
+            }
+            let bytes = record.encode().len() as u64;
+            assert_eq!(bytes, Record::full_bytes(coded), "{name}");
+            assert!(bytes <= BYTES_MAX, "{bytes} bytes for {name}");
+            assert!(lines == LINES_MAX || coded.columns > 14, "{lines} lines for {name}");
+            // It does not grow beyond that.
+            let mut next = Record::new(coded, 0, 1);
+            for (disk, column) in (0..).zip(&mut next.columns) {
+                *column = Some(Column { disk, start: (1 << 40) + lines, sums: vec![7] });
+            }
+            assert!(!record.join(&next), "{name}");
+        }
     }
 
     #[test]

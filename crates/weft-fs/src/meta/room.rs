@@ -28,7 +28,7 @@
 //! A small database has more room for rows than the reserve would leave: a third of it holds them, and
 //! if all of them change, twice, there is room as well.
 //!
-//! What is left for contents is told before it is used up: a record of 64 lines takes a row
+//! What is left for contents is told before it is used up: a record of up to 64 lines takes a row
 //! ([`LongFiles`]), and a small file with its name and its record [`FILE_BYTES`].
 //!
 //! The file of redb doubles until it has 4 GiB; then it grows by 4 GiB at a time. Room that is less
@@ -38,7 +38,7 @@ use std::ops::RangeInclusive;
 
 use redb::{Key, Value};
 
-use crate::format::extent::{LINES_MAX, Record};
+use crate::format::extent::Record;
 use crate::format::redundancy::{Redundancy, lines_within};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
@@ -79,7 +79,7 @@ impl LongFiles {
             let key = 16;
             let record = Record::full_bytes(coded) + key + key / KEY_PART + ROW_BYTES;
             blocks += lines * coded.k() as u64;
-            row_bytes += (lines * record).div_ceil(LINES_MAX);
+            row_bytes += (lines * record).div_ceil(Record::lines_max(coded));
         });
         Self { blocks, row_bytes }
     }

@@ -9,7 +9,7 @@ use weft_stripe::Segment;
 
 use crate::error::Result;
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::{Column, LINES_MAX, Record};
+use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
 use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
@@ -72,7 +72,8 @@ impl Target {
 
     /// Whether all its lines are whole, and as many as can be of so many blocks.
     pub(crate) fn is_full(&self, blocks_max: usize) -> bool {
-        let lines = (blocks_max as u64 / self.k()).clamp(1, LINES_MAX);
+        let most = Record::lines_max(self.record.coded);
+        let lines = (blocks_max as u64 / self.k()).clamp(1, most);
         self.record.lines == lines && self.blocks.len() as u64 == self.record.blocks()
     }
 
@@ -303,7 +304,7 @@ impl Inner {
         let mut units = UnitSet::new();
         let mut lines = 0;
         let mut rest = dirty;
-        let lines_max = (blocks_max as u64 / k).clamp(1, LINES_MAX);
+        let lines_max = (blocks_max as u64 / k).clamp(1, Record::lines_max(coded));
         while lines < lines_max {
             let from = first + lines * k;
             let to = from.saturating_add(k).min(end);
