@@ -7,10 +7,10 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Ino;
 use crate::format::label::Label;
 use crate::format::redundancy::Redundancy;
-use crate::meta::MetaCacheCounts;
+use crate::meta::{LongFiles, MetaCacheCounts};
 use crate::state::job::JobStatus;
 use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
-use crate::state::mounted::Fs;
+use crate::state::mounted::{Fs, Inner};
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +91,28 @@ pub struct FsStatus {
     pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable, repaired or moved since the mount.
     pub counts: Counts,
+}
+
+impl Inner {
+    /// Blocks that files of this redundancy may still have, and how many the disks have room for: the
+    /// metadata may have no room for what describes them.
+    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
+        let members = self.pool.members();
+        let free = members.iter().map(|member| member.free_blocks()).collect();
+        let files = LongFiles::on(free, redundancy);
+        (files.described(self.meta.left_bytes()), files.blocks)
+    }
+
+    /// Blocks that files of this redundancy could have if there were nothing else.
+    pub(crate) fn all_blocks(&self, redundancy: Redundancy) -> u64 {
+        let mut members = self.pool.members();
+        members.retain(|member| !member.is_lost() && !member.leaving.get());
+        let usable = |member: &std::rc::Rc<crate::disks::member::Member>| {
+            member.row.blocks - member.space.borrow().bad_blocks().len() as u64
+        };
+        let files = LongFiles::on(members.iter().map(usable).collect(), redundancy);
+        files.described(self.meta.usage().1)
+    }
 }
 
 impl Fs {

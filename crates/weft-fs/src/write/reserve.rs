@@ -24,12 +24,11 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::extent::Record;
 use crate::format::inode::{Ino, Inode};
 use crate::format::redundancy::{Redundancy, WIDTH_MAX};
-use crate::meta::{LongFiles, Tx};
+use crate::meta::Tx;
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
 use crate::state::promised_room::{HeldRoom, Reserved};
@@ -163,26 +162,6 @@ impl Inner {
             let _ = self.write_all().await;
         }
         held
-    }
-
-    /// Blocks that files of this redundancy may still have, and how many the disks have room for: the
-    /// metadata may have no room for what describes them.
-    pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
-        let members = self.pool.members();
-        let free = members.iter().map(|member| member.free_blocks()).collect();
-        let files = LongFiles::on(free, redundancy);
-        (files.described(self.meta.left_bytes()), files.blocks)
-    }
-
-    /// Blocks that files of this redundancy could have if there were nothing else.
-    pub(crate) fn all_blocks(&self, redundancy: Redundancy) -> u64 {
-        let mut members = self.pool.members();
-        members.retain(|member| !member.is_lost() && !member.leaving.get());
-        let usable = |member: &Rc<Member>| {
-            member.row.blocks - member.space.borrow().bad_blocks().len() as u64
-        };
-        let files = LongFiles::on(members.iter().map(usable).collect(), redundancy);
-        files.described(self.meta.usage().1)
     }
 }
 
