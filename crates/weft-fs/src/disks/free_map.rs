@@ -61,14 +61,14 @@ pub(crate) struct Space {
 }
 
 /// Which blocks of a group are free.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Group {
     free: u32,
     is_open: bool,
     map: Map,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Map {
     /// All of them, or none.
     Uniform,
@@ -78,7 +78,7 @@ enum Map {
 }
 
 /// Upper bounds of the longest free runs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Bounds(Vec<Vec<u8>>);
 
 impl Bounds {
@@ -298,9 +298,17 @@ impl Space {
         if blocks <= before {
             return;
         }
+        if !before.is_multiple_of(GROUP) {
+            // Without a map, all of a group is free or none of it, and it becomes larger.
+            self.bits(index(before / GROUP));
+        }
         self.blocks = blocks;
-        self.free.resize(index(blocks.div_ceil(64)), 0);
-        self.groups.resize(index(blocks.div_ceil(GROUP)), 0);
+        let count = index(blocks.div_ceil(GROUP));
+        let taken = || Group { free: 0, is_open: false, map: Map::Uniform };
+        self.groups.resize_with(count, taken);
+        let mut bounds = std::mem::take(&mut self.longest.0[0]);
+        bounds.resize(count, 0);
+        self.longest = Bounds::new(bounds);
         self.release(before, blocks - before);
     }
 
@@ -531,7 +539,11 @@ mod tests {
             space.extend(after);
             let mut known = Space::new(after);
             assert!(known.take(10, 50) && known.mark_bad(5));
-            assert_eq!((&space.free, &space.groups), (&known.free, &known.groups));
+            assert_eq!((space.free, space.groups.len()), (known.free, known.groups.len()));
+            for group in 0..space.groups.len() {
+                assert_eq!(space.groups[group].free, known.groups[group].free, "{group}");
+                assert_eq!(space.bits(group), known.bits(group), "{group}");
+            }
             assert!(space.take(after - 1, 1) && !space.take(after, 1) && !space.take(59, 1));
             space.extend(before);
             assert_eq!(space.blocks, after, "it never becomes smaller");

@@ -108,7 +108,7 @@ impl Inner {
         let mut members = self.pool.members();
         members.retain(|member| !member.is_lost() && !member.leaving.get());
         let usable = |member: &std::rc::Rc<crate::disks::member::Member>| {
-            member.row.blocks - member.space.borrow().bad_blocks().len() as u64
+            member.row().blocks - member.space.borrow().bad_blocks().len() as u64
         };
         let files = LongFiles::on(members.iter().map(usable).collect(), redundancy);
         files.described(self.meta.usage().1)
