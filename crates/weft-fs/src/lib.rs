@@ -79,7 +79,7 @@ pub use jobs::fsck::{Finding, FsckReport};
 pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
-pub use meta::MetaCacheCounts;
+pub use meta::{MetaCacheCounts, MetaPageCounts};
 pub use mount::sizing::{PlannedRoom, plan_room};
 pub use mount::{CreateOptions, META_CACHE_BYTES, create};
 pub use state::job::{Job, JobStatus};

@@ -17,6 +17,7 @@
 //!          64 KiB  RAID log
 //!          …       page journal
 //!          …       database
+//!          …       checksums of its pages
 //! ```
 
 mod bad;
@@ -28,6 +29,7 @@ mod maps;
 mod pages;
 mod places;
 mod room;
+mod sums;
 mod tables;
 mod values;
 
@@ -46,8 +48,9 @@ use changes::Changes;
 pub(crate) use header::array_bytes;
 use header::{Areas, Stored};
 use image::Image;
-use journal::Tail;
 pub use pages::MetaCacheCounts;
+pub use places::MetaPageCounts;
+pub(crate) use places::PageReport;
 pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, step_below};
 pub(crate) use tables::{DiskRow, Entry, Tx};
 
@@ -85,7 +88,7 @@ type TellFailed = Box<dyn Fn(&str)>;
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
     pub(crate) array: Array,
-    areas: Areas,
+    log: Range<u64>,
     image: Image,
     db: Database,
     open: RefCell<Option<WriteTransaction>>,
@@ -105,14 +108,14 @@ pub(crate) struct Meta {
 impl Meta {
     /// Makes an empty database. About `cache_bytes` of it may be in memory.
     pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
-        let stored = Stored { db_bytes: 0, journal: Some(Tail::NEW) };
-        Self::with(array, fs_id, stored, cache_bytes).await
+        Self::with(array, fs_id, Stored::NEW, cache_bytes).await
     }
 
     /// Opens the database that is on the array. About `cache_bytes` of it may be in memory.
     pub(crate) async fn open(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
         let stored = header::read(&array, fs_id).await?;
         let meta = Self::with(array, fs_id, stored, cache_bytes).await?;
+        meta.image.check_awaiting_resync().await?;
         // Older versions did not store it.
         let stored = meta.run(|tx| tx.state(ROW_BYTES)).await?;
         let rows = match stored {
@@ -124,7 +127,7 @@ impl Meta {
     }
 
     async fn with(array: Array, fs_id: Id, stored: Stored, cache_bytes: u64) -> Result<Self> {
-        let areas = Areas::of(array.size_bytes(), stored.journal.is_some())?;
+        let areas = Areas::of(array.size_bytes(), stored.journal.is_some(), stored.has_sums)?;
         let capacity = areas.db.end - areas.db.start;
         let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
         let of_image = cache_bytes - of_redb;
@@ -145,7 +148,7 @@ impl Meta {
             (RefCell::default(), Changes::default(), Cell::new(false));
         Ok(Self {
             array,
-            areas,
+            log: areas.log,
             image,
             db,
             open,
@@ -160,7 +163,7 @@ impl Meta {
 
     /// The log's place on the array.
     pub(crate) fn log_area(&self) -> Range<u64> {
-        self.areas.log.clone()
+        self.log.clone()
     }
 
     /// Bytes of all rows, and the most that everyone may fill.
@@ -181,7 +184,7 @@ impl Meta {
 
     /// Bytes that the database may have.
     fn capacity(&self) -> u64 {
-        self.areas.db.end - self.areas.db.start
+        self.image.capacity()
     }
 
     /// Whether the open transaction changes so much that it is to be committed before more changes.
@@ -211,6 +214,24 @@ impl Meta {
     /// What pages in memory were good for.
     pub(crate) fn cache_counts(&self) -> MetaCacheCounts {
         self.image.counts()
+    }
+
+    /// What was found wrong with pages since the mount.
+    pub(crate) fn page_counts(&self) -> MetaPageCounts {
+        self.image.page_counts()
+    }
+
+    /// Who is told which pages are wrong.
+    pub(crate) fn on_wrong_page(&self, tell: impl Fn(&str) + 'static) {
+        self.image.on_wrong(tell);
+    }
+
+    /// Compares all copies of all pages with their checksums, and makes them right; the header as well.
+    pub(crate) async fn check_pages(&self) -> Result<PageReport> {
+        self.check()?;
+        let report = self.image.check().await?;
+        self.failing_to_write(self.image.rewrite_header().await)?;
+        Ok(report)
     }
 
     /// How many rows an operation on very many is to handle at a time: they and what they change fit
@@ -461,7 +482,7 @@ mod tests {
     #[test]
     fn metadata_without_a_journal_works() {
         with_array(|array| async move {
-            let stored = Stored { db_bytes: 0, journal: None };
+            let stored = Stored { db_bytes: 0, journal: None, has_sums: false };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
             meta.commit(|tx| tx.create_tables()).await.expect("committed");
             fill(&meta).await;
@@ -480,8 +501,12 @@ mod tests {
             array.write(0, header.freeze(), true).await.expect("written");
             let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
             assert_eq!(count(&meta).await, 1000);
-            assert_eq!(meta.log_area().end, meta.areas.db.start);
-            assert_eq!(version().await, 4);
+            let areas = Areas::of(meta.array.size_bytes(), false, false).expect("room");
+            assert_eq!(
+                (meta.log_area(), meta.capacity()),
+                (areas.log, areas.db.end - areas.db.start)
+            );
+            assert_eq!(version().await, 5);
         });
     }
 

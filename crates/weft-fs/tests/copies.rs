@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, MetaCopy, MountOptions, ROOT};
+use weft_fs::{Fs, FsError, Ino, MetaCopy, MountOptions, ROOT};
 use weft_rt::{Rt, SECOND};
 
 const SIZE: u64 = 24 << 20;
@@ -19,6 +19,10 @@ const LOG: Range<u64> = SLICE.start + (1 << 20) + (64 << 10)..SLICE.start + (1 <
 
 fn degraded() -> MountOptions {
     MountOptions { degraded: true, nonce: 99, ..mounting() }
+}
+
+fn stale() -> MountOptions {
+    MountOptions { stale: true, nonce: 99, ..mounting() }
 }
 
 fn new_disks(rt: &Rt, count: usize) -> (Rc<Power>, Vec<Rc<TestDisk>>) {
@@ -201,8 +205,7 @@ fn a_copy_that_may_be_stale_is_mounted_only_if_that_is_wanted() {
         let refused = Fs::mount(&rt, &all(&disks[1..]), degraded()).await.map(drop);
         let Err(FsError::Unmountable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.contains("2023-11-14"), "{why}");
-        let stale = MountOptions { stale: true, nonce: 99, ..mounting() };
-        let fs = Fs::mount(&rt, &all(&disks[1..]), stale).await.expect("mounted");
+        let fs = Fs::mount(&rt, &all(&disks[1..]), stale()).await.expect("mounted");
         find(&fs, "file").await;
         fs.lookup(ROOT, b"another").await.expect_err("it is older");
         // The other one is current, and was unmounted.
@@ -425,4 +428,146 @@ fn a_log_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
             }
         });
     }
+}
+
+/// Where the database begins in a slice.
+const DATABASE_AT: usize = (1 << 20) + (64 << 10) + (768 << 10) + (384 << 10);
+
+const NAME: &str = "a name that is seen nowhere else";
+
+/// A file with [`NAME`] is in the database, and a bit of each of its names has flipped in the copies on
+/// these disks. With `crashed` what was mounted since was not unmounted.
+async fn rotten(rt: &Rt, count: usize, on: &[usize], crashed: bool) -> (Vec<Rc<TestDisk>>, Ino) {
+    let (power, disks) = new_disks(rt, count);
+    let fs = made(rt, &all(&disks)).await;
+    let ino = make_as(&fs, NAME, "raid1").await;
+    write(&fs, ino, 0, &pattern(100_000, 1)).await;
+    fs.unmount().await.expect("unmounted");
+    if crashed {
+        let fs = mount(rt, &all(&disks)).await;
+        make(&fs, "x").await;
+        fs.sync().await.expect("synced");
+    }
+    let disks = holding(rt, &power, SIZE, &media(&disks, Leave::Nothing));
+    for disk in on {
+        let names = find_in(&slice_of(&disks[*disk]), NAME.as_bytes());
+        assert!(!names.is_empty());
+        names.into_iter().for_each(|at| flip(&disks[*disk], at + 3));
+    }
+    (disks, ino)
+}
+
+/// How many right names the databases of these copies have.
+fn right_names(disks: &[Rc<TestDisk>]) -> Vec<usize> {
+    let of = |disk: &Rc<TestDisk>| find_in(&slice_of(disk)[DATABASE_AT..], NAME.as_bytes()).len();
+    disks.iter().map(of).collect()
+}
+
+#[test]
+fn a_page_of_which_copies_have_rotted_is_read_from_another_and_healed() {
+    for crashed in [false, true] {
+        for on in [&[0][..], &[1], &[2], &[0, 1], &[1, 2], &[0, 2]] {
+            run(move |rt| async move {
+                let what = format!("crashed {crashed}, rotten on {on:?}");
+                let (disks, ino) = rotten(&rt, 3, on, crashed).await;
+                let fs = Fs::mount(&rt, &all(&disks), mounting()).await;
+                let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(find(&fs, NAME).await, ino, "{what}");
+                assert!(read_all(&fs, ino).await == pattern(100_000, 1), "{what}");
+                fs.scrub().await.expect("scrubbed");
+                fs.unmount().await.expect("unmounted");
+                for alone in 0..3 {
+                    let alone = Fs::mount(&rt, &all(&disks[alone..=alone]), degraded()).await;
+                    assert_eq!(find(&alone.expect("mounted"), NAME).await, ino, "{what}");
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_scrub_keeps_the_right_copy_of_the_metadata() {
+    for crashed in [false, true] {
+        for on in 0..2 {
+            run(move |rt| async move {
+                let (disks, ino) = rotten(&rt, 2, &[on], crashed).await;
+                let before = right_names(&disks)[1 - on];
+                let fs = mount(&rt, &all(&disks)).await;
+                rt.sleep(60 * SECOND).await;
+                fs.scrub().await.expect("scrubbed");
+                assert_eq!(find(&fs, NAME).await, ino);
+                fs.unmount().await.expect("unmounted");
+                let after = right_names(&disks);
+                assert!(after.iter().all(|names| *names == before), "{on}: {before}, {after:?}");
+            });
+        }
+    }
+}
+
+/// No copy of a page is right: nothing is made of it, and nothing is written over it.
+#[test]
+fn a_page_that_is_wrong_on_all_copies_is_told_and_left_alone() {
+    run(|rt| async move {
+        let (disks, _) = rotten(&rt, 3, &[], false).await;
+        let fs = mount(&rt, &all(&disks)).await;
+        let told: Rc<RefCell<Vec<String>>> = Rc::default();
+        let tell = told.clone();
+        fs.on_wrong_metadata(move |what| tell.borrow_mut().push(what.to_owned()));
+        // They are in memory.
+        find(&fs, NAME).await;
+        for disk in &disks {
+            let names = find_in(&slice_of(disk), NAME.as_bytes());
+            names.into_iter().filter(|at| *at >= DATABASE_AT).for_each(|at| flip(disk, at + 3));
+        }
+        let report = fs.scrub().await.expect("scrubbed");
+        assert!(report.metadata_mismatches > 0, "{report:?}");
+        assert_eq!(fs.check(false).await.expect("checked").findings, []);
+        assert!(told.borrow().iter().any(|what| what.contains("written again")), "{told:?}");
+        fs.unmount().await.expect("unmounted");
+        // They are not.
+        let few = MountOptions { meta_cache_bytes: 0, ..mounting() };
+        let fs = Fs::mount(&rt, &all(&disks), few).await.expect("mounted");
+        for n in 0..50 {
+            make(&fs, &format!("another {n}")).await;
+        }
+        fs.sync().await.expect("synced");
+        for disk in &disks {
+            let names = find_in(&slice_of(disk), NAME.as_bytes());
+            names.into_iter().filter(|at| *at >= DATABASE_AT).for_each(|at| flip(disk, at + 3));
+        }
+        let in_database = |disk: &Rc<TestDisk>| slice_of(disk)[DATABASE_AT..].to_vec();
+        let left: Vec<Vec<u8>> = disks.iter().map(in_database).collect();
+        let report = fs.scrub().await.expect("scrubbed");
+        assert!(report.metadata_damaged > 0, "{report:?}");
+        let wrong = |bytes: &[u8]| {
+            let mut name = NAME.as_bytes().to_vec();
+            name[3] ^= 1;
+            find_in(bytes, &name)
+        };
+        for (disk, left) in disks.iter().zip(&left) {
+            assert_eq!(wrong(&slice_of(disk)[DATABASE_AT..]), wrong(left));
+        }
+        assert!(fs.status().await.expect("known").meta_pages.wrong >= 3);
+        fs.lookup(ROOT, NAME.as_bytes()).await.expect_err("nothing has it");
+        let why = fs.status().await.expect("known").stopped.expect("it has stopped");
+        assert!(why.contains("no copy of page"), "{why}");
+    });
+}
+
+/// The same judge after a crash: the array would make the copies like the first one.
+#[test]
+fn after_a_crash_copies_are_not_made_like_one_that_has_rotted() {
+    run(|rt| async move {
+        let (disks, ino) = rotten(&rt, 2, &[0], true).await;
+        let before = right_names(&disks);
+        // Nothing reads the page.
+        let fs = mount(&rt, &all(&disks)).await;
+        rt.sleep(60 * SECOND).await;
+        drop(fs);
+        let after = right_names(&disks);
+        assert!(before[0] == 0 && before[1] > 0, "{before:?}");
+        assert!(after[0] == after[1] && after[0] >= before[1], "{before:?} {after:?}");
+        let fs = Fs::mount(&rt, &all(&disks[..1]), stale()).await.expect("mounted");
+        assert_eq!(find(&fs, NAME).await, ino);
+    });
 }

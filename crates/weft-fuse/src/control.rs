@@ -76,6 +76,8 @@ impl Control {
         fs.on_stop(move |why| {
             log_line(&format!("ALERT: the file system '{name}' has stopped: {why}"));
         });
+        let name = fs.label().name.clone();
+        fs.on_wrong_metadata(move |what| log_line(&format!("file system '{name}': {what}")));
         fs.keep(move |job, ended| *last.borrow_mut() = outcome_json(job, ended));
         Self { rt, fs, open, refused: RefCell::default(), last_job }
     }
@@ -271,6 +273,8 @@ impl Control {
             "metadata_cache_bytes_max": status.meta_cache.bytes_max,
             "metadata_cache_hits": status.meta_cache.hits,
             "metadata_cache_misses": status.meta_cache.misses,
+            "metadata_wrong_pages": status.meta_pages.wrong,
+            "metadata_repaired_pages": status.meta_pages.repaired,
             "wrong_blocks": status.counts.wrong_blocks,
             "unreadable_blocks": status.counts.unreadable_blocks,
             "repaired_blocks": status.counts.repaired_blocks,
@@ -328,5 +332,6 @@ fn scrub_json(report: &ScrubReport) -> Value {
         "repaired_blocks": report.repaired_blocks, "damaged_files": report.damaged_files,
         "diagnostic_blocks": report.diagnostic_blocks,
         "metadata_mismatches": report.metadata_mismatches,
+        "metadata_damaged": report.metadata_damaged,
     })
 }

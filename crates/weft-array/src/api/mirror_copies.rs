@@ -17,6 +17,14 @@ impl Array {
         self.0.members.disks().into_iter().map(|(slot, _)| slot).collect()
     }
 
+    /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it of which
+    /// the same is known.
+    #[must_use]
+    pub fn awaits_resync(&self, offset: u64) -> (bool, std::ops::Range<u64>) {
+        let (region, bytes) = self.0.geometries.region_around(offset);
+        (self.0.map.needs_resync(region), bytes)
+    }
+
     /// The copy of a range that the member in a slot has. None if it has not all of it, or it cannot be
     /// read: nothing follows from that. The range may not be written meanwhile, and is aligned to
     /// [`Array::block_bytes`].

@@ -1,8 +1,8 @@
 //! Whether what is stored makes sense.
 //!
-//! The metadata is compared with itself: names, positions, inodes, links, records and places. With
+//! All copies of the metadata are compared with its checksums. It is compared with itself: names, positions, inodes, links, records and places. With
 //! `data`, every block of every file is read, data and parity, and compared with its checksum; lines
-//! are compared with their code. Nothing is changed, except that blocks which do not match their
+//! are compared with their code. Nothing is changed, except that blocks and pages of the metadata which do not match their
 //! checksum are rewritten from redundancy, and blocks that cannot be read get another place, as with
 //! every read.
 
@@ -396,8 +396,12 @@ impl Fs {
         self.sync().await?;
         let alone = self.0.hold_alone().await;
         self.0.write_all().await?;
+        let pages = self.0.meta.check_pages().await?;
         let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
         drop(alone);
+        for page in pages.damaged {
+            report.find(0, format!("page {page} of the metadata is wrong on all copies"));
+        }
         if data {
             let mut from = 0;
             loop {

@@ -1,5 +1,6 @@
 //! Scrubs: every block of every file is read and checked, in the background, as [`crate::jobs::fsck`] does it.
-//! The diagnostic blocks of the disks are looked at as well, and the copies of the metadata are compared.
+//! The diagnostic blocks of the disks are looked at as well, and all copies of the metadata: its pages by
+//! their checksums.
 //!
 //! A scrub goes through the records in the order of the metadata. Now and then how far it is goes into the
 //! state, with what it has found so far. So after an unmount, a crash or a rebuild it goes on near where it
@@ -41,8 +42,10 @@ pub struct ScrubReport {
     pub damaged_files: u64,
     /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
     pub diagnostic_blocks: u64,
-    /// Places at which the copies of the metadata differed; they were made alike.
+    /// Places at which copies of the metadata were wrong or differed; they were made right and alike.
     pub metadata_mismatches: u64,
+    /// Pages of the metadata of which no copy is right. They were left as they are.
+    pub metadata_damaged: u64,
 }
 
 /// How far a scrub is.
@@ -150,8 +153,17 @@ impl Inner {
         for member in self.pool.members() {
             report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
         }
-        let metadata = self.meta.array.scrub(ScrubMode::Repair).await?;
-        report.metadata_mismatches = metadata.mismatches;
+        let pages = self.meta.check_pages().await?;
+        // The array takes the first copy for right. What is left to it is dead then: the log and the journal.
+        self.sync().await?;
+        self.meta.checkpoint().await?;
+        let mode = match pages.damaged.is_empty() {
+            true => ScrubMode::Repair,
+            false => ScrubMode::Check,
+        };
+        let metadata = self.meta.array.scrub(mode).await?;
+        report.metadata_mismatches = pages.repaired + metadata.mismatches;
+        report.metadata_damaged = pages.damaged.len() as u64;
         self.job_nears_end()?;
         Ok(report)
     }

@@ -9,16 +9,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::journal::Tail;
 use super::room;
+use super::sums::table_bytes;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 use crate::raid_log::ring;
 
 const MAGIC: [u8; 8] = *b"weftmeta";
+/// Since version 4 there is a table of the pages' checksums.
+const VERSION: u32 = 4;
 /// Since version 3 long values are cut into parts; before, each was one row, as it still may be.
-const VERSION: u32 = 3;
-/// The same without a page journal.
-const NO_JOURNAL: u32 = 4;
+const NO_SUMS: u32 = 3;
+/// Without a page journal: then there is no table of checksums either.
+const NO_JOURNAL: u32 = 5;
 /// The version without a page journal, and without parts.
 const OLD_NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
@@ -61,6 +64,13 @@ pub(super) struct Stored {
     pub(super) db_bytes: u64,
     /// Where the page journal begins. None: this file system was made without one.
     pub(super) journal: Option<Tail>,
+    /// Whether there is a table of checksums.
+    pub(super) has_sums: bool,
+}
+
+impl Stored {
+    /// That of a new file system.
+    pub(super) const NEW: Self = Self { db_bytes: 0, journal: Some(Tail::NEW), has_sums: true };
 }
 
 /// The parts of the metadata array.
@@ -72,16 +82,19 @@ pub(super) struct Areas {
     pub(super) journal: Range<u64>,
     /// The database.
     pub(super) db: Range<u64>,
+    /// The checksums of its pages.
+    pub(super) sums: Range<u64>,
 }
 
 /// Bytes of a metadata array whose database may have so many bytes of pages.
 pub(crate) fn array_bytes(pages: u64) -> u64 {
-    let db = room::capacity_for(pages) + LOG_AT;
+    let db = room::capacity_for(pages);
+    let db = db + table_bytes(db) + LOG_AT;
     (db / 13 * 16 + 4 * BLOCK_BYTES).min(db + LOG_BYTES.end + JOURNAL_BYTES.end)
 }
 
 impl Areas {
-    pub(super) fn of(size: u64, has_journal: bool) -> Result<Self> {
+    pub(super) fn of(size: u64, has_journal: bool, has_sums: bool) -> Result<Self> {
         let part = |from: u64, bytes: u64, bounds: Range<u64>| {
             from..from + bytes.clamp(bounds.start, bounds.end) / BLOCK_BYTES * BLOCK_BYTES
         };
@@ -90,11 +103,27 @@ impl Areas {
             true => part(log.end, size / 16, JOURNAL_BYTES),
             false => log.end..log.end,
         };
-        let db = journal.end..size / BLOCK_BYTES * BLOCK_BYTES;
+        let mut db = journal.end..size / BLOCK_BYTES * BLOCK_BYTES;
+        let end = db.end;
+        if has_sums {
+            db.end -= table_bytes(db.end.saturating_sub(db.start)).min(db.end);
+        }
         if db.end < db.start + (2 << 20) {
             return Err(FsError::Invalid("the metadata slices are too small".into()));
         }
-        Ok(Self { log, journal, db })
+        let sums = db.end..end;
+        Ok(Self { log, journal, db, sums })
+    }
+
+    /// Those with a table of checksums, for a file system that has none yet: if its database may become
+    /// as large as before.
+    pub(super) fn upgraded(size: u64, stored: Stored) -> Option<Self> {
+        let before = Self::of(size, true, false).ok()?;
+        let after = Self::of(size, true, true).ok()?;
+        let capacity = |areas: &Self| areas.db.end - areas.db.start;
+        let has_room = room::pages_bytes(capacity(&after)) == room::pages_bytes(capacity(&before))
+            && stored.db_bytes <= capacity(&after);
+        (stored.journal.is_some() && !stored.has_sums && has_room).then_some(after)
     }
 }
 
@@ -146,21 +175,27 @@ fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
             Some(Tail { generation, number, position })
         }
     };
-    let Range { start, end } = Areas::of(size, journal.is_some())?.db;
+    let has_sums = version == VERSION;
+    let Range { start, end } = Areas::of(size, journal.is_some(), has_sums)?.db;
     if raw.db_bytes.get() > end - start {
         return Err(damaged("the database is longer than its place"));
     }
-    Ok(Stored { db_bytes: raw.db_bytes.get(), journal })
+    Ok(Stored { db_bytes: raw.db_bytes.get(), journal, has_sums })
 }
 
 /// Writes the header; with `durable` it is so on return.
 pub(super) async fn write(array: &Array, fs_id: Id, stored: Stored, durable: bool) -> Result<()> {
+    let version = match (stored.journal, stored.has_sums) {
+        (None, _) => NO_JOURNAL,
+        (Some(_), false) => NO_SUMS,
+        (Some(_), true) => VERSION,
+    };
     let mut sector = Buf::zeroed(HEADER_BYTES);
     let (first, rest) = sector.split_at_mut(size_of::<Header>());
     let mut raw = Header {
         magic: MAGIC,
         crc32c: U32::ZERO,
-        version: U32::new(if stored.journal.is_some() { VERSION } else { NO_JOURNAL }),
+        version: U32::new(version),
         fs_id: fs_id.0,
         db_bytes: U64::new(stored.db_bytes),
     };

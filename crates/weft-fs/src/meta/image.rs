@@ -28,9 +28,10 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{Local, fiber};
 
 use super::header::{Areas, Stored};
-use super::journal::{Journal, Length, Tail};
+use super::journal::{Journal, Length, SUMS_MAX, Tail};
 use super::pages::{Epoch, Found, MetaCacheCounts, Page, Pages};
-use super::places::Places;
+use super::places::{CHECK_PAGES, MetaPageCounts, PageReport, Places};
+use super::sums::sum_of;
 use crate::error::Result;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 
@@ -75,8 +76,7 @@ impl Image {
         stored: Stored,
         bytes: u64,
     ) -> Result<Self> {
-        let places = Places { array, fs_id, db: areas.db.clone() };
-        let stored = places.replay(&areas.journal, stored).await?;
+        let (places, stored) = Places::open(array, fs_id, areas, stored).await?;
         let pages = Pages::new(stored.db_bytes, bytes)?;
         let group = (pages.max() / GROUP_MAX).clamp(1, GROUP_MAX) as u64;
         let journal = |tail| Journal::new(areas.journal.clone(), fs_id, tail);
@@ -91,6 +91,67 @@ impl Image {
             is_closed: Cell::new(false),
         };
         Ok(Self(Arc::new(Local::new(inner))))
+    }
+
+    /// The most bytes that the database may have.
+    pub(super) fn capacity(&self) -> u64 {
+        self.0.get().places.bytes()
+    }
+
+    /// What was found wrong with pages.
+    pub(super) fn page_counts(&self) -> MetaPageCounts {
+        self.0.get().places.counts()
+    }
+
+    /// Who is told which pages are wrong.
+    pub(super) fn on_wrong(&self, tell: impl Fn(&str) + 'static) {
+        self.0.get().places.on_wrong(tell);
+    }
+
+    /// Compares all pages on all copies, in steps, and makes them right.
+    pub(super) async fn check(&self) -> Result<PageReport> {
+        let all = 0..self.0.get().pages.borrow().in_place();
+        self.check_pages(all).await
+    }
+
+    /// The same of pages of which copies may differ since a crash: the array would make them like the first
+    /// copy.
+    pub(super) async fn check_awaiting_resync(&self) -> Result<PageReport> {
+        let due = self.0.get().places.awaiting_resync(self.bytes());
+        let mut report = PageReport::default();
+        for pages in due {
+            let found = self.check_pages(pages).await?;
+            report.repaired += found.repaired;
+            report.damaged.extend(found.damaged);
+        }
+        Ok(report)
+    }
+
+    async fn check_pages(&self, pages: Range<u64>) -> Result<PageReport> {
+        let inner = self.0.get();
+        let mut report = PageReport::default();
+        let mut from = pages.start;
+        while from < pages.end {
+            let _one = inner.writing.acquire(1).await;
+            // It may have become shorter meanwhile.
+            let end = (from + CHECK_PAGES).min(pages.end);
+            let end = end.min(inner.pages.borrow().in_place());
+            if end <= from {
+                break;
+            }
+            let in_memory = |page| inner.pages.borrow().in_memory(page);
+            inner.places.check(from..end, in_memory, &mut report).await?;
+            from = end;
+        }
+        Ok(report)
+    }
+
+    /// Writes the header again.
+    pub(super) async fn rewrite_header(&self) -> Result<()> {
+        let inner = self.0.get();
+        let _one = inner.writing.acquire(1).await;
+        let journal = inner.journal.as_ref().map(Journal::tail);
+        inner.places.write_header(inner.stored_len.get(), journal, true).await
     }
 
     /// Bytes of the database.
@@ -181,13 +242,20 @@ impl Inner {
     async fn fetch(&self, number: u64) -> Result<Page> {
         let range = self.pages.borrow().to_read(number, self.group);
         let count = usize::try_from(range.end - range.start).expect("few pages");
-        let buf = self.places.read(range.start, count).await?;
-        let (whole, _) = buf.as_chunks::<BLOCK>();
-        let mut pages = self.pages.borrow_mut();
-        let others = range.clone().zip(whole).filter(|(other, _)| *other != number);
-        others.for_each(|(other, bytes)| pages.put_read(other, Rc::new(*bytes)));
+        let read = self.places.read(range.start, count).await?;
         let wanted = usize::try_from(number - range.start).expect("few pages");
-        let page: Page = Rc::new(whole[wanted]);
+        let page = match &read[wanted] {
+            Some(page) => page.clone(),
+            None => self.places.read_any(number).await?,
+        };
+        let mut pages = self.pages.borrow_mut();
+        // One that is wrong is looked at again when it is wanted.
+        let others = range.zip(read).filter(|(other, _)| *other != number);
+        others.for_each(|(other, page)| {
+            if let Some(page) = page {
+                pages.put_read(other, page);
+            }
+        });
         pages.put_read(number, page.clone());
         Ok(page)
     }
@@ -202,14 +270,13 @@ impl Inner {
     async fn write_early(&self) -> Result<()> {
         let _one = self.writing.acquire(1).await;
         self.write_epochs().await?;
-        self.checkpoint().await?;
+        self.empty_journal().await?;
         let (pages, zeros) = {
             let pages = self.pages.borrow();
             (pages.early(), pages.zeros(pages.len))
         };
         self.is_early.set(true);
-        self.places.write(&pages).await?;
-        self.places.write_zeros(zeros, &pages).await?;
+        self.write_in_place(&pages, zeros).await?;
         self.pages.borrow_mut().early_written(&pages);
         Ok(())
     }
@@ -231,7 +298,7 @@ impl Inner {
                     }
                 }
                 _ => {
-                    self.checkpoint().await?;
+                    self.empty_journal().await?;
                     self.write_epoch().await?;
                 }
             }
@@ -242,11 +309,11 @@ impl Inner {
     async fn append(&self, journal: &Journal, epoch: &Epoch) -> Result<()> {
         // It may name what was written early.
         if self.is_early.replace(false) {
-            self.places.array.flush().await?;
+            self.places.array().flush().await?;
         }
         let length =
             || Length { db_bytes: epoch.len, zeros_from: self.pages.borrow().zeros_from() };
-        while !journal.append(&self.places.array, &epoch.pages, length()).await? {
+        while !journal.append(self.places.array(), &epoch.pages, length()).await? {
             self.checkpoint().await?;
         }
         Ok(())
@@ -256,25 +323,80 @@ impl Inner {
     async fn write_epoch(&self) -> Result<()> {
         let Some(epoch) = self.pages.borrow().next_epoch() else { return Ok(()) };
         let zeros = self.pages.borrow().zeros(epoch.len);
-        self.places.write(&epoch.pages).await?;
-        self.places.write_zeros(zeros, &epoch.pages).await?;
+        self.write_in_place(&epoch.pages, zeros).await?;
         if epoch.len != self.stored_len.replace(epoch.len) {
             let journal = self.journal.as_ref().map(Journal::tail);
-            self.places.write_header(Stored { db_bytes: epoch.len, journal }, false).await?;
+            self.places.write_header(epoch.len, journal, false).await?;
         }
         self.is_early.set(false);
-        self.places.array.flush().await?;
+        self.places.array().flush().await?;
         self.pages.borrow_mut().epoch_written();
         Ok(())
+    }
+
+    /// Writes pages, and zeros around them, that are not journaled. The journal has their checksums before,
+    /// and no pages. The caller holds `writing`.
+    async fn write_in_place(&self, pages: &BTreeMap<u64, Page>, zeros: Range<u64>) -> Result<()> {
+        let Some(journal) = self.journal.as_ref().filter(|_| self.places.has_sums()) else {
+            self.places.write(pages).await?;
+            return self.places.write_zeros(zeros, pages).await;
+        };
+        if !zeros.is_empty() {
+            self.append_sums(journal, &[], &zeros).await?;
+            self.places.write_zeros(zeros, pages).await?;
+        }
+        // A part is written before the journal may be cut to make room for the next one.
+        let mut rest = pages.iter().map(|(number, page)| (*number, page.clone())).peekable();
+        while rest.peek().is_some() {
+            let part: BTreeMap<u64, Page> = rest.by_ref().take(SUMS_MAX).collect();
+            let sums: Vec<(u64, u32)> =
+                part.iter().map(|(number, page)| (*number, sum_of(&page[..]))).collect();
+            self.append_sums(journal, &sums, &(0..0)).await?;
+            self.places.write(&part).await?;
+        }
+        Ok(())
+    }
+
+    async fn append_sums(
+        &self,
+        journal: &Journal,
+        sums: &[(u64, u32)],
+        zeros: &Range<u64>,
+    ) -> Result<()> {
+        while !journal.append_sums(self.places.array(), sums, zeros).await? {
+            self.cut_sums(journal).await?;
+        }
+        Ok(())
+    }
+
+    /// The journal has checksums alone: what they are of is written, and they go to the table.
+    async fn cut_sums(&self, journal: &Journal) -> Result<()> {
+        let head = journal.head();
+        self.places.write_sums().await?;
+        self.places.array().flush().await?;
+        self.places.write_header(self.stored_len.get(), Some(head), true).await?;
+        journal.cut(head);
+        Ok(())
+    }
+
+    /// The journal has no pages any more. The caller holds `writing`.
+    async fn empty_journal(&self) -> Result<()> {
+        match self.journal.as_ref().is_some_and(Journal::has_pages) {
+            true => self.checkpoint().await,
+            false => Ok(()),
+        }
     }
 
     /// Writes what is journaled to its place. The caller holds `writing`.
     async fn checkpoint(&self) -> Result<()> {
         let Some(journal) = &self.journal else { return Ok(()) };
-        let ((pages, len), head) = (self.pages.borrow().journaled(), journal.head());
-        if journal.tail() == head {
-            return Ok(());
+        if !journal.has_pages() {
+            return match journal.tail() == journal.head() && self.places.has_sums_written() {
+                true => Ok(()),
+                false => self.cut_sums(journal).await,
+            };
         }
+        let ((pages, len), head) = (self.pages.borrow().journaled(), journal.head());
         self.places.write(&pages).await?;
         self.end_checkpoint(journal, &pages, len, head).await
     }
@@ -290,9 +412,10 @@ impl Inner {
     ) -> Result<()> {
         let zeros = self.pages.borrow().zeros(len);
         self.places.write_zeros(zeros, pages).await?;
+        self.places.write_sums().await?;
         self.is_early.set(false);
-        self.places.array.flush().await?;
-        self.places.write_header(Stored { db_bytes: len, journal: Some(head) }, true).await?;
+        self.places.array().flush().await?;
+        self.places.write_header(len, Some(head), true).await?;
         self.stored_len.set(len);
         journal.cut(head);
         self.pages.borrow_mut().checkpointed(pages, len);
@@ -399,7 +522,7 @@ mod tests {
     /// An image with the fewest pages in memory, of what the array has.
     async fn reopened(array: &Array) -> Image {
         let stored = header::read(array, ID).await.expect("read");
-        let areas = Areas::of(array.size_bytes(), true).expect("room");
+        let areas = Areas::of(array.size_bytes(), true, true).expect("room");
         Image::open(array.clone(), ID, &areas, stored, 0).await.expect("opened")
     }
 
@@ -409,12 +532,12 @@ mod tests {
     }
 
     async fn new_in(array: &Array, bytes: u64) -> Image {
-        let areas = Areas::of(array.size_bytes(), true).expect("room");
+        let areas = Areas::of(array.size_bytes(), true, true).expect("room");
         // What was there before is not zeros.
         for at in areas.db.clone().step_by(1 << 20).take(4) {
             array.write(at, Frozen::copy_from(&[9; 1 << 20]), false).await.expect("written");
         }
-        let stored = Stored { db_bytes: 0, journal: Some(Tail::NEW) };
+        let stored = Stored::NEW;
         let image = Image::open(array.clone(), ID, &areas, stored, bytes).await.expect("opened");
         write(&image, 8, 0..8, 1).await;
         image.checkpoint().await.expect("written");

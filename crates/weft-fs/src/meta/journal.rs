@@ -16,8 +16,9 @@
 //! written once. Then the disks are flushed, and the header says where the journal begins from now on.
 //!
 //! *What is not journaled* is written to its place: epochs that would take much of the ring, those that
-//! cut the database, and pages that are written early. The journal is empty before that, durably: a replay
-//! would put older pages over them.
+//! cut the database, and pages that are written early. The journal has no pages before that, durably: a replay
+//! would put older pages over them. It gets their new *checksums* before, as records of their own: after a
+//! crash each of these pages is as it was, new, or torn, on each copy. One that is torn is named by no commit.
 //!
 //! *Replay.* A mount writes what the journal holds to its place, when all copies have it durably ([`ring`]). A record is live if it is of the header's
 //! generation, its number follows that of the one before it, and its CRC is right. The header gets another
@@ -40,11 +41,17 @@ use crate::format::block::BLOCK;
 use crate::format::checksum::{crc32c, has_crc32c_at};
 use crate::raid_log::ring;
 
+/// Of a record of pages.
 const MAGIC: [u8; 8] = *b"weftpage";
+/// Of a record of checksums.
+const SUMS_MAGIC: [u8; 8] = *b"weftsums";
+/// The most checksums of a record: they fit into the smallest ring.
+pub(super) const SUMS_MAX: usize = 4096;
 /// A record takes at most this part of the ring.
 const SHARE: u64 = 4;
 
-/// Followed by the numbers of its pages, and on the next block's start by the pages.
+/// Followed by the numbers of its pages, and on the next block's start by the pages, or at once by their
+/// checksums.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -54,9 +61,10 @@ struct Header {
     fs_id: [u8; 16],
     generation: U64,
     number: U64,
-    /// The length of the database.
+    /// The length of the database; of checksums: the end of pages that become zeros.
     db_bytes: U64,
-    /// Pages from this one on are zeros, if they are not in the journal.
+    /// Pages from this one on are zeros, if they are not in the journal; of checksums: the first page that
+    /// becomes zeros.
     zeros_from: U64,
 }
 
@@ -93,6 +101,8 @@ pub(super) struct Journal {
     tail: Cell<Tail>,
     /// Behind the last record.
     head: Cell<Tail>,
+    /// The number of the last record of pages.
+    last_pages: Cell<u64>,
 }
 
 /// Bytes of the header and the numbers of so many pages, and of the whole record.
@@ -101,10 +111,16 @@ fn bytes_of(pages: usize) -> (usize, usize) {
     (head, head + pages * BLOCK)
 }
 
+/// Bytes of a record of so many checksums.
+fn sums_bytes_of(sums: usize) -> usize {
+    (size_of::<Header>() + sums * (size_of::<u64>() + size_of::<u32>())).next_multiple_of(BLOCK)
+}
+
 impl Journal {
     /// An empty journal that begins at `tail`.
     pub(super) fn new(area: Range<u64>, fs_id: Id, tail: Tail) -> Self {
-        Self { area, fs_id, tail: Cell::new(tail), head: Cell::new(tail) }
+        let last_pages = Cell::new(0);
+        Self { area, fs_id, tail: Cell::new(tail), head: Cell::new(tail), last_pages }
     }
 
     fn size(&self) -> u64 {
@@ -126,6 +142,11 @@ impl Journal {
         self.head.get()
     }
 
+    /// Whether pages are in it, and not checksums alone.
+    pub(super) fn has_pages(&self) -> bool {
+        self.last_pages.get() >= self.tail.get().number
+    }
+
     /// It begins here from now on, durably.
     pub(super) fn cut(&self, tail: Tail) {
         self.tail.set(tail);
@@ -144,8 +165,29 @@ impl Journal {
         pages: &BTreeMap<u64, Page>,
         length: Length,
     ) -> Result<bool> {
+        let bytes = encode(self.fs_id, self.head.get(), pages, length);
+        let before = self.last_pages.replace(self.head.get().number);
+        let is_appended = self.append_bytes(array, bytes).await?;
+        if !is_appended {
+            self.last_pages.set(before);
+        }
+        Ok(is_appended)
+    }
+
+    /// Appends the checksums that pages are about to have, and those that become zeros, durably. `false` if
+    /// the journal has to be cut first.
+    pub(super) async fn append_sums(
+        &self,
+        array: &Array,
+        sums: &[(u64, u32)],
+        zeros: &Range<u64>,
+    ) -> Result<bool> {
+        let bytes = encode_sums(self.fs_id, self.head.get(), sums, zeros);
+        self.append_bytes(array, bytes).await
+    }
+
+    async fn append_bytes(&self, array: &Array, bytes: Buf) -> Result<bool> {
         let head = self.head.get();
-        let bytes = encode(self.fs_id, head, pages, length);
         let len = bytes.len() as u64;
         let position = ring::place(self.size(), head.position, len);
         if position + len - self.tail.get().position > self.size() {
@@ -185,10 +227,40 @@ fn encode(fs_id: Id, at: Tail, pages: &BTreeMap<u64, Page>, length: Length) -> B
     bytes
 }
 
+fn encode_sums(fs_id: Id, at: Tail, sums: &[(u64, u32)], zeros: &Range<u64>) -> Buf {
+    let mut bytes = Buf::zeroed(sums_bytes_of(sums.len()));
+    let mut header = Header {
+        magic: SUMS_MAGIC,
+        crc32c: U32::ZERO,
+        pages: U32::new(u32::try_from(sums.len()).expect("bounded by the ring")),
+        fs_id: fs_id.0,
+        generation: U64::new(at.generation),
+        number: U64::new(at.number),
+        db_bytes: U64::new(zeros.end),
+        zeros_from: U64::new(zeros.start),
+    };
+    let (first, rest) = bytes.split_at_mut(size_of::<Header>());
+    first.copy_from_slice(header.as_bytes());
+    let (numbers, values) = rest.split_at_mut(sums.len() * size_of::<u64>());
+    for ((number, _), to) in sums.iter().zip(numbers.chunks_exact_mut(size_of::<u64>())) {
+        to.copy_from_slice(&number.to_le_bytes());
+    }
+    for ((_, sum), to) in sums.iter().zip(values.chunks_exact_mut(size_of::<u32>())) {
+        to.copy_from_slice(&sum.to_le_bytes());
+    }
+    header.crc32c = U32::new(crc32c(&bytes));
+    bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    bytes
+}
+
 /// What the live records hold together.
 pub(super) struct Replay {
     /// The newest of each page.
     pub(super) pages: BTreeMap<u64, Page>,
+    /// The newest checksums of pages that were about to be written to their places.
+    pub(super) sums: BTreeMap<u64, u32>,
+    /// Pages that were about to become zeros, if they are neither of these.
+    pub(super) zeros: Vec<Range<u64>>,
     /// The newest length of the database; none if there is no record.
     pub(super) length: Option<Length>,
     /// Where the records end.
@@ -203,7 +275,8 @@ pub(super) async fn scan(
     tail: Tail,
 ) -> Result<Replay> {
     let size = area.end - area.start;
-    let mut replay = Replay { pages: BTreeMap::new(), length: None, end: tail };
+    let (pages, sums, zeros) = Default::default();
+    let mut replay = Replay { pages, sums, zeros, length: None, end: tail };
     loop {
         let read = async |offset| read(array, area, offset, fs_id, replay.end).await;
         let next = ring::next(size, replay.end.position, read).await?;
@@ -211,15 +284,37 @@ pub(super) async fn scan(
         // Before it is acted on, all copies have it.
         let at = area.start + (position - bytes.len() as u64) % size;
         array.write(at, bytes.freeze(), true).await?;
-        replay.pages.extend(found.pages);
-        replay.length = Some(found.length);
+        replay.take(found);
         replay.end = Tail { number: replay.end.number + 1, position, ..replay.end };
     }
 }
 
-struct Record {
-    pages: Vec<(u64, Page)>,
-    length: Length,
+impl Replay {
+    /// The next record.
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Pages { pages, length } => {
+                // What is behind this is zeros, whatever was there.
+                drop(self.sums.split_off(&length.zeros_from));
+                self.sums.retain(|number, _| pages.iter().all(|(page, _)| page != number));
+                self.pages.extend(pages);
+                self.length = Some(length);
+            }
+            Record::Sums { sums, zeros } => {
+                let is_old = |number: &u64| !zeros.contains(number);
+                self.pages.retain(|number, _| is_old(number));
+                self.sums.retain(|number, _| is_old(number));
+                sums.iter().for_each(|(number, _)| drop(self.pages.remove(number)));
+                self.sums.extend(sums);
+                self.zeros.push(zeros);
+            }
+        }
+    }
+}
+
+enum Record {
+    Pages { pages: Vec<(u64, Page)>, length: Length },
+    Sums { sums: Vec<(u64, u32)>, zeros: Range<u64> },
 }
 
 /// The record at an offset of the ring, if it is this one: how many bytes it has, and these.
@@ -231,13 +326,14 @@ async fn read(
     wanted: Tail,
 ) -> Result<Option<(u64, (Buf, Record))>> {
     let is_it = |header: &Header| {
-        header.magic == MAGIC
+        [MAGIC, SUMS_MAGIC].contains(&header.magic)
             && header.fs_id == fs_id.0
             && (header.generation.get(), header.number.get()) == (wanted.generation, wanted.number)
     };
     let len = |block: &[u8]| {
         let (header, _) = Header::read_from_prefix(block).ok()?;
-        let (_, whole) = bytes_of(header.pages.get() as usize);
+        let pages = header.pages.get() as usize;
+        let whole = if header.magic == MAGIC { bytes_of(pages).1 } else { sums_bytes_of(pages) };
         let fits = offset + whole as u64 <= area.end - area.start;
         (is_it(&header) && fits).then_some(whole)
     };
@@ -256,13 +352,25 @@ fn decode(bytes: &mut [u8]) -> Option<Record> {
     if !has_crc32c_at(bytes, std::mem::offset_of!(Header, crc32c)) {
         return None;
     }
-    let (numbers, contents) = bytes.split_at_checked(bytes_of(header.pages.get() as usize).0)?;
+    let count = header.pages.get() as usize;
+    let [db_bytes, zeros_from] = [header.db_bytes, header.zeros_from].map(U64::get);
+    if header.magic == SUMS_MAGIC {
+        let rest = bytes.get(size_of::<Header>()..)?;
+        let (numbers, rest) = rest.split_at_checked(count * size_of::<u64>())?;
+        let (values, _) = rest.split_at_checked(count * size_of::<u32>())?;
+        let numbers = numbers.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
+        let values = values.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum));
+        return Some(Record::Sums {
+            sums: numbers.zip(values).collect(),
+            zeros: zeros_from..db_bytes,
+        });
+    }
+    let (numbers, contents) = bytes.split_at_checked(bytes_of(count).0)?;
     let (numbers, _) = numbers[size_of::<Header>()..].as_chunks();
     let (contents, _) = contents.as_chunks();
     let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
     let pages = numbers.zip(contents).map(|(number, page)| (number, Rc::new(*page)));
-    let [db_bytes, zeros_from] = [header.db_bytes, header.zeros_from].map(U64::get);
-    Some(Record { pages: pages.collect(), length: Length { db_bytes, zeros_from } })
+    Some(Record::Pages { pages: pages.collect(), length: Length { db_bytes, zeros_from } })
 }
 
 #[cfg(test)]
@@ -343,8 +451,8 @@ mod tests {
                 rng.fill(&mut bytes[rng.clone().index(size_of::<Header>() + 16)..][..1]);
             }
             put_crc32c_at(&mut bytes, std::mem::offset_of!(Header, crc32c));
-            if let Some(record) = decode(&mut bytes) {
-                assert!(record.pages.len() <= 3);
+            if let Some(Record::Pages { pages, .. }) = decode(&mut bytes) {
+                assert!(pages.len() <= 3);
             }
         }
     }

@@ -66,6 +66,16 @@ pub(super) enum Found {
     Absent,
 }
 
+/// What the memory has of a page.
+pub(super) enum InMemory {
+    /// Nothing, or it is not known whether that is what its place should have.
+    Nothing,
+    /// What its place should have.
+    Same(Page),
+    /// Something newer: its place will be written.
+    Newer,
+}
+
 /// What the pages in memory were good for, since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MetaCacheCounts {
@@ -195,6 +205,22 @@ impl Pages {
     /// Whether only the array has a page.
     fn is_absent(&self, number: u64) -> bool {
         number < self.valid && self.changed(number).is_none() && self.clean.peek(number).is_none()
+    }
+
+    /// Pages before this one have places that were written.
+    pub(super) fn in_place(&self) -> u64 {
+        self.valid.min(pages_of(self.len))
+    }
+
+    /// What the memory has of a page.
+    pub(super) fn in_memory(&self, number: u64) -> InMemory {
+        if self.changed(number).is_some() {
+            return InMemory::Newer;
+        }
+        match self.clean.peek(number) {
+            Some(Some(page)) => InMemory::Same(page.clone()),
+            _ => InMemory::Nothing,
+        }
     }
 
     /// The pages to read, if `number` is absent: it, and those beside it that are absent as well, out

@@ -1,15 +1,23 @@
-//! The places of the database's pages on the metadata array.
+//! The places of the database's pages on the metadata array, and what is right there.
+//!
+//! A page that is read is compared with its checksum ([`super::sums`]). If it is wrong, each copy of it is
+//! looked at by itself; one that is right is written to all of them. Checks look at all copies of all pages in
+//! the same way. What no copy has is an error, and nothing is written over it.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use weft_array::{Array, Id};
+use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
 
-use super::header::{self, Stored};
+use super::header::{self, Areas, Stored};
 use super::journal::{self, Length, Tail};
-use super::pages::{Page, pages_of};
+use super::pages::{InMemory, Page, pages_of};
+use super::sums::{Sums, sum_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 
@@ -17,50 +25,315 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 const WRITE_BYTES_MAX: usize = 256 << 10;
 /// Writes side by side: disks with platters take them in their own order.
 const WRITES_MAX: usize = 16;
+/// Pages that are compared on all copies together.
+pub(super) const CHECK_PAGES: u64 = 64;
+
+/// What was found wrong with pages of the metadata, since the mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MetaPageCounts {
+    /// Copies of pages that did not match their checksum, or differed from others.
+    pub wrong: u64,
+    /// Of these, written again from a copy that is right.
+    pub repaired: u64,
+}
+
+/// Hears what was found wrong.
+type Tell = Box<dyn Fn(&str)>;
+
+/// What a check has found.
+#[derive(Debug, Default)]
+pub(crate) struct PageReport {
+    /// Pages of which copies were wrong, and are right again.
+    pub(crate) repaired: u64,
+    /// Pages of which no copy is right.
+    pub(crate) damaged: Vec<u64>,
+}
+
+/// A copy of a page: in which slot, and its bytes.
+type PageCopy<'a> = (SlotNo, &'a [u8]);
+
+/// Consecutive pages as the copies have them, as far as these can be read.
+struct Copies {
+    first: u64,
+    /// Of all of the pages.
+    whole: Vec<(SlotNo, Buf)>,
+    /// Of one page: the rest of that copy cannot be read.
+    single: Vec<(u64, SlotNo, Buf)>,
+}
+
+impl Copies {
+    /// The copies of a page.
+    fn of(&self, page: u64) -> Vec<PageCopy<'_>> {
+        let from = usize::try_from((page - self.first) * BLOCK_BYTES).expect("few pages");
+        let whole = self.whole.iter().map(|(slot, copy)| (*slot, &copy[from..from + BLOCK]));
+        let single = self.single.iter().filter(|(of, _, _)| *of == page);
+        whole.chain(single.map(|(_, slot, copy)| (*slot, &copy[..]))).collect()
+    }
+}
 
 /// The place of the database, and its header.
 pub(super) struct Places {
-    pub(super) array: Array,
-    pub(super) fs_id: Id,
+    array: Array,
+    fs_id: Id,
     /// Of page 0, and the end.
-    pub(super) db: Range<u64>,
+    db: Range<u64>,
+    /// None: the file system was made without them.
+    sums: Option<RefCell<Sums>>,
+    counts: Cell<MetaPageCounts>,
+    tell: RefCell<Option<Tell>>,
 }
 
 impl Places {
+    /// Of a metadata array whose header says this. What the journal holds is written to its place. Returns
+    /// the header as it is then.
+    pub(super) async fn open(
+        array: Array,
+        fs_id: Id,
+        areas: &Areas,
+        stored: Stored,
+    ) -> Result<(Self, Stored)> {
+        let (db, counts, tell) = (areas.db.clone(), Cell::default(), RefCell::default());
+        let mut places = Self { array, fs_id, db, sums: None, counts, tell };
+        let stored = places.replay(areas, stored).await?;
+        let stored = places.upgrade(stored).await?;
+        Ok((places, stored))
+    }
+
+    /// A file system that has no checksums gets a table of them, if there is room: nothing is known yet.
+    async fn upgrade(&mut self, stored: Stored) -> Result<Stored> {
+        let upgraded = Areas::upgraded(self.array.size_bytes(), stored);
+        let Some(areas) = upgraded.filter(|_| stored.db_bytes > 0) else { return Ok(stored) };
+        let sums = Sums::unknown(areas.sums, self.fs_id, pages_of(stored.db_bytes));
+        (self.db, self.sums) = (areas.db, Some(RefCell::new(sums)));
+        self.write_sums().await?;
+        self.array.flush().await?;
+        let stored = Stored { has_sums: true, ..stored };
+        header::write(&self.array, self.fs_id, stored, true).await?;
+        Ok(stored)
+    }
+
     /// The most bytes that a database may have here.
     pub(super) fn bytes(&self) -> u64 {
         self.db.end - self.db.start
     }
 
-    /// Reads `count` pages.
-    pub(super) async fn read(&self, first: u64, count: usize) -> Result<Buf> {
-        let at = self.db.start + first * BLOCK_BYTES;
-        let (result, buf) = self.array.read(at, Buf::new(count * BLOCK)).await;
-        result?;
-        Ok(buf)
+    /// The array that has them.
+    pub(super) fn array(&self) -> &Array {
+        &self.array
     }
 
-    /// Writes pages.
+    /// Whether pages have checksums.
+    pub(super) fn has_sums(&self) -> bool {
+        self.sums.is_some()
+    }
+
+    /// Whether the array has all checksums that are known.
+    pub(super) fn has_sums_written(&self) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.borrow().is_written())
+    }
+
+    /// What was found wrong since the mount.
+    pub(super) fn counts(&self) -> MetaPageCounts {
+        self.counts.get()
+    }
+
+    /// Who is told what is wrong.
+    pub(super) fn on_wrong(&self, tell: impl Fn(&str) + 'static) {
+        *self.tell.borrow_mut() = Some(Box::new(tell));
+    }
+
+    fn at(&self, page: u64) -> u64 {
+        self.db.start + page * BLOCK_BYTES
+    }
+
+    fn fits(&self, page: u64, bytes: &[u8]) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.borrow().fits(page, bytes))
+    }
+
+    fn known_sum(&self, page: u64) -> Option<u32> {
+        self.sums.as_ref().and_then(|sums| sums.borrow().get(page))
+    }
+
+    fn set_sum(&self, page: u64, sum: u32) {
+        if let Some(sums) = &self.sums {
+            sums.borrow_mut().set(page, sum);
+        }
+    }
+
+    /// Reads `count` pages: those that are as they were written.
+    pub(super) async fn read(&self, first: u64, count: usize) -> Result<Vec<Option<Page>>> {
+        let (result, buf) = self.array.read(self.at(first), Buf::new(count * BLOCK)).await;
+        result?;
+        let (whole, _) = buf.as_chunks::<BLOCK>();
+        let page =
+            |(page, bytes): (u64, &[u8; BLOCK])| self.fits(page, bytes).then(|| Rc::new(*bytes));
+        Ok((first..).zip(whole).map(page).collect())
+    }
+
+    /// A page that was wrong when it was read: as the first copy has it that is right. All copies have it
+    /// then.
+    pub(super) async fn read_any(&self, page: u64) -> Result<Page> {
+        let copies = self.copies(page..page + 1).await;
+        let of_page = copies.of(page);
+        let right = of_page.iter().find(|(_, bytes)| self.fits(page, bytes));
+        let Some((_, right)) = right else {
+            self.note_wrong(page, &of_page, None);
+            return Err(FsError::Damaged(format!("no copy of page {page} is right")));
+        };
+        let bytes: [u8; BLOCK] = (*right).try_into().expect("a page");
+        self.repair(page, &of_page, &bytes).await?;
+        Ok(Rc::new(bytes))
+    }
+
+    /// Pages as the copies have them.
+    async fn copies(&self, pages: Range<u64>) -> Copies {
+        let bytes = |count: u64| usize::try_from(count * BLOCK_BYTES).expect("few pages");
+        let len = bytes(pages.end - pages.start);
+        let (mut whole, mut single) = (Vec::new(), Vec::new());
+        for slot in self.array.copies() {
+            match self.array.read_copy(slot, self.at(pages.start), len).await {
+                Some(copy) => whole.push((slot, copy)),
+                // A sector that cannot be read hides the pages around it.
+                None if len > BLOCK => {
+                    for page in pages.clone() {
+                        let copy = self.array.read_copy(slot, self.at(page), BLOCK).await;
+                        single.extend(copy.map(|copy| (page, slot, copy)));
+                    }
+                }
+                None => {}
+            }
+        }
+        Copies { first: pages.start, whole, single }
+    }
+
+    /// Writes to all copies what a page has to be.
+    async fn repair(&self, page: u64, copies: &[PageCopy<'_>], right: &[u8]) -> Result<()> {
+        let bytes = Frozen::copy_from(right);
+        let written = self.array.write(self.at(page), bytes, false).await;
+        self.note_wrong(page, copies, Some(right));
+        Ok(written?)
+    }
+
+    /// Some of these copies of a page were wrong; they are `right` now.
+    fn note_wrong(&self, page: u64, copies: &[PageCopy<'_>], right: Option<&[u8]>) {
+        let wrong: Vec<SlotNo> = copies
+            .iter()
+            .filter(|(_, bytes)| right.is_none_or(|right| *bytes != right))
+            .map(|(slot, _)| *slot)
+            .collect();
+        let mut counts = self.counts.get();
+        counts.wrong += wrong.len() as u64;
+        counts.repaired += right.map_or(0, |_| wrong.len() as u64);
+        self.counts.set(counts);
+        let Some(tell) = &*self.tell.borrow() else { return };
+        let slots = self.array.status().slots;
+        let on = |slot: &SlotNo| slots.iter().find(|at| at.slot == *slot).map(|at| at.disk.clone());
+        let disks = wrong.iter().filter_map(on).collect::<Vec<_>>().join(", ");
+        match right {
+            Some(_) => tell(&format!(
+                "page {page} of the metadata was wrong on {disks}; it was written again from another copy"
+            )),
+            None => tell(&format!("page {page} of the metadata is wrong on all copies: {disks}")),
+        }
+    }
+
+    /// Compares pages on all copies, and makes them right. Nothing else writes pages meanwhile.
+    pub(super) async fn check(
+        &self,
+        pages: Range<u64>,
+        in_memory: impl Fn(u64) -> InMemory,
+        report: &mut PageReport,
+    ) -> Result<()> {
+        let copies = self.copies(pages.clone()).await;
+        for page in pages {
+            self.check_page(page, &copies.of(page), &in_memory, report).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_page(
+        &self,
+        page: u64,
+        copies: &[PageCopy<'_>],
+        in_memory: &impl Fn(u64) -> InMemory,
+        report: &mut PageReport,
+    ) -> Result<()> {
+        let Some((_, first)) = copies.first() else { return Ok(()) };
+        let alike = copies.iter().all(|(_, bytes)| bytes == first);
+        if alike && self.fits(page, first) {
+            if self.known_sum(page).is_none() {
+                self.set_sum(page, sum_of(first));
+            }
+            return Ok(());
+        }
+        // If its checksum is not known, the first one counts.
+        let right = copies.iter().find(|(_, bytes)| self.fits(page, bytes));
+        let in_memory = in_memory(page);
+        match (right, &in_memory) {
+            (Some((_, right)), _) => {
+                self.repair(page, copies, right).await?;
+                if self.known_sum(page).is_none() {
+                    self.set_sum(page, sum_of(right));
+                }
+                report.repaired += 1;
+            }
+            (None, InMemory::Same(same)) if self.fits(page, &same[..]) => {
+                self.repair(page, copies, &same[..]).await?;
+                report.repaired += 1;
+            }
+            (None, InMemory::Newer) => {}
+            (None, _) => {
+                self.note_wrong(page, copies, None);
+                report.damaged.push(page);
+            }
+        }
+        Ok(())
+    }
+
+    /// The pages of a database of so many bytes of which copies may differ since a crash.
+    pub(super) fn awaiting_resync(&self, db_bytes: u64) -> Vec<Range<u64>> {
+        let (mut found, mut at, end) = (Vec::new(), self.db.start, self.db.start + db_bytes);
+        while at < end {
+            let (is_due, bytes) = self.array.awaits_resync(at);
+            let until = bytes.end.min(end);
+            if is_due {
+                let from = (at - self.db.start) / BLOCK_BYTES;
+                found.push(from..pages_of(until - self.db.start));
+            }
+            at = until.max(at + 1);
+        }
+        found
+    }
+
+    /// Writes pages. Nothing else writes any meanwhile.
     pub(super) async fn write(&self, pages: &BTreeMap<u64, Page>) -> Result<()> {
-        let pages: Vec<(u64, &Page)> = pages.iter().map(|(number, page)| (*number, page)).collect();
+        let of_pages: Vec<(u64, &Page)> =
+            pages.iter().map(|(number, page)| (*number, page)).collect();
         let follow = |a: &(u64, &Page), b: &(u64, &Page)| a.0 + 1 == b.0;
-        let runs = pages.chunk_by(follow).flat_map(|run| run.chunks(WRITE_BYTES_MAX / BLOCK));
+        let runs = of_pages.chunk_by(follow).flat_map(|run| run.chunks(WRITE_BYTES_MAX / BLOCK));
         let write = |run: &[(u64, &Page)]| {
             let mut bytes = Buf::zeroed(run.len() * BLOCK);
             let parts = bytes.chunks_exact_mut(BLOCK);
             run.iter().zip(parts).for_each(|((_, page), part)| part.copy_from_slice(&page[..]));
-            self.array.write(self.db.start + run[0].0 * BLOCK_BYTES, bytes.freeze(), false)
+            self.array.write(self.at(run[0].0), bytes.freeze(), false)
         };
         let written = stream::iter(runs.map(write)).buffer_unordered(WRITES_MAX);
-        Ok(written.try_collect::<()>().await?)
+        written.try_collect::<()>().await?;
+        if self.has_sums() {
+            pages.iter().for_each(|(number, page)| self.set_sum(*number, sum_of(&page[..])));
+        }
+        Ok(())
     }
 
     /// Writes zeros where none of these pages is in a range.
-    pub(super) async fn write_zeros(
+    pub(super) async fn write_zeros<T>(
         &self,
         range: Range<u64>,
-        pages: &BTreeMap<u64, Page>,
+        pages: &BTreeMap<u64, T>,
     ) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
         let mut from = range.start;
         for number in pages.range(range.clone()).map(|(number, _)| *number) {
             self.write_zero_run(from..number).await?;
@@ -78,35 +351,102 @@ impl Places {
             self.array.write(self.db.start + at, zeros, false).await?;
             at += len;
         }
+        if self.has_sums() {
+            let sum = sum_of(&[0; BLOCK]);
+            range.for_each(|page| self.set_sum(page, sum));
+        }
         Ok(())
     }
 
+    /// Writes the checksums that the array does not have yet.
+    pub(super) async fn write_sums(&self) -> Result<()> {
+        let runs = self.sums.as_ref().map(|sums| sums.borrow_mut().take_changed());
+        let runs = runs.unwrap_or_default().into_iter();
+        let written = runs.map(|run| self.array.write(run.at, run.bytes, false));
+        let written = stream::iter(written).buffer_unordered(WRITES_MAX);
+        Ok(written.try_collect::<()>().await?)
+    }
+
     /// Writes the header; with `durable` it is so on return.
-    pub(super) async fn write_header(&self, stored: Stored, durable: bool) -> Result<()> {
+    pub(super) async fn write_header(
+        &self,
+        db_bytes: u64,
+        journal: Option<Tail>,
+        durable: bool,
+    ) -> Result<()> {
+        let stored = Stored { db_bytes, journal, has_sums: self.has_sums() };
         header::write(&self.array, self.fs_id, stored, durable).await
     }
 
     /// Writes what the journal holds to its place. Returns the header as it is then.
-    pub(super) async fn replay(&self, area: &Range<u64>, stored: Stored) -> Result<Stored> {
+    async fn replay(&mut self, areas: &Areas, stored: Stored) -> Result<Stored> {
         let Some(tail) = stored.journal else { return Ok(stored) };
-        let found = journal::scan(&self.array, area, self.fs_id, tail).await?;
+        let found = journal::scan(&self.array, &areas.journal, self.fs_id, tail).await?;
         let Length { db_bytes, zeros_from } =
             found.length.unwrap_or(Length { db_bytes: stored.db_bytes, zeros_from: 0 });
-        let is_within = |number: &u64| *number < pages_of(db_bytes);
+        let pages = pages_of(db_bytes);
+        let is_within = |number: &u64| *number < pages;
         if db_bytes > self.bytes() || !found.pages.keys().all(is_within) {
             return Err(FsError::Damaged("the journal names pages outside the database".into()));
+        }
+        if stored.has_sums {
+            let area = areas.sums.clone();
+            let sums = Sums::load(&self.array, area, self.fs_id, pages).await?;
+            self.sums = Some(RefCell::new(sums));
         }
         // What the header speaks of is in its place, and what was written early.
         let zeros_from = zeros_from.max(pages_of(stored.db_bytes));
         self.write(&found.pages).await?;
-        self.write_zeros(zeros_from..pages_of(db_bytes).max(zeros_from), &found.pages).await?;
+        self.write_zeros(zeros_from..pages.max(zeros_from), &found.pages).await?;
+        let sums: BTreeMap<u64, u32> =
+            found.sums.into_iter().filter(|(number, _)| is_within(number)).collect();
+        let mut known: BTreeMap<u64, ()> = found.pages.keys().map(|number| (*number, ())).collect();
+        known.extend(sums.keys().map(|number| (*number, ())));
+        for zeros in found.zeros {
+            let zeros = zeros.start.min(pages)..zeros.end.min(pages);
+            self.write_zeros(zeros, &known).await?;
+        }
+        let may_be = |(page, sum): (&u64, &u32)| {
+            (*page, [*sum].into_iter().chain(self.known_sum(*page)).collect())
+        };
+        let may_be: BTreeMap<u64, Vec<u32>> = sums.iter().map(may_be).collect();
+        self.settle(&may_be, true).await?;
+        let doubtful = self.sums.as_ref().map(|sums| sums.borrow().doubtful());
+        self.settle(&doubtful.unwrap_or_default(), false).await?;
+        self.write_sums().await?;
         self.array.flush().await?;
         let tail = Tail { generation: found.end.generation + 1, ..found.end };
-        let stored = Stored { db_bytes, journal: Some(tail) };
+        let stored = Stored { db_bytes, journal: Some(tail), ..stored };
         // A new database has no header before it has pages.
         if db_bytes > 0 {
-            self.write_header(stored, true).await?;
+            header::write(&self.array, self.fs_id, stored, true).await?;
         }
         Ok(stored)
+    }
+
+    /// These pages have one of these checksums, or were torn by a crash, if that may be. Of those, the one
+    /// counts that most copies of the page have.
+    async fn settle(&self, pages: &BTreeMap<u64, Vec<u32>>, may_be_torn: bool) -> Result<()> {
+        let numbers: Vec<u64> = pages.keys().copied().collect();
+        let follow = |a: &u64, b: &u64| a + 1 == *b;
+        let few = usize::try_from(CHECK_PAGES).expect("few");
+        for run in numbers.chunk_by(follow).flat_map(|run| run.chunks(few)) {
+            let copies = self.copies(run[0]..run[0] + run.len() as u64).await;
+            for page in run {
+                let of_page = copies.of(*page);
+                let alike = |bytes: &[u8]| of_page.iter().filter(|copy| copy.1 == bytes).count();
+                let is_known = |bytes: &[u8]| pages[page].contains(&sum_of(bytes));
+                let may_be = of_page.iter().map(|(_, bytes)| *bytes).filter(|bytes| {
+                    is_known(bytes) || may_be_torn && !of_page.iter().any(|copy| is_known(copy.1))
+                });
+                // The first of those that are as good.
+                let Some(right) = may_be.rev().max_by_key(|bytes| alike(bytes)) else { continue };
+                if of_page.iter().any(|(_, bytes)| *bytes != right) {
+                    self.array.write(self.at(*page), Frozen::copy_from(right), false).await?;
+                }
+                self.set_sum(*page, sum_of(right));
+            }
+        }
+        Ok(())
     }
 }

@@ -101,7 +101,7 @@ pub(super) fn row_bytes<K: Key, V: Value>(key: &K::SelfType<'_>, value: &V::Self
 }
 
 /// Bytes of pages that a database in so many bytes can have.
-fn pages_bytes(capacity: u64) -> u64 {
+pub(super) fn pages_bytes(capacity: u64) -> u64 {
     let regions = capacity / (REGION_BYTES + HEADER_BYTES);
     if regions > 0 {
         return regions * REGION_BYTES;

@@ -189,10 +189,17 @@ impl Fs {
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
         self.0.rt.spawn(async move {
             let mut waits = Waits::new();
+            let mut before = None;
             loop {
                 rt.sleep(WATCH_EVERY).await;
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
                 fs.give_copies_back(&mut waits).await;
+                let (current, _) = count_copies(&fs.meta.array.status(), usize::MAX);
+                // A copy that was made takes what it was made of for right.
+                if before.replace(current).is_some_and(|before| before < current) {
+                    // What fails here stops the metadata, or is found by the next scrub.
+                    let _ = fs.meta.check_pages().await;
+                }
             }
         });
     }

@@ -383,6 +383,11 @@ impl Fs {
         *self.0.tell_lost.borrow_mut() = Some(Box::new(tell));
     }
 
+    /// Tells which pages of the metadata were found wrong on which disks, and whether they were repaired.
+    pub fn on_wrong_metadata(&self, tell: impl Fn(&str) + 'static) {
+        self.0.meta.on_wrong_page(tell);
+    }
+
     /// A use of a file begins: it was opened, or the kernel knows its number.
     pub fn begin_use(&self, ino: Ino) {
         self.0.in_use.begin_use(ino);

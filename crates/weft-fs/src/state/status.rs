@@ -7,7 +7,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Ino;
 use crate::format::label::Label;
 use crate::format::redundancy::Redundancy;
-use crate::meta::{LongFiles, MetaCacheCounts};
+use crate::meta::{LongFiles, MetaCacheCounts, MetaPageCounts};
 use crate::state::job::JobStatus;
 use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
 use crate::state::mounted::{Fs, Inner};
@@ -87,6 +87,8 @@ pub struct FsStatus {
     pub at_hand: AtHandCounts,
     /// The pages of the metadata in memory, and what they were good for.
     pub meta_cache: MetaCacheCounts,
+    /// What was found wrong with copies of the metadata, since the mount.
+    pub meta_pages: MetaPageCounts,
     /// The job that runs.
     pub job: Option<JobStatus>,
     /// Blocks that were wrong, unreadable, repaired or moved since the mount.
@@ -173,6 +175,7 @@ impl Fs {
             at_hand_bytes: self.0.pool.at_hand.bytes(),
             at_hand: self.0.pool.at_hand.counts.get(),
             meta_cache: self.0.meta.cache_counts(),
+            meta_pages: self.0.meta.page_counts(),
             job: self.0.job.get(),
             counts: self.0.pool.counts.get(),
         })

@@ -599,12 +599,18 @@ fn scrub(args: &FsScrubArgs, json: bool) -> Outcome {
     let count = |name: &str| report[name].as_u64().unwrap_or(0);
     let (bad, damaged) = (count("bad_blocks"), count("damaged_files"));
     let (metadata, diagnostic) = (count("metadata_mismatches"), count("diagnostic_blocks"));
+    let no_copy = count("metadata_damaged");
     if json {
         answer(&report)?;
     } else {
         let (read, repaired) = (count("blocks"), count("repaired_blocks"));
         outln!("{read} blocks read: {bad} bad, {repaired} repaired; {damaged} files damaged");
-        outln!("copies of the metadata differed in {metadata} places");
+        outln!("copies of the metadata were wrong in {metadata} places, which were repaired");
+        if no_copy > 0 {
+            outln!(
+                "{no_copy} pages of the metadata are wrong on all copies: copy what can be read"
+            );
+        }
         if damaged > 0 {
             outln!("`weft fs fsck --data {}` names the files", args.folder.display());
         }
@@ -612,7 +618,11 @@ fn scrub(args: &FsScrubArgs, json: bool) -> Outcome {
             outln!("{diagnostic} diagnostic blocks were wrong, and were written anew");
         }
     }
-    if bad + damaged + metadata + diagnostic == 0 { Ok(()) } else { Err(Failure::said(ATTENTION)) }
+    if bad + damaged + metadata + no_copy + diagnostic == 0 {
+        Ok(())
+    } else {
+        Err(Failure::said(ATTENTION))
+    }
 }
 
 fn cancel(args: &FsCancelArgs, json: bool) -> Outcome {

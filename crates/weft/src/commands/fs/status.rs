@@ -82,6 +82,13 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
             "blocks were wrong or unreadable: `weft fs scrub {folder}` repairs them"
         ));
     }
+    if count(status, "metadata_wrong_pages") > count(status, "metadata_repaired_pages") {
+        found.push(
+            "pages of the metadata are wrong on all copies: copy what can be read, and make the file \
+             system anew"
+                .into(),
+        );
+    }
     let (rows, most) = (count(status, "metadata_bytes"), count(status, "metadata_bytes_max"));
     if rows > most / 10 * 9 {
         found.push("the metadata is nearly full: there can be few more files".into());
@@ -137,6 +144,13 @@ fn print(status: &Value, attention: &[String]) {
     let copies = &status["metadata_copies"];
     outln!("  metadata {meta} of {most}, copies {copies} of {}", status["metadata_copies_wanted"]);
     let count = |name: &str| status[name].as_u64().unwrap_or(0);
+    let wrong = count("metadata_wrong_pages");
+    if wrong > 0 {
+        outln!(
+            "  metadata: {wrong} copies of pages wrong, {} repaired",
+            count("metadata_repaired_pages")
+        );
+    }
     let (wrong, unreadable) = (count("wrong_blocks"), count("unreadable_blocks"));
     if wrong + unreadable + count("moved_blocks") > 0 {
         let (repaired, moved) = (count("repaired_blocks"), count("moved_blocks"));
