@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT};
+use weft_rt::Frozen;
 
 /// The disk of the only column of a file's first block.
 async fn disk_of(fs: &Fs, ino: Ino) -> u16 {
@@ -127,5 +128,43 @@ fn a_file_that_cannot_be_written_keeps_nobody_else_from_writing() {
         // It was told; nothing of it waits any more.
         fs.fsync(bad).await.expect("nothing is left to write");
         assert_eq!(fs.status().await.expect("known").dirty_bytes, 0);
+    });
+}
+
+/// There is room for files without redundancy only, on one disk. What waits of a mirrored file and finds no
+/// place fills the memory for blocks that wait.
+#[test]
+fn a_file_without_room_stops_no_other() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 96]);
+        let fs = made(&rt, &disks).await;
+        let bad = make_as(&fs, "bad", "raid1").await;
+        let good = make_as(&fs, "good", "none").await;
+        fs.begin_use(bad);
+        fs.begin_use(good);
+        let part = pattern(64 << 10, 1);
+        let (mut at, mut told) = (0, None);
+        while told.is_none() && at < 96 << 20 {
+            told = fs.write(bad, at, Frozen::copy_from(&part)).await.err();
+            at += part.len() as u64;
+        }
+        let synced = fs.fsync(bad).await.err();
+        let told: Vec<FsError> = told.into_iter().chain(synced).collect();
+        assert!(told.iter().any(|error| matches!(error, FsError::NoSpace)), "{told:?}");
+        let bytes = pattern(8 << 20, 2);
+        for (n, part) in bytes.chunks(64 << 10).enumerate() {
+            let at = (n as u64) << 16;
+            let written = fs.write(good, at, Frozen::copy_from(part)).await;
+            written.unwrap_or_else(|error| panic!("good, at {at}: {error}"));
+            // More of the other one, now and then: that is told to whoever writes it.
+            if n.is_multiple_of(8) {
+                let _ = fs.write(bad, (200 << 20) + at, Frozen::copy_from(part)).await;
+            }
+        }
+        fs.fsync(good).await.expect("synced");
+        assert!(read_all(&fs, good).await == bytes);
+        assert!(fs.status().await.expect("known").dirty_bytes <= 2 << 20);
+        let report = fs.check(true).await.expect("checked");
+        assert_eq!(report.findings, []);
     });
 }

@@ -329,7 +329,8 @@ impl Inner {
         drop(held);
         let drained = self.drain().await;
         self.in_use.forget_clean(&node);
-        drained
+        // This tells of it.
+        if node.lacked_room.take() { Err(FsError::NoSpace) } else { drained }
     }
 
     /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it
@@ -496,9 +497,11 @@ impl Fs {
                 flushed?;
             }
             fs.commit_file(ino).await?;
-            match fs.in_use.get(ino).and_then(|node| node.lost_block.take()) {
-                Some(block) => Err(FsError::Unreadable { inode: ino, block }),
-                None => Ok(()),
+            let Some(node) = fs.in_use.get(ino) else { return Ok(()) };
+            match (node.lost_block.take(), node.lacked_room.take()) {
+                (Some(block), _) => Err(FsError::Unreadable { inode: ino, block }),
+                (None, true) => Err(FsError::NoSpace),
+                (None, false) => Ok(()),
             }
         };
         self.0.rt.attach(synced).await

@@ -31,6 +31,8 @@ pub(crate) struct Node {
     pub(crate) live: Cell<Option<Live>>,
     /// The first block of lines that were lost before they were durable.
     pub(crate) lost_block: Cell<Option<u64>>,
+    /// Whether blocks were given up for which there was no room.
+    pub(crate) lacked_room: Cell<bool>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,
 }
@@ -138,6 +140,7 @@ impl InUse {
             flushed: Cell::new(false),
             live: Cell::new(None),
             lost_block: Cell::new(None),
+            lacked_room: Cell::new(false),
             uses: Cell::new(0),
         };
         nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()

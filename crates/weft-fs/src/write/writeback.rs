@@ -4,6 +4,7 @@
 //! long, as many of them together cost fewer seeks, and some are overwritten while they wait. A program
 //! that writes waits only when the memory for such blocks is full.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -79,14 +80,14 @@ impl Inner {
 
     /// Writes a file's dirty blocks and size.
     pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
-        let flushed = self.flush_files(std::slice::from_ref(node), Extent::All).await;
+        let flushed = self.flush_files(std::slice::from_ref(node), Extent::All, false).await;
         self.in_use.forget_clean(node);
         flushed
     }
 
     /// The same for several files, in the order of their numbers. Each of them is flushed, even if
-    /// others cannot be.
-    async fn flush_files(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
+    /// others cannot be. With `gives_up` blocks go for which there is no room.
+    async fn flush_files(&self, nodes: &[Rc<Node>], extent: Extent, gives_up: bool) -> Result<()> {
         let mut locks = Vec::with_capacity(nodes.len());
         for node in nodes {
             locks.push(node.alone().await);
@@ -96,7 +97,7 @@ impl Inner {
         if result.is_err() {
             result = Ok(());
             for node in nodes {
-                result = result.and(self.flush_as_possible(node, extent).await);
+                result = result.and(self.flush_as_possible(node, extent, gives_up).await);
             }
         }
         nodes.iter().for_each(|node| node.set_only_flushed(false));
@@ -105,11 +106,25 @@ impl Inner {
 
     /// Flushes a file. Blocks of lines that cannot be written, as nothing gives the rest of them any more,
     /// are given up, so that the others are written and memory does not fill: as Linux has it, the
-    /// file's next fsync fails, and they are not there. The caller holds its lock alone.
-    async fn flush_as_possible(&self, node: &Rc<Node>, extent: Extent) -> Result<()> {
+    /// file's next fsync fails, and they are not there. With `gives_up` it is the same with new blocks for
+    /// which there is no room. The caller holds its lock alone.
+    async fn flush_as_possible(
+        &self,
+        node: &Rc<Node>,
+        extent: Extent,
+        gives_up: bool,
+    ) -> Result<()> {
         let mut result = Ok(());
         loop {
             let flushed = self.flush_nodes(std::slice::from_ref(node), extent).await;
+            if gives_up && matches!(flushed, Err(FsError::NoSpace)) {
+                if !self.drop_without_place(node).await? {
+                    return result.and(flushed);
+                }
+                node.lacked_room.set(true);
+                result = result.and(flushed);
+                continue;
+            }
             let Err(FsError::Unreadable { inode, block }) = flushed else {
                 return result.and(flushed);
             };
@@ -133,14 +148,47 @@ impl Inner {
             }
             false => first..first + record.blocks(),
         };
+        Ok(self.drop_blocks(node, |block| blocks.contains(&block)))
+    }
+
+    /// Forgets the dirty blocks of a file that have no place yet. Returns whether there are any.
+    async fn drop_without_place(&self, node: &Node) -> Result<bool> {
+        let blocks: Vec<u64> = node.dirty.borrow().keys().copied().collect();
+        let without_place = self.meta.run(|tx| {
+            let mut found = BTreeSet::new();
+            for block in blocks {
+                let has_place = covering(tx, node.ino, block)?.is_some_and(|(first, record)| {
+                    record.columns[record.locate(block - first).1].is_some()
+                });
+                if !has_place {
+                    found.insert(block);
+                }
+            }
+            Ok(found)
+        });
+        let without_place = without_place.await?;
+        Ok(self.drop_blocks(node, |block| without_place.contains(&block)))
+    }
+
+    /// Forgets dirty blocks of a file. Returns whether there are any.
+    fn drop_blocks(&self, node: &Node, is_dropped: impl Fn(u64) -> bool) -> bool {
         let mut dirty = node.dirty.borrow_mut();
         let before = dirty.len();
-        dirty.retain(|block, _| !blocks.contains(block));
+        dirty.retain(|block, _| !is_dropped(*block));
         let dropped = before - dirty.len();
         drop(dirty);
         self.note_dirty(self.dirty_blocks.get() - dropped as u64);
         self.written.notify_all();
-        Ok(dropped > 0)
+        dropped > 0
+    }
+
+    /// The memory for blocks that wait is full, and they cannot be written: those go for which there is no
+    /// room, so that other files can be written. Their files are told.
+    async fn give_up_what_has_no_room(&self) {
+        for node in self.in_use.unclean() {
+            // What fails to be written for other reasons stays, and fsync reports it.
+            let _ = self.flush_files(std::slice::from_ref(&node), Extent::All, true).await;
+        }
     }
 
     /// Writes dirty blocks and sizes of all files.
@@ -160,7 +208,7 @@ impl Inner {
             };
             let count = rest.iter().take(FILES_MAX).take_while(fits).count().max(1);
             let (nodes, behind) = rest.split_at(count);
-            result = result.and(self.flush_files(nodes, extent).await);
+            result = result.and(self.flush_files(nodes, extent, false).await);
             result = result.and(self.commit_if_crowded().await);
             rest = behind;
         }
@@ -202,6 +250,9 @@ impl Inner {
                     if self.dirty_blocks.get() >= self.dirty_blocks_max {
                         let flushed = self.flush_all(Extent::All).await;
                         // What fails to be written of other files is told by their own fsync.
+                        if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                            self.give_up_what_has_no_room().await;
+                        }
                         if self.dirty_blocks.get() >= self.dirty_blocks_max {
                             return flushed;
                         }
