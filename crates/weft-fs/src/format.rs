@@ -9,3 +9,4 @@ pub(crate) mod inode;
 pub(crate) mod label;
 pub(crate) mod mount_mark;
 pub(crate) mod redundancy;
+pub(crate) mod use_number;

@@ -510,6 +510,37 @@ mod tests {
         });
     }
 
+    /// File systems that were made without checksums get them: of what is written, and with a check of all.
+    #[test]
+    fn metadata_without_checksums_gets_them() {
+        with_array(|array| async move {
+            let stored = Stored { has_sums: false, ..Stored::NEW };
+            let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
+            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            fill(&meta).await;
+            meta.checkpoint().await.expect("written");
+            let capacity = meta.capacity();
+            meta.commit(|tx| tx.put_bad(100, 1)).await.expect("committed");
+            drop(meta);
+            assert!(!header::read(&array, ID).await.expect("read").has_sums);
+            let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
+            assert!(header::read(&array, ID).await.expect("read").has_sums);
+            assert!(meta.capacity() < capacity);
+            assert_eq!(count(&meta).await, 1001);
+            assert_eq!(meta.check_pages().await.expect("read").repaired, 0);
+            meta.checkpoint().await.expect("written");
+            drop(meta);
+            // What all copies have is wrong now, and it is known.
+            let db = Areas::of(array.size_bytes(), true, true).expect("room").db;
+            let (_, page) = array.read(db.start, weft_rt::Buf::new(4096)).await;
+            let mut page = weft_rt::Buf::copy_from(&page);
+            page[4000] ^= 1;
+            array.write(db.start, page.freeze(), true).await.expect("written");
+            let error = Meta::open(array, ID, 1 << 20).await.err().expect("refused");
+            assert!(error.to_string().contains("no copy of page 0"), "{error}");
+        });
+    }
+
     #[test]
     fn a_header_that_says_nothing_or_something_new_is_refused() {
         with_array(|array| async move {

@@ -31,6 +31,7 @@ use crate::error::{FsError, Result};
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
+use crate::format::use_number;
 use crate::meta::{DiskRow, Meta, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
@@ -271,12 +272,27 @@ impl Fs {
                 return Err(given.is_missing(&format!("disk {number} ({})", row.name)));
             }
             given.check_row(number, &row)?;
-            if let Some((_, disk)) = here {
+            let mut is_set_back = false;
+            if let Some((label, disk)) = here {
                 row.name.clone_from(&disk.info().name);
+                let wanted = meta.run(|tx| tx.state(&use_number::state_name(number))).await?;
+                let found = use_number::read(&**disk, label).await;
+                is_set_back = !row.lost && found.is_some_and(|found| found < wanted);
+            }
+            if is_set_back && !(options.degraded || options.stale) {
+                return Err(FsError::Unmountable(format!(
+                    "disk {number} ({}) lacks what was written last: it is an image of the disk that was \
+                     taken before, or was set back. Give the disk as it was, or mount as degraded: then \
+                     it counts as lost",
+                    row.name
+                )));
             }
             let present = here.and_then(|_| parts.remove(&number));
             let member = Member::new(number, row, present);
             member.leaving.set(u64::from(number) + 1 == leaving);
+            if is_set_back {
+                member.lose();
+            }
             members.push(member);
         }
         let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
@@ -296,6 +312,7 @@ impl Fs {
         for ino in orphans {
             fs.0.purge(ino).await?;
         }
+        fs.0.note_use(false).await?;
         fs.0.commit().await?;
         fs.revoke_when_asked();
         fs.flush_now_and_then();
@@ -327,6 +344,9 @@ impl Fs {
         self.0.stopped.set(true);
         drop(self.0.draining.acquire(1).await);
         let mut ended = self.0.sync().await;
+        if ended.is_ok() {
+            ended = self.0.note_use(true).await;
+        }
         if ended.is_ok() {
             self.0.meta.end();
             ended = self.0.commit_anyway().await;

@@ -15,7 +15,10 @@ const SIZE: u64 = 24 << 20;
 const SLICE: Range<u64> = (64 << 10)..((64 << 10) + (8 << 20));
 const DATA_AT: u64 = SLICE.end;
 /// The RAID log in a slice.
-const LOG: Range<u64> = SLICE.start + (1 << 20) + (64 << 10)..SLICE.start + (1 << 20) + (832 << 10);
+const LOG: Range<u64> = SLICE.start + (1 << 20) + (64 << 10)..SLICE.start + (1 << 20) + (960 << 10);
+
+/// The page journal in a slice.
+const JOURNAL: Range<u64> = LOG.end..LOG.end + (448 << 10);
 
 fn degraded() -> MountOptions {
     MountOptions { degraded: true, nonce: 99, ..mounting() }
@@ -431,7 +434,7 @@ fn a_log_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
 }
 
 /// Where the database begins in a slice.
-const DATABASE_AT: usize = (1 << 20) + (64 << 10) + (768 << 10) + (384 << 10);
+const DATABASE_AT: usize = (JOURNAL.end - SLICE.start) as usize;
 
 const NAME: &str = "a name that is seen nowhere else";
 
@@ -525,18 +528,20 @@ fn a_page_that_is_wrong_on_all_copies_is_told_and_left_alone() {
         assert!(told.borrow().iter().any(|what| what.contains("written again")), "{told:?}");
         fs.unmount().await.expect("unmounted");
         // They are not.
-        let few = MountOptions { meta_cache_bytes: 0, ..mounting() };
-        let fs = Fs::mount(&rt, &all(&disks), few).await.expect("mounted");
-        for n in 0..50 {
+        let fs = mount(&rt, &all(&disks)).await;
+        for n in 0..300 {
             make(&fs, &format!("another {n}")).await;
         }
-        fs.sync().await.expect("synced");
+        fs.unmount().await.expect("unmounted");
+        let few = MountOptions { meta_cache_bytes: 0, ..mounting() };
+        let fs = Fs::mount(&rt, &all(&disks), few).await.expect("mounted");
+        for n in 0..300 {
+            find(&fs, &format!("another {n}")).await;
+        }
         for disk in &disks {
             let names = find_in(&slice_of(disk), NAME.as_bytes());
             names.into_iter().filter(|at| *at >= DATABASE_AT).for_each(|at| flip(disk, at + 3));
         }
-        let in_database = |disk: &Rc<TestDisk>| slice_of(disk)[DATABASE_AT..].to_vec();
-        let left: Vec<Vec<u8>> = disks.iter().map(in_database).collect();
         let report = fs.scrub().await.expect("scrubbed");
         assert!(report.metadata_damaged > 0, "{report:?}");
         let wrong = |bytes: &[u8]| {
@@ -544,9 +549,7 @@ fn a_page_that_is_wrong_on_all_copies_is_told_and_left_alone() {
             name[3] ^= 1;
             find_in(bytes, &name)
         };
-        for (disk, left) in disks.iter().zip(&left) {
-            assert_eq!(wrong(&slice_of(disk)[DATABASE_AT..]), wrong(left));
-        }
+        assert!(disks.iter().all(|disk| !wrong(&slice_of(disk)[DATABASE_AT..]).is_empty()));
         assert!(fs.status().await.expect("known").meta_pages.wrong >= 3);
         fs.lookup(ROOT, NAME.as_bytes()).await.expect_err("nothing has it");
         let why = fs.status().await.expect("known").stopped.expect("it has stopped");
@@ -570,4 +573,123 @@ fn after_a_crash_copies_are_not_made_like_one_that_has_rotted() {
         let fs = Fs::mount(&rt, &all(&disks[..1]), stale()).await.expect("mounted");
         assert_eq!(find(&fs, NAME).await, ino);
     });
+}
+
+/// A crash leaves a commit in the page journal of the first copy only. Replaying it is cut short by another
+/// crash, with which the disk of that copy is lost.
+#[test]
+fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
+    let first = Rc::new(RefCell::new(None));
+    let given = first.clone();
+    run(move |rt| async move {
+        let (_, disks) = new_disks(&rt, 4);
+        let fs = made(&rt, &all(&disks)).await;
+        for n in 0..40 {
+            make(&fs, &format!("file {n}")).await;
+        }
+        fs.sync().await.expect("synced");
+        rt.sleep(20 * SECOND).await;
+        for disk in &disks[1..3] {
+            disk.faults.hold(JOURNAL, 0);
+        }
+        make(&fs, "file 40").await;
+        let synced = rt.spawn({
+            let fs = fs.clone();
+            async move { fs.sync().await }
+        });
+        rt.sleep(SECOND / 100).await;
+        let left = media(&disks, Leave::Nothing);
+        let journal = |medium: &Medium| {
+            let mut bytes = vec![0; (JOURNAL.end - JOURNAL.start) as usize];
+            medium.read(JOURNAL.start, &mut bytes);
+            bytes
+        };
+        assert!(journal(&left[0]) != journal(&left[1]), "the first copy alone has the record");
+        assert!(journal(&left[1]) == journal(&left[2]));
+        *given.borrow_mut() = Some(left);
+        drop(synced);
+    });
+    let left = first.take().expect("a crash");
+    let seen: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
+    let again = seen.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &left);
+        for disk in &disks[1..3] {
+            disk.faults.hold(JOURNAL, 0);
+        }
+        let watched = disks.clone();
+        power.watch(move || {
+            seen.borrow_mut().push(watched.iter().map(|d| d.medium.borrow().clone()).collect());
+        });
+        // Writes to the journal do not end.
+        let given = all(&disks);
+        let mounted = Fs::mount(&rt, &given, mounting());
+        let until = rt.sleep(SECOND);
+        futures_util::future::select(std::pin::pin!(mounted), std::pin::pin!(until)).await;
+        power.watch(|| {});
+    });
+    let moments = again.take();
+    for (step, moment) in moments.iter().enumerate() {
+        for then in (1..5).map(Leave::Some) {
+            let left: Vec<Medium> = moment.iter().map(|medium| then.of(medium)).collect();
+            run(move |rt| async move {
+                let disks = holding(&rt, &Power::new(), SIZE, &left);
+                let fs = Fs::mount(&rt, &all(&disks[1..]), degraded()).await;
+                let fs = fs.unwrap_or_else(|error| panic!("step {step}, {then:?}: {error}"));
+                assert_sound(&fs).await;
+                find(&fs, "file 39").await;
+            });
+        }
+    }
+}
+
+/// Blocks of the table of checksums that have rotted, or that one disk has not written although it said so.
+#[test]
+fn a_table_of_checksums_of_which_one_copy_is_wrong_is_made_right() {
+    for on in 0..3 {
+        for is_old in [false, true] {
+            run(move |rt| async move {
+                let (power, disks) = new_disks(&rt, 3);
+                let fs = made(&rt, &all(&disks)).await;
+                make(&fs, NAME).await;
+                fs.unmount().await.expect("unmounted");
+                let old = slice_of(&disks[on]);
+                let fs = mount(&rt, &all(&disks)).await;
+                for n in 0..100 {
+                    make(&fs, &format!("file {n}")).await;
+                }
+                fs.unmount().await.expect("unmounted");
+                let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Nothing));
+                let table = table_in(&slice_of(&disks[on]));
+                for at in table.step_by(512) {
+                    match is_old {
+                        true => {
+                            let sector = &old[at..at + 512];
+                            disks[on].medium.borrow_mut().poke(SLICE.start + at as u64, sector);
+                        }
+                        false => flip(&disks[on], at + 40),
+                    }
+                }
+                let what = format!("on {on}, old {is_old}");
+                let fs = Fs::mount(&rt, &all(&disks), mounting()).await;
+                let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_sound(&fs).await;
+                assert_eq!(fs.status().await.expect("known").meta_pages.wrong, 0, "{what}");
+                fs.unmount().await.expect("unmounted");
+                let fs = Fs::mount(&rt, &all(&disks[on..=on]), degraded()).await.expect("mounted");
+                find(&fs, "file 99").await;
+                assert_sound(&fs).await;
+            });
+        }
+    }
+}
+
+/// Where the table of checksums lies in a slice: at its end, where anything but zeros is.
+fn table_in(slice: &[u8]) -> Range<usize> {
+    let end = slice.len();
+    let table = (end - (12 << 10)..end).step_by(512);
+    let mut used = table.filter(|at| slice[*at..at + 512].iter().any(|byte| *byte != 0));
+    let start = used.next().expect("a table");
+    start..end
 }

@@ -30,5 +30,6 @@ mod reference;
 mod returned;
 mod scrub;
 mod set;
+mod set_back;
 mod streams;
 mod tokens;

@@ -105,7 +105,7 @@ fn a_host_that_was_overtaken_stops() {
             .iter()
             .map(|disk| {
                 let mut mark = vec![0; 4096];
-                disk.medium.borrow().read(16 << 10, &mut mark);
+                disk.medium.borrow().read(24 << 10, &mut mark);
                 mark
             })
             .collect();
@@ -114,7 +114,7 @@ fn a_host_that_was_overtaken_stops() {
         make(&second, "file").await;
         // As if the first one had it mounted.
         for (disk, mark) in disks.iter().zip(&marks) {
-            disk.medium.borrow_mut().poke(16 << 10, mark);
+            disk.medium.borrow_mut().poke(24 << 10, mark);
         }
         rt.sleep(3 * SECOND).await;
         let stopped = second.sync().await.expect_err("another host has it");

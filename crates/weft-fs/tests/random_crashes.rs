@@ -568,6 +568,7 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         report = fs.check(true).await.expect("checked");
     }
     assert_eq!(report.findings, [], "{what}");
+    assert_eq!(fs.status().await.expect("known").meta_pages.wrong, 0, "{what}");
     let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
     let may_be_lost = usize::from(options.degraded || may_be_degraded);
     // One that was joining may not have been a disk yet, or one that came back had left before.

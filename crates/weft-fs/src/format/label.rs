@@ -3,6 +3,7 @@
 //! ```text
 //! byte 0        label              4 KiB
 //!      4 KiB    diagnostic blocks  2 · 4 KiB: one that is known, one that is numbered
+//!      12 KiB   number of the last mount or unmount, twice ([`super::use_number`])
 //!      64 KiB   metadata slice
 //!      …        data               blocks of 4 KiB
 //!      end      diagnostic blocks  2 · 4 KiB, second site

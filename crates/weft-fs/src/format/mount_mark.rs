@@ -15,7 +15,7 @@ use crate::format::checksum::crc32c;
 
 const MAGIC: [u8; 8] = *b"weftmark";
 /// Where the mark is on a disk.
-const MARK_AT: u64 = 16 << 10;
+const MARK_AT: u64 = 24 << 10;
 /// Bytes of the name of a host.
 const HOST_BYTES: usize = 64;
 

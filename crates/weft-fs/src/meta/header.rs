@@ -214,3 +214,30 @@ pub(super) async fn write(array: &Array, fs_id: Id, stored: Stored, durable: boo
     }
     Ok(array.write(0, sector.freeze(), durable).await?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn checksums_come_only_where_the_database_may_become_as_large_as_before() {
+        let stored = Stored { has_sums: false, ..Stored::NEW };
+        // As slices are made by default: there is room for checksums in what the array does not need.
+        for pages in [4 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB] {
+            let size = array_bytes(pages);
+            let areas = Areas::of(size, true, true).expect("room");
+            assert!(room::pages_bytes(areas.db.end - areas.db.start) >= pages, "{pages}");
+            assert!(areas.sums.end <= size && areas.db.end == areas.sums.start);
+            let longest = Stored { db_bytes: areas.db.end - areas.db.start + 1, ..stored };
+            assert!(Areas::upgraded(size, stored).is_some(), "{pages}");
+            assert!(Areas::upgraded(size, longest).is_none(), "{pages}");
+        }
+        // One that has just enough for 1 GiB of pages.
+        let exact = room::capacity_for(1024 * MIB) + LOG_AT + LOG_BYTES.end + JOURNAL_BYTES.end;
+        assert!(Areas::of(exact, true, false).is_ok());
+        assert!(Areas::upgraded(exact, stored).is_none());
+        assert!(Areas::upgraded(64 * MIB, Stored { journal: None, ..stored }).is_none());
+    }
+}

@@ -20,6 +20,7 @@ use crate::format::extent::{Record, Run};
 use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
 use crate::format::mount_mark::Host;
+use crate::format::use_number;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::{JobEnd, JobStatus};
@@ -304,6 +305,21 @@ impl Inner {
         if let Some(tell) = &*self.tell_lost.borrow() {
             tell(node.ino);
         }
+    }
+
+    /// Writes the number of this mount, or of its end, to all disks, and to the metadata for those that
+    /// took it. All that was written before is durable.
+    pub(crate) async fn note_use(&self, is_unmount: bool) -> Result<()> {
+        let number = use_number::number_of(self.log.epoch(), is_unmount);
+        for member in self.pool.members() {
+            let Some(present) = member.present().filter(|_| !member.is_lost()) else { continue };
+            let label = present.label.borrow().clone();
+            let written = use_number::write(&*present.whole, &label, number).await;
+            let number = if written.is_ok() { number } else { 0 };
+            let name = use_number::state_name(member.number);
+            self.meta.run(|tx| tx.set_state(&name, number)).await?;
+        }
+        Ok(())
     }
 
     /// Makes durable what was done to a file. It needs no commit if the RAID log has all of that.

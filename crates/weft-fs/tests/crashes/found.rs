@@ -40,6 +40,8 @@ pub(crate) async fn check(
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     let report = fs.check(true).await.expect("checked");
     assert_eq!(report.findings, [], "{what}");
+    // All copies of all pages were compared.
+    assert_eq!(fs.status().await.expect("known").meta_pages.wrong, 0, "{what}");
     let entries = fs.read_folder(ROOT, 2, 100).await.expect("listed");
     let names: BTreeMap<String, u64> = entries
         .into_iter()
