@@ -1,8 +1,10 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
 //! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
 //! some cannot be written any more, one at a time cannot be read. Disks join where others were lost,
-//! those that were lost come back as they were, balances and scrubs begin, and are cancelled. In half of the lives another node contends for tokens,
-//! and dies now and then.
+//! those that were lost come back as they were, balances and scrubs begin, and are cancelled. In half of the
+//! lives another node contends for tokens, and dies now and then. One slice of the metadata at a time
+//! refuses writes for a while, or has a sector that cannot be read or has rotted. Then the file system has
+//! as many copies as before within a minute, and each of them can be mounted alone.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after some
 //! operation, and after it also as far as they were synced. Each file has a size that it had, or ends
@@ -13,6 +15,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +24,7 @@ use crate::common::disk::{Leave, Medium, Power, TestDisk};
 use crate::common::model::{Durable, Model, Named, Pair};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Ino, Job, JobReport, Label, MountOptions, ROOT};
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, Label, MetaCopy, MountOptions, ROOT};
 use weft_random::Rng;
 use weft_rt::{Rt, SECOND};
 use weft_testkit::for_seeds;
@@ -279,6 +282,75 @@ async fn fail_block(
     lose
 }
 
+/// The database lies in the second half of a slice, and there are other things before it.
+const SLICE: Range<u64> = (64 << 10)..DATA_AT;
+/// What is in the slice of a disk that no checksum covers: the superblocks and the map of the metadata array,
+/// and its log.
+const CHECKED_FROM: u64 = (64 << 10) + (1 << 20) + (64 << 10) + (896 << 10);
+
+/// Something is wrong with one slice of the metadata.
+fn fail_slice(rng: &mut Rng, disk: &TestDisk) {
+    let sector = (CHECKED_FROM + rng.below(SLICE.end - CHECKED_FROM)) / 512;
+    match rng.below(3) {
+        0 => *disk.faults.unwritable.borrow_mut() = SLICE,
+        1 => drop(disk.faults.unreadable.borrow_mut().insert(sector)),
+        _ => {
+            let mut medium = disk.medium.borrow_mut();
+            let mut bytes = [0; 512];
+            medium.read(sector * 512, &mut bytes);
+            bytes[rng.index(512)] ^= 1 << rng.below(8);
+            medium.poke(sector * 512, &bytes);
+        }
+    }
+}
+
+/// Within a while there are as many complete copies of the metadata as there are to be.
+async fn assert_copies(rt: &Rt, fs: &Fs, what: &str) {
+    let mut copies = (0, 0);
+    // A slice that fails again and again waits for up to ten minutes.
+    for _ in 0..400 {
+        copies = fs.status().await.expect("known").meta_copies;
+        if copies.0 == copies.1 {
+            return;
+        }
+        rt.sleep(2 * SECOND).await;
+    }
+    panic!("{what}: {copies:?} copies of the metadata");
+}
+
+/// A slice has failed, and works again: what was wrong is made right.
+async fn mend_slices(rt: &Rt, fs: &Fs, what: &str) {
+    assert_copies(rt, fs, what).await;
+    let mut scrubbed = fs.scrub().await;
+    while matches!(scrubbed, Err(FsError::Busy(_) | FsError::GivenWay)) {
+        rt.sleep(SECOND).await;
+        scrubbed = fs.scrub().await;
+    }
+    let report = scrubbed.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(report.metadata_damaged, 0, "{what}");
+}
+
+/// Each disk with a copy of the metadata has all of it, mounted alone.
+async fn assert_each_alone(rt: &Rt, fs: &Fs, disks: &BTreeMap<usize, Rc<TestDisk>>, what: &str) {
+    fs.sync().await.expect("synced");
+    let list = async |fs: &Fs| {
+        let entries = fs.read_folder(ROOT, 2, 1000).await.expect("listed");
+        entries.into_iter().map(|entry| (entry.name, entry.ino)).collect::<Vec<_>>()
+    };
+    let expected = list(fs).await;
+    let of_disks = fs.status().await.expect("known").disks;
+    let media: Media = disks.iter().map(|(n, disk)| (*n, Left::of(disk))).collect();
+    for disk in of_disks.iter().filter(|disk| disk.metadata == MetaCopy::Current && !disk.lost) {
+        let number = usize::from(disk.number);
+        let Some(left) = media.get(&number) else { continue };
+        let alone = open(rt, &Power::new(), &BTreeMap::from([(number, left.clone())]));
+        let options = MountOptions { degraded: true, stale: true, nonce: 5, ..mounting() };
+        let fs = Fs::mount(rt, &given(&alone), options).await;
+        let fs = fs.unwrap_or_else(|error| panic!("{what}: disk {number} alone: {error}"));
+        assert_eq!(list(&fs).await, expected, "{what}: disk {number} alone");
+    }
+}
+
 /// What is there when the power fails.
 struct Moment {
     media: Media,
@@ -287,6 +359,8 @@ struct Moment {
     may_lack: bool,
     /// Whether a disk is lost that may not be rebuilt yet: no block may be unreadable as well.
     may_be_degraded: bool,
+    /// Whether a slice of the metadata was not as it should be: no disk may be lost as well.
+    may_lack_copy: bool,
     /// Blocks that were overwritten at new places.
     afresh: u64,
 }
@@ -376,7 +450,30 @@ async fn live(
     }
     let mut history = History::new(pair);
     let mut may_lack = false;
+    // The disk whose slice of the metadata is not as it should be.
+    let mut failing = None;
     for _ in 0..60 {
+        if pair.rng.chance(4) && !may_be_degraded {
+            match failing.take() {
+                None => {
+                    let disks = disks.borrow();
+                    let numbers: Vec<usize> = disks.keys().copied().collect();
+                    let number = *pair.rng.pick(&numbers);
+                    fail_slice(&mut pair.rng, &disks[&number]);
+                    failing = Some(number);
+                }
+                Some(number) => {
+                    let disk = disks.borrow().get(&number).cloned();
+                    disk.iter().for_each(|disk| *disk.faults.unwritable.borrow_mut() = 0..0);
+                    let disks = disks.borrow().clone();
+                    mend_slices(rt, &pair.fs, "after a fault of a slice").await;
+                    assert_each_alone(rt, &pair.fs, &disks, "after a fault of a slice").await;
+                }
+            }
+            if seen.borrow().is_some() {
+                break;
+            }
+        }
         if pair.rng.chance(7) {
             let disks = disks.borrow().clone();
             may_lack |= fail_block(pair, &disks, !may_lack && !may_be_degraded).await;
@@ -413,7 +510,8 @@ async fn live(
     OVERLAPPED.fetch_add(overlapped, Ordering::Relaxed);
     let media = seen.take().unwrap_or_else(media);
     let afresh = pair.fs.status().await.map_or(0, |status| status.counts.afresh_blocks);
-    Moment { media, history, may_lack, may_be_degraded, afresh }
+    let may_lack_copy = failing.is_some();
+    Moment { media, history, may_lack, may_be_degraded, may_lack_copy, afresh }
 }
 
 /// Opens disks. What each is called moves by `shift`: names of disks differ from boot to boot.
@@ -453,8 +551,8 @@ fn lives(seed: u64) -> u64 {
             3 => Leave::Cached,
             _ => Leave::Some(rng.next_u64()),
         };
-        for disk in moment.media.values_mut() {
-            disk.medium = left.of(&disk.medium);
+        for (number, disk) in &mut moment.media {
+            disk.medium = left_of(left, *number, &disk.medium);
         }
         afresh += moment.afresh;
         before = Some(moment);
@@ -522,11 +620,11 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         dead_writes: BTreeSet::new(),
     };
     let blank = || (0..DISKS).map(|n| (n, blank())).collect();
-    let (media, history, may_lack, may_be_degraded) = match before {
-        Some(Moment { media, history, may_lack, may_be_degraded, .. }) => {
-            (media, Some(history), may_lack, may_be_degraded)
+    let (media, history, may_lack, may_be_degraded, may_lack_copy) = match before {
+        Some(Moment { media, history, may_lack, may_be_degraded, may_lack_copy, .. }) => {
+            (media, Some(history), may_lack, may_be_degraded, may_lack_copy)
         }
-        None => (blank(), None, false, false),
+        None => (blank(), None, false, false, false),
     };
     let history_is_new = history.is_none();
     let mut disks = BTreeMap::new();
@@ -548,7 +646,8 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
     let mut options =
         MountOptions { degraded: true, stale: true, cache_bytes, nonce: seed, ..mounting_by(seed) };
     let (mut missing, mut away) = (None, None);
-    if disks.len() > DISKS_MIN && rng.chance(40) && !may_lack && !may_be_degraded {
+    let may_lose = !may_lack && !may_be_degraded && !may_lack_copy;
+    if disks.len() > DISKS_MIN && rng.chance(40) && may_lose {
         let numbers: Vec<usize> = disks.keys().copied().collect();
         let number = *rng.pick(&numbers);
         away = disks.remove(&number).map(|disk| (number, disk));
@@ -568,7 +667,10 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         report = fs.check(true).await.expect("checked");
     }
     assert_eq!(report.findings, [], "{what}");
-    assert_eq!(fs.status().await.expect("known").meta_pages.wrong, 0, "{what}");
+    match may_lack_copy {
+        true => mend_slices(rt, &fs, &what).await,
+        false => assert_eq!(fs.status().await.expect("known").meta_pages.wrong, 0, "{what}"),
+    }
     let lost = fs.status().await.expect("known").disks.iter().filter(|disk| disk.lost).count();
     let may_be_lost = usize::from(options.degraded || may_be_degraded);
     // One that was joining may not have been a disk yet, or one that came back had left before.
@@ -580,6 +682,10 @@ async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment>) -> Momen
         is_expected,
         "{what}: {lost} lost of {members:?}, missing {missing:?}: blocks failed, and no disk"
     );
+    if rng.chance(20) {
+        assert_copies(rt, &fs, &what).await;
+        assert_each_alone(rt, &fs, &disks, &what).await;
+    }
     let Snapshot { model, inos } = history.found(&fs, &what).await;
     let mut pair = Pair::new(fs, seed, &REDUNDANCIES);
     (pair.model, pair.inos) = (model, inos);

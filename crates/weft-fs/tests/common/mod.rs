@@ -42,6 +42,20 @@ pub fn all(disks: &[Rc<disk::TestDisk>]) -> Vec<Rc<dyn Disk>> {
     disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
 }
 
+/// What a crash leaves of a disk, by its place among others: each of them tears in its own way.
+pub fn left_of(left: disk::Leave, place: usize, medium: &disk::Medium) -> disk::Medium {
+    match left {
+        disk::Leave::Some(seed) => disk::Leave::Some(disk::mix(seed ^ disk::mix(place as u64 + 1))),
+        left => left,
+    }
+    .of(medium)
+}
+
+/// The same of all disks.
+pub fn left_of_all(left: disk::Leave, media: &[disk::Medium]) -> Vec<disk::Medium> {
+    media.iter().enumerate().map(|(place, medium)| left_of(left, place, medium)).collect()
+}
+
 pub fn options() -> CreateOptions {
     CreateOptions {
         name: "test".into(),

@@ -105,7 +105,7 @@ pub(crate) fn crash_on(
     what: String,
     prepare: fn(&[Rc<TestDisk>]),
 ) {
-    let media: Vec<Medium> = moment.media.iter().map(|medium| left.of(medium)).collect();
+    let media: Vec<Medium> = left_of_all(left, &moment.media);
     let allowed = moment.allowed.clone();
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &media);

@@ -120,7 +120,7 @@ fn every_crash_with_a_lost_disk_leaves_all_that_was_not_being_written() {
 fn a_crash_in_recovery_changes_nothing() {
     let moments = moments(0);
     for (n, moment) in moments.iter().enumerate().skip(3).step_by(23) {
-        let media: Vec<Medium> = moment.media.iter().map(|medium| leave(n).of(medium)).collect();
+        let media: Vec<Medium> = left_of_all(leave(n), &moment.media);
         let allowed = moment.allowed.clone();
         let seen = Rc::new(RefCell::new(Vec::new()));
         let again = seen.clone();
