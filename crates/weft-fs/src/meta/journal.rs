@@ -257,8 +257,8 @@ fn encode_sums(fs_id: Id, at: Tail, sums: &[(u64, u32)], zeros: &Range<u64>) -> 
 pub(super) struct Replay {
     /// The newest of each page.
     pub(super) pages: BTreeMap<u64, Page>,
-    /// The newest checksums of pages that were about to be written to their places.
-    pub(super) sums: BTreeMap<u64, u32>,
+    /// The checksums of pages that were about to be written to their places, the newest first.
+    pub(super) sums: BTreeMap<u64, Vec<u32>>,
     /// Pages that were about to become zeros, if they are neither of these.
     pub(super) zeros: Vec<Range<u64>>,
     /// The newest length of the database; none if there is no record.
@@ -304,8 +304,10 @@ impl Replay {
                 let is_old = |number: &u64| !zeros.contains(number);
                 self.pages.retain(|number, _| is_old(number));
                 self.sums.retain(|number, _| is_old(number));
-                sums.iter().for_each(|(number, _)| drop(self.pages.remove(number)));
-                self.sums.extend(sums);
+                for (number, sum) in sums {
+                    self.pages.remove(&number);
+                    self.sums.entry(number).or_default().insert(0, sum);
+                }
                 self.zeros.push(zeros);
             }
         }
@@ -418,6 +420,35 @@ mod tests {
             let found = find(Tail::NEW).await.expect("read");
             assert!(found.pages.values().all(|page| page[0] == 1));
             assert_eq!(found.end.number, 2);
+        });
+    }
+
+    #[test]
+    fn checksums_of_pages_that_were_about_to_be_written_are_found_the_newest_first() {
+        with_array(|array| async move {
+            let journal = Journal::new(AREA, ID, Tail::NEW);
+            let sums = async |sums: &[(u64, u32)], zeros: Range<u64>| {
+                assert!(journal.append_sums(&array, sums, &zeros).await.expect("written"));
+            };
+            let find = async || scan(&array, &AREA, ID, Tail::NEW).await.expect("read");
+            sums(&[(5, 50), (7, 70)], 0..0).await;
+            sums(&[(5, 51)], 20..30).await;
+            assert!(!journal.has_pages());
+            let found = find().await;
+            assert_eq!(found.sums, BTreeMap::from([(5, vec![51, 50]), (7, vec![70])]));
+            assert_eq!((found.zeros, found.length), (vec![0..0, 20..30], None));
+            // A page in the journal is newer, and so are zeros.
+            assert!(journal.append(&array, &pages(5..6, 1), LENGTH).await.expect("written"));
+            assert!(journal.has_pages());
+            let found = find().await;
+            assert_eq!(found.sums, BTreeMap::from([(7, vec![70])]));
+            assert_eq!(found.pages.keys().copied().collect::<Vec<_>>(), [5]);
+            sums(&[(8, 80)], 4..8).await;
+            let found = find().await;
+            assert_eq!(found.sums, BTreeMap::from([(8, vec![80])]));
+            assert!(found.pages.is_empty());
+            journal.cut(journal.head());
+            assert!(!journal.has_pages());
         });
     }
 

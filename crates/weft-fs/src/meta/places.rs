@@ -398,19 +398,16 @@ impl Places {
         let zeros_from = zeros_from.max(pages_of(stored.db_bytes));
         self.write(&found.pages).await?;
         self.write_zeros(zeros_from..pages.max(zeros_from), &found.pages).await?;
-        let sums: BTreeMap<u64, u32> =
-            found.sums.into_iter().filter(|(number, _)| is_within(number)).collect();
+        let mut sums = found.sums;
+        sums.retain(|number, _| is_within(number));
         let mut known: BTreeMap<u64, ()> = found.pages.keys().map(|number| (*number, ())).collect();
         known.extend(sums.keys().map(|number| (*number, ())));
         for zeros in found.zeros {
             let zeros = zeros.start.min(pages)..zeros.end.min(pages);
             self.write_zeros(zeros, &known).await?;
         }
-        let may_be = |(page, sum): (&u64, &u32)| {
-            (*page, [*sum].into_iter().chain(self.known_sum(*page)).collect())
-        };
-        let may_be: BTreeMap<u64, Vec<u32>> = sums.iter().map(may_be).collect();
-        self.settle(&may_be, true).await?;
+        sums.iter_mut().for_each(|(page, sums)| sums.extend(self.known_sum(*page)));
+        self.settle(&sums, true).await?;
         let doubtful = self.sums.as_ref().map(|sums| sums.borrow().doubtful());
         self.settle(&doubtful.unwrap_or_default(), false).await?;
         self.write_sums().await?;
@@ -424,9 +421,10 @@ impl Places {
         Ok(stored)
     }
 
-    /// These pages have one of these checksums, or were torn by a crash, if that may be. Of those, the one
-    /// counts that most copies of the page have.
-    async fn settle(&self, pages: &BTreeMap<u64, Vec<u32>>, may_be_torn: bool) -> Result<()> {
+    /// These pages have one of these checksums. If they were being written when a crash came, the newest comes
+    /// first, and counts if any copy has it; a page without any of them was torn. Otherwise the one counts
+    /// that most copies have, and a page without any of them stays wrong.
+    async fn settle(&self, pages: &BTreeMap<u64, Vec<u32>>, were_written: bool) -> Result<()> {
         let numbers: Vec<u64> = pages.keys().copied().collect();
         let follow = |a: &u64, b: &u64| a + 1 == *b;
         let few = usize::try_from(CHECK_PAGES).expect("few");
@@ -434,14 +432,22 @@ impl Places {
             let copies = self.copies(run[0]..run[0] + run.len() as u64).await;
             for page in run {
                 let of_page = copies.of(*page);
-                let alike = |bytes: &[u8]| of_page.iter().filter(|copy| copy.1 == bytes).count();
-                let is_known = |bytes: &[u8]| pages[page].contains(&sum_of(bytes));
-                let may_be = of_page.iter().map(|(_, bytes)| *bytes).filter(|bytes| {
-                    is_known(bytes) || may_be_torn && !of_page.iter().any(|copy| is_known(copy.1))
-                });
+                let rank = |bytes: &[u8]| {
+                    let alike = of_page.iter().filter(|copy| copy.1 == bytes).count();
+                    let known = pages[page].iter().position(|sum| *sum == sum_of(bytes));
+                    match (known, were_written) {
+                        (Some(age), true) => Some((age, usize::MAX - alike)),
+                        (Some(_), false) => Some((0, usize::MAX - alike)),
+                        (None, true) => Some((usize::MAX, usize::MAX - alike)),
+                        (None, false) => None,
+                    }
+                };
+                let may_be = of_page.iter().filter(|(_, bytes)| rank(bytes).is_some());
                 // The first of those that are as good.
-                let Some(right) = may_be.rev().max_by_key(|bytes| alike(bytes)) else { continue };
-                if of_page.iter().any(|(_, bytes)| *bytes != right) {
+                let Some((_, right)) = may_be.min_by_key(|(_, bytes)| rank(bytes)) else {
+                    continue;
+                };
+                if of_page.iter().any(|(_, bytes)| bytes != right) {
                     self.array.write(self.at(*page), Frozen::copy_from(right), false).await?;
                 }
                 self.set_sum(*page, sum_of(right));
