@@ -89,7 +89,8 @@ pub(super) struct Areas {
 /// Bytes of a metadata array whose database may have so many bytes of pages.
 pub(crate) fn array_bytes(pages: u64) -> u64 {
     let db = room::capacity_for(pages);
-    let db = db + table_bytes(db) + LOG_AT;
+    // The table is as long as all that is left for both would need.
+    let db = db + table_bytes(db + table_bytes(db)) + 2 * BLOCK_BYTES + LOG_AT;
     (db / 13 * 16 + 4 * BLOCK_BYTES).min(db + LOG_BYTES.end + JOURNAL_BYTES.end)
 }
 

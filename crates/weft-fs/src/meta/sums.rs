@@ -31,8 +31,10 @@ use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
 
 const SECTOR: usize = 512;
+/// Checksums in a sector.
+const SUMS: usize = 127;
 /// Pages of which a sector has the checksums.
-const PER_SECTOR: u64 = 127;
+const PER_SECTOR: u64 = SUMS as u64;
 /// Pages of which a block has the checksums.
 const PER_BLOCK: u64 = PER_SECTOR * (BLOCK / SECTOR) as u64;
 /// Blocks of the table that are read or written together.
@@ -43,7 +45,7 @@ const RUN_BLOCKS: u64 = 64;
 struct Sector {
     /// Of the identity of the file system, the number of the sector, and the sums.
     crc32c: U32,
-    sums: [U32; PER_SECTOR as usize],
+    sums: [U32; SUMS],
 }
 
 const _: () = assert!(size_of::<Sector>() == SECTOR);
