@@ -375,6 +375,42 @@ fn readers_of_a_folder_do_not_meet_what_replaces_entries_again() {
 }
 
 #[test]
+fn a_rename_leaves_a_whiteout_at_the_place_of_the_old_name() {
+    run(|rt| async move {
+        let disks = ram(&[24; 3]);
+        let fs = made(&rt, &disks).await;
+        for n in 0..4 {
+            make(&fs, &n.to_string()).await;
+        }
+        let rename = async |from: &str, to: &str, how| {
+            let (from, to) = ((ROOT, from.as_bytes()), (ROOT, to.as_bytes()));
+            fs.rename_leaving_whiteout(from, to, how, (5, 6)).await
+        };
+        rename("0", "4", Rename::NoReplace).await.expect("renamed");
+        rename("1", "2", Rename::Replace).await.expect("renamed");
+        let refused = rename("2", "3", Rename::NoReplace).await;
+        assert!(matches!(refused, Err(FsError::Exists)), "{refused:?}");
+        rename("2", "3", Rename::Exchange).await.expect_err("no name is free then");
+        let names = async |fs: &weft_fs::Fs| {
+            let entries = fs.read_folder(ROOT, 2, 100).await.expect("read");
+            entries.into_iter().map(|entry| (entry.name, entry.kind)).collect::<Vec<_>>()
+        };
+        let device = weft_fs::Kind::Special(0o020_000);
+        let file = weft_fs::Kind::File;
+        let expected = [("0", device), ("1", device), ("2", file), ("3", file), ("4", file)];
+        let expected = expected.map(|(name, kind)| (name.as_bytes().to_vec(), kind));
+        assert_eq!(names(&fs).await, expected);
+        let whiteout = fs.attr(find(&fs, "0").await).await.expect("there");
+        assert_eq!((whiteout.mode, whiteout.device, whiteout.links), (0o020_000, 0, 1));
+        assert_eq!((whiteout.uid, whiteout.gid), (5, 6));
+        assert_sound(&fs).await;
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &disks).await;
+        assert_eq!(names(&fs).await, expected);
+    });
+}
+
+#[test]
 fn long_searches_and_reservations_let_others_go_on_and_can_be_ended() {
     run(|rt| async move {
         let fs = made(&rt, &ram(&[100; 3])).await;

@@ -41,8 +41,8 @@ use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
 use crate::wire::{
-    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, SetattrIn, StatfsOut,
-    WriteOut, fallocate, init_flag, op, set,
+    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, Rename2In, SetattrIn,
+    StatfsOut, WriteOut, fallocate, init_flag, op, rename, set,
 };
 
 /// Entries of a folder read at a time.
@@ -294,20 +294,17 @@ impl Tree {
             op::RMDIR => empty(self.fs.remove_folder(ino, name(body)?.0).await),
             op::RENAME => {
                 let (to, rest) = parse::<u64>(body)?;
-                self.rename(ino, to, rest, Rename::Replace).await
+                self.rename(head, to, rest, Rename::Replace, false).await
             }
             op::RENAME2 => {
-                let ((to, flags), rest) = {
-                    let ([to, flags], rest) = parse::<[u64; 2]>(body)?;
-                    ((to, flags & 0xffff_ffff), rest)
-                };
-                let how = match flags {
+                let (Rename2In { to, flags, .. }, rest) = parse::<Rename2In>(body)?;
+                let how = match flags & !rename::WHITEOUT {
                     0 => Rename::Replace,
-                    1 => Rename::NoReplace,
-                    2 => Rename::Exchange,
+                    rename::NOREPLACE => Rename::NoReplace,
+                    rename::EXCHANGE => Rename::Exchange,
                     _ => return Err(Errno::INVAL),
                 };
-                self.rename(ino, to, rest, how).await
+                self.rename(head, to, rest, how, flags & rename::WHITEOUT != 0).await
             }
             op::LINK => {
                 let (old, rest) = parse::<u64>(body)?;
@@ -486,13 +483,28 @@ impl Tree {
         self.entry(&made)
     }
 
-    async fn rename(&self, from: Ino, to: Ino, names: &[u8], how: Rename) -> Answer {
+    async fn rename(
+        &self,
+        head: &InHeader,
+        to: Ino,
+        names: &[u8],
+        how: Rename,
+        leaves_whiteout: bool,
+    ) -> Answer {
+        let from = head.nodeid;
         let (old, rest) = name(names)?;
         let (new, _) = name(rest)?;
         if how == Rename::Replace && self.writers.any() {
             self.write_before_replace((from, old), (to, new)).await;
         }
-        empty(self.fs.rename((from, old), (to, new), how).await)
+        let (from, to) = ((from, old), (to, new));
+        empty(match leaves_whiteout {
+            true => {
+                let owner = (head.uid, head.gid);
+                self.fs.rename_leaving_whiteout(from, to, how, owner).await
+            }
+            false => self.fs.rename(from, to, how).await,
+        })
     }
 
     /// What replaces another file is written first; so is what the kernel has of it.

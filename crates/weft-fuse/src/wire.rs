@@ -126,6 +126,23 @@ pub struct SetattrIn {
     pub unused5: u32,
 }
 
+/// Flags of RENAME2.
+pub mod rename {
+    pub const NOREPLACE: u32 = 1 << 0;
+    pub const EXCHANGE: u32 = 1 << 1;
+    /// The old name becomes a character device with the number 0.
+    pub const WHITEOUT: u32 = 1 << 2;
+}
+
+/// Body of RENAME2, before the names.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Rename2In {
+    pub to: u64,
+    pub flags: u32,
+    pub padding: u32,
+}
+
 /// Body of LSEEK.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -54,6 +54,9 @@ pub enum Rename {
     Exchange,
 }
 
+/// A character device with the number 0: to overlay file systems, a name that is gone.
+const WHITEOUT: u32 = 0o020_000;
+
 /// An entry of a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirEntry {
@@ -215,9 +218,13 @@ impl Inner {
         (from, name): (Ino, &[u8]),
         (to, new_name): (Ino, &[u8]),
         how: Rename,
+        whiteout: Option<NewFile<'_>>,
     ) -> Result<()> {
         self.begin_change().await?;
         check_name(new_name)?;
+        if how == Rename::Exchange && whiteout.is_some() {
+            return Err(FsError::Invalid("both names stay taken in an exchange".into()));
+        }
         if how == Rename::Replace {
             self.write_before_replace((from, name), (to, new_name)).await?;
         }
@@ -227,8 +234,20 @@ impl Inner {
             if new_name.len() > name.len() {
                 self.check_room(0, false)?;
             }
+            if let Some(whiteout) = &whiteout {
+                self.check_room(0, whiteout.uid == 0)?;
+            }
             folder(tx, from)?;
             folder(tx, to)?;
+            // It takes the place of the entry that leaves, in the same transaction: no reader and no
+            // crash finds the name free.
+            let leave_whiteout = |entry: &Entry| match &whiteout {
+                Some(new) => {
+                    let (ino, inode) = self.make_inode(tx, from, new, 1, now)?;
+                    add_at(tx, from, (name, entry.position), (ino, &inode), now)
+                }
+                None => Ok(()),
+            };
             let entry = tx.entry(from, name)?.ok_or(FsError::NotFound)?;
             let target = tx.entry(to, new_name)?;
             let inode = tx.inode(entry.ino)?;
@@ -241,6 +260,7 @@ impl Inner {
                 }
                 take(tx, from, name, &entry, now)?;
                 add(tx, to, new_name, (entry.ino, &inode), now)?;
+                leave_whiteout(&entry)?;
                 moved(tx, entry.ino, to, now)?;
                 return Ok(None);
             };
@@ -272,6 +292,7 @@ impl Inner {
             take(tx, to, new_name, &target, now)?;
             take(tx, from, name, &entry, now)?;
             add_at(tx, to, (new_name, target.position), (entry.ino, &inode), now)?;
+            leave_whiteout(&entry)?;
             moved(tx, entry.ino, to, now)?;
             Ok(self.drop_link(tx, target.ino, now)?.then_some(target.ino))
         });
@@ -279,6 +300,46 @@ impl Inner {
             Some(ino) => self.purge(ino).await,
             None => Ok(()),
         }
+    }
+
+    /// Makes the inode of a file in a folder, with so many names, which do not point to it yet.
+    fn make_inode(
+        &self,
+        tx: &Tx<'_>,
+        parent: Ino,
+        new: &NewFile<'_>,
+        names: u32,
+        now: Time,
+    ) -> Result<(Ino, Inode)> {
+        let above = folder(tx, parent)?;
+        let kind = Kind::of_mode(new.mode);
+        let is_folder = kind == Kind::Folder;
+        let inherits = above.mode & SET_GID != 0;
+        let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
+        let ino = tx.state("next inode")?;
+        tx.set_state("next inode", ino + 1)?;
+        let inode = Inode {
+            mode: mode | if inherits && is_folder { SET_GID } else { 0 },
+            uid: new.uid,
+            gid: if inherits { above.gid } else { new.gid },
+            links: names + u32::from(is_folder),
+            device: new.device,
+            size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
+            accessed: now,
+            modified: now,
+            changed: now,
+            blocks: 0,
+            parent: if is_folder { parent } else { 0 },
+            next_position: FIRST_POSITION,
+            generation: 0,
+            redundancy: above.redundancy,
+        };
+        tx.put_inode(ino, &inode)?;
+        lists.put(tx, ino)?;
+        if kind == Kind::Symlink {
+            tx.put_symlink(ino, new.target)?;
+        }
+        Ok((ino, inode))
     }
 
     /// Makes a file, with a name or to be deleted.
@@ -300,8 +361,7 @@ impl Inner {
         let now = self.now();
         self.change(|tx| {
             self.check_room(0, new.uid == 0)?;
-            let above = folder(tx, parent)?;
-            if above.links == 0 {
+            if folder(tx, parent)?.links == 0 {
                 return Err(FsError::NotFound);
             }
             if let Some(name) = name
@@ -309,33 +369,7 @@ impl Inner {
             {
                 return Err(FsError::Exists);
             }
-            let kind = Kind::of_mode(new.mode);
-            let is_folder = kind == Kind::Folder;
-            let inherits = above.mode & SET_GID != 0;
-            let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
-            let ino = tx.state("next inode")?;
-            tx.set_state("next inode", ino + 1)?;
-            let inode = Inode {
-                mode: mode | if inherits && is_folder { SET_GID } else { 0 },
-                uid: new.uid,
-                gid: if inherits { above.gid } else { new.gid },
-                links: u32::from(name.is_some()) + u32::from(is_folder),
-                device: new.device,
-                size: if kind == Kind::Symlink { new.target.len() as u64 } else { 0 },
-                accessed: now,
-                modified: now,
-                changed: now,
-                blocks: 0,
-                parent: if is_folder { parent } else { 0 },
-                next_position: FIRST_POSITION,
-                generation: 0,
-                redundancy: above.redundancy,
-            };
-            tx.put_inode(ino, &inode)?;
-            lists.put(tx, ino)?;
-            if kind == Kind::Symlink {
-                tx.put_symlink(ino, new.target)?;
-            }
+            let (ino, inode) = self.make_inode(tx, parent, &new, u32::from(name.is_some()), now)?;
             match name {
                 Some(name) => add(tx, parent, name, (ino, &inode), now)?,
                 None => tx.put_orphan(ino)?,
@@ -460,9 +494,36 @@ impl Fs {
     /// # Errors
     /// If there is no such name, or the new one is taken by something that cannot be replaced.
     pub async fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: Rename) -> Result<()> {
+        self.rename_to(from, to, how, None).await
+    }
+
+    /// Renames a file or folder, and leaves a whiteout in its place, which belongs to this user and
+    /// group: a character device with the number 0, to overlay file systems a name that is gone.
+    ///
+    /// # Errors
+    /// As [`Fs::rename`]; if there is no room for the whiteout, or the names are to be exchanged.
+    pub async fn rename_leaving_whiteout(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+        (uid, gid): (u32, u32),
+    ) -> Result<()> {
+        let whiteout = NewFile { mode: WHITEOUT, uid, gid, ..NewFile::default() };
+        self.rename_to(from, to, how, Some(whiteout)).await
+    }
+
+    async fn rename_to(
+        &self,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+        whiteout: Option<NewFile<'static>>,
+    ) -> Result<()> {
         let fs = self.0.clone();
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        let renamed = || async move { fs.rename((from.0, &from.1), (to.0, &to.1), how).await };
+        let renamed =
+            || async move { fs.rename((from.0, &from.1), (to.0, &to.1), how, whiteout).await };
         self.0.rt.attach(renamed).await
     }
 
