@@ -240,7 +240,8 @@ impl Tree {
         let ino = head.nodeid;
         match head.opcode {
             op::INIT => {
-                let also = init_flag::DO_READDIRPLUS
+                let also = init_flag::EXPORT_SUPPORT
+                    | init_flag::DO_READDIRPLUS
                     | init_flag::READDIRPLUS_AUTO
                     | init_flag::PARALLEL_DIROPS
                     | init_flag::CACHE_SYMLINKS
@@ -252,10 +253,15 @@ impl Tree {
                 self.setxattr_ext.set(agreed.flags & init_flag::SETXATTR_EXT != 0);
                 bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
             }
-            op::LOOKUP => {
-                let found = self.fs.lookup(ino, name(body)?.0).await.map_err(errno_of)?;
-                self.entry(&found)
-            }
+            op::LOOKUP => match name(body)?.0 {
+                // What is asked for is the file itself: a program has a handle of it, and the kernel
+                // does not know it any more.
+                b"." => {
+                    let inode = self.fs.lookup_number(ino).await.map_err(errno_of)?;
+                    bytes(&entry_out(ino, &inode, self.writers.has(ino)))
+                }
+                name => self.entry(&self.fs.lookup(ino, name).await.map_err(errno_of)?),
+            },
             op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
             op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),

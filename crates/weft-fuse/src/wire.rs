@@ -59,6 +59,8 @@ pub mod op {
 /// Flags of INIT.
 pub mod init_flag {
     pub const ASYNC_READ: u32 = 1 << 0;
+    /// Files can be looked up by their number alone (`.`), and folders have a parent (`..`).
+    pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
     /// The umask is sent along, and does not count yet.
     pub const DONT_MASK: u32 = 1 << 6;

@@ -331,7 +331,8 @@ impl Inner {
             blocks: 0,
             parent: if is_folder { parent } else { 0 },
             next_position: FIRST_POSITION,
-            generation: 0,
+            // A number is used again if a crash took the file that had it. The epoch is another one then.
+            generation: self.log.epoch(),
             redundancy: above.redundancy,
         };
         tx.put_inode(ino, &inode)?;
@@ -413,6 +414,26 @@ impl Fs {
             (ino, inode) = self.0.meta.run(find).await?;
         }
         Ok((ino, self.0.live(ino, inode)))
+    }
+
+    /// The file with a number, of which a use begins. One that has no name any more is there as long
+    /// as it is in use.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] if there is none.
+    pub async fn lookup_number(&self, ino: Ino) -> Result<Inode> {
+        self.0.check()?;
+        let _held = self.0.hold_attributes(ino, Mode::Shared).await;
+        let found = self.0.meta.run(|tx| {
+            let inode = tx.inode(ino)?;
+            // With its last use it begins to go.
+            if inode.links == 0 && !self.0.in_use.is_used(ino) {
+                return Err(FsError::NotFound);
+            }
+            self.0.in_use.begin_use(ino);
+            Ok(inode)
+        });
+        Ok(self.0.live(ino, found.await?))
     }
 
     /// Makes a file, folder, symbolic link or special file.

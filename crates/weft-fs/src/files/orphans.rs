@@ -21,7 +21,10 @@ impl Inner {
         let gone = self.meta.run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
         if matches!(gone, Ok(true)) {
             let _held = self.hold_attributes(ino, Mode::Exclusive).await;
-            self.purge(ino).await?;
+            // It may have been looked up by its number meanwhile.
+            if !node.is_used() {
+                self.purge(ino).await?;
+            }
         }
         self.in_use.forget_clean(&node);
         Ok(())
