@@ -61,6 +61,17 @@ const BUSY_PATIENCE: Nanos = 2 * SECOND;
 /// connect, no longer than one request of a disk in use.
 const LOOK_PATIENCE: Nanos = 20 * SECOND;
 
+/// What is wanted of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// To own it, read and write it.
+    Own,
+    /// To own it and to read it.
+    OwnReadOnly,
+    /// To look at it, whoever owns it.
+    Look,
+}
+
 /// Why a disk was not opened.
 #[derive(Debug)]
 pub struct OpenError {
@@ -104,28 +115,37 @@ impl Opener {
     /// # Errors
     /// If it cannot be opened or reached, or another program uses it.
     pub async fn open(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
-        let disk = self.open_unbounded(place, look_only).await?;
+        let access = if look_only { Access::Look } else { Access::Own };
+        self.open_with(place, access).await
+    }
+
+    /// Opens a disk and becomes its owner, who only reads it. It may be write-protected.
+    ///
+    /// # Errors
+    /// As [`Opener::open`].
+    pub async fn open_read_only(&self, place: &str) -> Result<Rc<dyn Disk>, OpenError> {
+        self.open_with(place, Access::OwnReadOnly).await
+    }
+
+    async fn open_with(&self, place: &str, access: Access) -> Result<Rc<dyn Disk>, OpenError> {
+        let disk = self.open_unbounded(place, access).await?;
         Ok(Rc::new(BoundedDisk::new(&self.rt, disk, self.disk_timeout)))
     }
 
-    async fn open_unbounded(
-        &self,
-        place: &str,
-        look_only: bool,
-    ) -> Result<Rc<dyn Disk>, OpenError> {
+    async fn open_unbounded(&self, place: &str, access: Access) -> Result<Rc<dyn Disk>, OpenError> {
         match Place::of(place) {
-            Place::Path(path) => Ok(Rc::new(self.open_file(&path, look_only).await?)),
+            Place::Path(path) => Ok(Rc::new(self.open_file(&path, access).await?)),
             Place::Uri(uri) => {
                 let parsed: NbdUri = uri.parse().map_err(|e| {
                     Failure::new(format!("{uri}: {e}"))
                         .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")
                 })?;
                 let mut options = NbdOptions {
-                    read_only: look_only,
+                    read_only: access != Access::Own,
                     request_timeout: self.disk_timeout,
                     ..NbdOptions::default()
                 };
-                if look_only {
+                if access == Access::Look {
                     options.request_timeout = LOOK_PATIENCE.min(self.disk_timeout);
                 }
                 let disk = NbdDisk::open(&self.rt, &self.ring, &parsed, options).await;
@@ -144,12 +164,17 @@ impl Opener {
     /// # Errors
     /// As [`Opener::open`].
     pub async fn open_path(&self, path: &Path, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
-        let disk = self.open_file(path, look_only).await?;
+        let access = if look_only { Access::Look } else { Access::Own };
+        let disk = self.open_file(path, access).await?;
         Ok(Rc::new(BoundedDisk::new(&self.rt, Rc::new(disk), self.disk_timeout)))
     }
 
-    async fn open_file(&self, path: &Path, look_only: bool) -> Result<FileDisk, OpenError> {
-        let options = FileOptions { look_only, ..FileOptions::default() };
+    async fn open_file(&self, path: &Path, access: Access) -> Result<FileDisk, OpenError> {
+        let options = FileOptions {
+            look_only: access == Access::Look,
+            read_only: access == Access::OwnReadOnly,
+            ..FileOptions::default()
+        };
         let patience = self.rt.now().saturating_add(BUSY_PATIENCE);
         loop {
             let error = match FileDisk::open(&self.ring, path, &options) {

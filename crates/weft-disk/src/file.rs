@@ -76,11 +76,13 @@ pub struct FileOptions {
     /// Whether to open read-only, and *without* taking ownership: to look at a member that may be
     /// in use.
     pub look_only: bool,
+    /// Whether to open read-only, as its owner.
+    pub read_only: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { io_mode: None, sector_bytes: None, direct: true, look_only: false }
+        Self { io_mode: None, sector_bytes: None, direct: true, look_only: false, read_only: false }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
-//! devices, memory, a queue with classes, slices, a time limit, injected faults. NBD disks and modelled
+//! devices, memory, memory over another disk, a queue with classes, slices, a time limit, injected faults. NBD disks and modelled
 //! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
 //!
 //! ```
@@ -21,6 +21,7 @@
 
 mod bounded;
 mod bytes;
+mod copy_on_write;
 mod counters;
 mod disk;
 mod disk_volume;
@@ -38,6 +39,7 @@ mod volume;
 
 pub use bounded::{BoundedDisk, DISK_TIMEOUT, TICKS, ZEROES_BYTES_MAX};
 pub use bytes::Bytes;
+pub use copy_on_write::CopyOnWriteDisk;
 pub use counters::{Counters, IoCounts};
 pub use disk::{Class, Disk, DiskInfo, DoneFuture, IoFuture, ReadFuture, WriteOpts};
 pub use disk_volume::DiskVolume;

@@ -92,7 +92,13 @@ fn in_use(by: &str) -> io::Error {
 const SOMEBODY: &str = "a weft daemon, a mounted file system or another program";
 
 /// Refuses what others use although it could be claimed, and what cannot be written.
-fn check_owned(fd: &OwnedFd, path: &Path, stat: &Stat, is_block: bool) -> io::Result<()> {
+fn check_owned(
+    fd: &OwnedFd,
+    path: &Path,
+    stat: &Stat,
+    is_block: bool,
+    writes: bool,
+) -> io::Result<()> {
     if !is_block {
         return users::of_file(fd, path, stat).map_or(Ok(()), |user| Err(in_use(&user)));
     }
@@ -100,7 +106,7 @@ fn check_owned(fd: &OwnedFd, path: &Path, stat: &Stat, is_block: bool) -> io::Re
         return Err(in_use("the owner of the file below this loop device"));
     }
     // The kernel opens it for writing nevertheless, and refuses the first write.
-    if BlockDevice::of(stat.st_rdev).is_write_protected() {
+    if writes && BlockDevice::of(stat.st_rdev).is_write_protected() {
         return Err(io::Error::new(
             io::ErrorKind::ReadOnlyFilesystem,
             "the device is write-protected",
@@ -118,7 +124,7 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
         _ => return Err(invalid("it is neither a regular file nor a block device")),
     };
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
-    flags |= if options.look_only { OFlags::RDONLY } else { OFlags::RDWR };
+    flags |= if options.look_only || options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     if is_block && !options.look_only {
         flags |= OFlags::EXCL;
     }
@@ -146,7 +152,7 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
         }
     }
     if !options.look_only {
-        check_owned(&fd, path, &stat, is_block)?;
+        check_owned(&fd, path, &stat, is_block, !options.read_only)?;
     }
     // NONBLOCK was for the opening only: with it the ring would give EAGAIN instead of waiting.
     let flags = rustix::fs::fcntl_getfl(&fd)?;
