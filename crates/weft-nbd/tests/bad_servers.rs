@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_disk::{Class, Disk, DiskErrorKind, WriteOpts};
 use weft_nbd::client::OpenError;
@@ -20,10 +20,6 @@ use weft_testkit::Scratch;
 
 /// Size of every export here, in bytes.
 const SIZE: u64 = 1 << 20;
-
-/// What a wait must end within that has to end: far more than it should take, far less than it
-/// takes if nothing bounds it.
-const GENEROUS: Duration = Duration::from_secs(30);
 
 /// A server that does as its test wants. Its threads end with the process.
 struct Script {
@@ -229,13 +225,11 @@ fn a_read_is_whole_when_each_byte_has_come_once_and_not_before() {
     }
 }
 
-/// Reads and checks that the disk was given up in time.
+/// Reads and checks that the disk was given up: if nothing bounds the wait, this does not return.
 async fn given_up(disk: &NbdDisk) {
-    let begin = Instant::now();
     let (result, buf) = disk.read(0, Buf::new(4096), Class::User).await;
     assert_eq!(result.expect_err("nothing was answered").kind, DiskErrorKind::Gone);
     assert_eq!(buf.len(), 4096);
-    assert!(begin.elapsed() < GENEROUS, "given up only after {:?}", begin.elapsed());
     let why = disk.gone().expect("the disk is gone");
     assert!(why.contains("did not answer in time"), "{why}");
     // From now on nothing waits.

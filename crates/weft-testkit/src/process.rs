@@ -10,7 +10,7 @@ use crate::need::find_tool;
 
 /// How long anything may take before the test gives up: a guard against hanging, far above the
 /// needs of the slowest machine, never a measure of speed.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A command that is killed if the thread that starts it ends (also by `kill -9` of the whole
 /// test), and that is found in `/sbin` too. Standard input is empty.
@@ -46,7 +46,7 @@ pub fn run(command: &mut Command) -> Output {
 /// Polls until `condition` holds.
 ///
 /// # Panics
-/// After two minutes, saying `what` was waited for. It guards against hanging and tests no speed.
+/// After ten minutes, saying `what` was waited for. It guards against hanging and tests no speed.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -104,7 +104,7 @@ impl Process {
     /// Asks it to stop (SIGTERM) and waits for it.
     ///
     /// # Panics
-    /// If it does not end within two minutes.
+    /// If it does not end within ten minutes.
     #[track_caller]
     pub fn terminate(mut self) -> ExitStatus {
         self.signal(Signal::TERM);
@@ -114,10 +114,10 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Panics
-    /// If it does not end within two minutes.
+    /// If it does not end within ten minutes.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
-        self.wait_for(PATIENCE).expect("a process did not end within two minutes")
+        self.wait_for(PATIENCE).expect("a process did not end within ten minutes")
     }
 
     /// Waits for its end, but not longer than `patience`; `None` if it still runs then.

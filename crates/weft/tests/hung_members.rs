@@ -81,7 +81,7 @@ fn run<F: Future<Output = ()> + 'static>(story: impl FnOnce(Rt, Ring) -> F) {
 #[test]
 fn after_the_time_limit_the_array_goes_on_without_it_and_says_so() {
     run(|rt, ring| async move {
-        let story = Story::new(rt, ring, "1s").await;
+        let story = Story::new(rt, ring, "10s").await;
         story.hang();
         story.begin_write(2).await.expect("written without it");
         story.expect_read(2).await;

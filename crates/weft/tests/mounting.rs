@@ -7,9 +7,8 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Stdio;
 
-use common::weftfs::{Mounted, NEEDS};
+use common::weftfs::{Mounted, NEEDS, has_said};
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, command, have, run, wait_until};
 
@@ -29,8 +28,11 @@ fn unmounted(name: &str) -> Mounted {
 fn serve(mounted: &Mounted, at: &str, args: &[&str]) -> Process {
     let mut mount = mounted.bench.command(&["fs", "mount", "home", at, "."]);
     let log = File::create(mounted.bench.path("mount.log")).expect("a file");
-    let process = Process::spawn(mount.args(args).stdout(Stdio::null()).stderr(log));
-    wait_until("the mount", || is_mounted(&mounted.at));
+    let out = mounted.bench.path("serve.out");
+    let said = File::create(&out).expect("a file");
+    let process = Process::spawn(mount.args(args).stdout(said).stderr(log));
+    // Then it listens for signals, too.
+    wait_until("the mount", || has_said(&out));
     process
 }
 
@@ -115,8 +117,10 @@ fn a_mount_point_may_be_a_link_and_a_dead_mount_is_replaced() {
 /// The same when a mount, dead, is there already.
 fn serve_again(mounted: &Mounted, at: &str) -> Process {
     let mut mount = mounted.bench.command(&["fs", "mount", "home", at, "."]);
-    let process = Process::spawn(mount.stdout(Stdio::null()));
-    wait_until("the mount", || fs::metadata(&mounted.at).is_ok() && is_mounted(&mounted.at));
+    let out = mounted.bench.path("serve.out");
+    let process = Process::spawn(mount.stdout(File::create(&out).expect("a file")));
+    wait_until("the mount", || has_said(&out));
+    assert!(fs::metadata(&mounted.at).is_ok() && is_mounted(&mounted.at));
     process
 }
 

@@ -24,13 +24,13 @@ fn times() -> u64 {
     times.unwrap_or(1)
 }
 
-/// Runs a suite to its end, but no longer than ten minutes more than usual; returns what it
+/// Runs a suite to its end, but no longer than half an hour more than usual; returns what it
 /// printed.
 #[track_caller]
 fn suite(command: &mut Command, out: &Path) -> String {
     let file = || File::options().append(true).create(true).open(out).expect("a file");
     let mut suite = Process::spawn(command.stdout(file()).stderr(file()));
-    let status = suite.wait_for(Duration::from_secs(600 * times()));
+    let status = suite.wait_for(Duration::from_secs(1800 * times()));
     let said = fs::read_to_string(out).unwrap_or_default();
     assert!(status.is_some_and(|status| status.success()), "{command:?}: {status:?}\n{said}");
     said
