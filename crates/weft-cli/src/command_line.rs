@@ -1,6 +1,7 @@
 //! Reading a command line, as all of weft's programs do: what clap cannot parse is reported in plain
 //! words, as JSON to a program that asks for it, and with the exit code of a wrong command line.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -8,16 +9,20 @@ use clap::Parser;
 use crate::failure::{self, Failure, Outcome};
 use crate::output;
 
-/// Reads the command line, and runs what it asks for.
-pub fn run<C: Parser>(json: impl Fn(&C) -> bool, run: impl FnOnce(&C) -> Outcome) -> ExitCode {
-    match read::<C>() {
+/// Reads a command line, the program's name first, and runs what it asks for.
+pub fn run<C: Parser>(
+    line: impl IntoIterator<Item = OsString>,
+    json: impl Fn(&C) -> bool,
+    run: impl FnOnce(&C) -> Outcome,
+) -> ExitCode {
+    match read::<C>(line) {
         Ok(command) => output::run(json(&command), || run(&command)),
         Err(error) => not_understood(&error),
     }
 }
 
-fn read<C: Parser>() -> Result<C, clap::Error> {
-    let matches = with_negative_numbers(C::command()).try_get_matches()?;
+fn read<C: Parser>(line: impl IntoIterator<Item = OsString>) -> Result<C, clap::Error> {
+    let matches = with_negative_numbers(C::command()).try_get_matches_from(line)?;
     C::from_arg_matches(&matches)
 }
 

@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
-    CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Redundancy,
-    Result, SetXattr, Time, create,
+    AccessTimes, CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT,
+    Redundancy, Result, SetXattr, Time, create,
 };
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
@@ -43,6 +43,8 @@ async fn life_of_a_file_system(rt: &Rt) -> Result<()> {
     let options = MountOptions {
         degraded: false,
         stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
         cache_bytes: 4 * MIB,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,

@@ -48,6 +48,12 @@ pub enum FsError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// The file system is mounted read-only.
+    #[error("it is mounted read-only")]
+    ReadOnly,
+    /// A flag of the file forbids it.
+    #[error("it is immutable, or can only be appended to")]
+    Immutable,
     /// The operation is not supported.
     #[error("not supported")]
     Unsupported,

@@ -30,6 +30,8 @@
 //!     let options = MountOptions {
 //!         degraded: false,
 //!         stale: false,
+//!         read_only: false,
+//!         access_times: AccessTimes::Relative,
 //!         cache_bytes: 4 << 20,
 //!         meta_cache_bytes: META_CACHE_BYTES,
 //!         nonce: 1,
@@ -69,7 +71,7 @@ pub use files::read_write::FILE_BYTES_MAX;
 pub use files::xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};
 pub use format::block::BLOCK_BYTES;
 pub use format::extent::{Column, Record};
-pub use format::inode::{Ino, Inode, Kind, ROOT, Time};
+pub use format::inode::{Flags, Ino, Inode, Kind, ROOT, Time};
 pub use format::label::{Label, NAME_BYTES_MAX};
 pub use format::mount_mark::Host;
 pub use format::redundancy::{Coded, Redundancy};
@@ -84,5 +86,5 @@ pub use mount::sizing::{PlannedRoom, plan_room};
 pub use mount::{CreateOptions, META_CACHE_BYTES, create};
 pub use state::job::{Job, JobStatus};
 pub use state::metadata_copies::MetaCopy;
-pub use state::mounted::{Fs, MountOptions};
+pub use state::mounted::{AccessTimes, Fs, MountOptions};
 pub use state::status::{DiskStatus, FsStatus, SpaceFor};

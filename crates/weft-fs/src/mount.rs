@@ -13,13 +13,13 @@ pub(crate) mod given_disks;
 pub(crate) mod recovery;
 pub(crate) mod sizing;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Id};
-use weft_disk::{Disk, QueueConfig, QueuedDisk, SliceDisk};
+use weft_disk::{CopyOnWriteDisk, Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
 use crate::disks::member::{Member, Present, slice_of};
@@ -53,8 +53,12 @@ pub(crate) const DISKS_MAX: usize = 64;
 pub const META_CACHE_BYTES: u64 = 64 << 20;
 /// How long a write may stay in memory alone.
 const FLUSH_EVERY_S: u64 = 5;
+/// The most memory for what a read-only mount would write: recovery from a crash, above all.
+const READ_ONLY_BYTES_MAX: u64 = 1 << 30;
 /// Format of the metadata.
 const FORMAT: u64 = 3;
+/// The same, from the first file on that has flags.
+pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 
 /// Parameters of a new file system.
 #[derive(Debug, Clone)]
@@ -205,6 +209,14 @@ pub(crate) fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
     }
 }
 
+/// The same disks, of which nothing is changed: what is written stays in memory.
+fn kept_in_memory(disks: &[Rc<dyn Disk>]) -> Vec<Rc<dyn Disk>> {
+    let room = Rc::new(Cell::new(READ_ONLY_BYTES_MAX));
+    let disk =
+        |disk: &Rc<dyn Disk>| Rc::new(CopyOnWriteDisk::new(disk.clone(), &room)) as Rc<dyn Disk>;
+    disks.iter().map(disk).collect()
+}
+
 impl Fs {
     /// Mounts the file system on these disks, given in any order. Recovers from a crash first.
     ///
@@ -224,6 +236,12 @@ impl Fs {
         options: MountOptions,
         reopen: Option<Reopen>,
     ) -> Result<Self> {
+        let (copies, reopen) = match options.read_only {
+            // One that is opened again would not have what is in memory.
+            true => (Some(kept_in_memory(disks)), None),
+            false => (None, reopen),
+        };
+        let disks = copies.as_deref().unwrap_or(disks);
         let some_will_do = options.degraded || options.stale;
         let given = Given::look(disks, some_will_do).await?;
         let found = &given.found;
@@ -251,16 +269,17 @@ impl Fs {
         // own is looked for on all of them before.
         array.set_paused(true);
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
-        let (leaving, epoch, mark) = meta
+        let (leaving, epoch, mark, format) = meta
             .run(|tx| {
                 let format = tx.state("format")?;
-                if format != FORMAT {
+                if !(FORMAT..=FORMAT_WITH_FLAGS).contains(&format) {
                     return Err(FsError::Unmountable(format!(
-                        "its metadata has format {format}, and this program knows format {FORMAT}"
+                        "its metadata has format {format}, and this program knows {FORMAT} to \
+                         {FORMAT_WITH_FLAGS}"
                     )));
                 }
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
-                Ok((tx.state(LEAVING)?, tx.state("epoch")?, mark))
+                Ok((tx.state(LEAVING)?, tx.state("epoch")?, mark, format))
             })
             .await?;
         complete_join(&meta, found).await?;
@@ -301,13 +320,18 @@ impl Fs {
         avoid_bad(&meta, &pool).await?;
         let area = meta.log_area();
         let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
-        meta.array.set_paused(false);
+        // Copies that are filled again would fill the memory that a read-only mount writes to.
+        meta.array.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
         let inner = Inner::new(rt.clone(), label, (meta, pool, log), &options, reopen);
         let fs = Self(Rc::new(inner));
+        fs.0.has_flags.set(format == FORMAT_WITH_FLAGS);
+        if options.read_only {
+            return Ok(fs);
+        }
         let orphans = fs.0.meta.run(|tx| tx.orphans()).await?;
         for ino in orphans {
             fs.0.purge(ino).await?;
@@ -342,6 +366,9 @@ impl Fs {
     pub async fn unmount(&self) -> Result<()> {
         self.0.check()?;
         self.0.stopped.set(true);
+        if self.0.read_only {
+            return Ok(());
+        }
         drop(self.0.draining.acquire(1).await);
         let mut ended = self.0.sync().await;
         if ended.is_ok() {

@@ -26,6 +26,7 @@ mod metadata;
 mod mount_mark;
 mod random_crashes;
 mod random_losses;
+mod read_only;
 mod reference;
 mod returned;
 mod scrub;

@@ -1,10 +1,10 @@
 //! Bodies of requests and of answers: parsed, and put together.
 
 use rustix::io::Errno;
-use weft_fs::{FsError, Ino, Inode, Kind, Time};
+use weft_fs::{Flags, FsError, Ino, Inode, Kind, Time};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::wire::{Attr, EntryOut, OpenOut};
+use crate::wire::{Attr, EntryOut, OpenOut, StatxOut, SxTime, statx};
 
 /// How long the kernel believes names and attributes, in seconds.
 pub(crate) const VALID_S: u64 = 10;
@@ -96,6 +96,41 @@ pub(crate) fn attr_of(ino: Ino, inode: &Inode, is_written: bool) -> Attr {
     }
 }
 
+/// The same as an answer to STATX, with the time of birth.
+pub(crate) fn statx_of(ino: Ino, inode: &Inode, is_written: bool) -> StatxOut {
+    let attr = attr_of(ino, inode, is_written);
+    let time = |time: Time| SxTime { s: time.s, ns: time.ns, reserved: 0 };
+    let attributes = [
+        (Flags::IMMUTABLE, statx::ATTR_IMMUTABLE),
+        (Flags::APPEND, statx::ATTR_APPEND),
+        (Flags::NODUMP, statx::ATTR_NODUMP),
+    ];
+    let set = attributes.iter().filter(|(flag, _)| inode.flags.contains(*flag));
+    // As the kernel takes the number of a device apart that an inode has in 32 bits.
+    let device = inode.device;
+    StatxOut {
+        attr_valid: valid_s(inode, is_written),
+        mask: statx::BASIC_STATS | if inode.born.is_some() { statx::BTIME } else { 0 },
+        blksize: attr.blksize,
+        attributes: set.map(|(_, attribute)| attribute).sum(),
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: u16::try_from(attr.mode).unwrap_or(0),
+        ino,
+        size: attr.size,
+        blocks: attr.blocks,
+        attributes_mask: attributes.iter().map(|(_, attribute)| attribute).sum(),
+        atime: time(inode.accessed),
+        btime: inode.born.map(time).unwrap_or_default(),
+        ctime: time(inode.changed),
+        mtime: time(inode.modified),
+        rdev_major: (device & 0xfff00) >> 8,
+        rdev_minor: device & 0xff | (device >> 12) & 0xfff00,
+        ..StatxOut::default()
+    }
+}
+
 pub(crate) fn errno_of(error: FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::NOENT,
@@ -111,6 +146,8 @@ pub(crate) fn errno_of(error: FsError) -> Errno {
         FsError::Invalid(_) => Errno::INVAL,
         FsError::Busy(_) => Errno::BUSY,
         FsError::Unsupported => Errno::OPNOTSUPP,
+        FsError::ReadOnly => Errno::ROFS,
+        FsError::Immutable => Errno::PERM,
         FsError::Cancelled => Errno::INTR,
         _ => Errno::IO,
     }

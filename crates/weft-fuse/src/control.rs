@@ -104,6 +104,10 @@ impl Control {
     pub(crate) async fn set(&self, name: &[u8], value: &[u8]) -> Option<Result<()>> {
         let text = std::str::from_utf8(value).unwrap_or_default();
         let number = || number_of(text);
+        let is_command = name.starts_with(b"trusted.weft.");
+        if is_command && self.fs.is_read_only() {
+            return Some(Err(FsError::ReadOnly));
+        }
         let done = match std::str::from_utf8(name).ok()? {
             FAIL => self.fail(text).await,
             ADD => self.add(text).await,
@@ -259,7 +263,7 @@ impl Control {
         });
         Ok(json!({
             "name": status.name, "id": status.id, "epoch": status.epoch,
-            "stopped": status.stopped,
+            "stopped": status.stopped, "read_only": self.fs.is_read_only(),
             "disks": status.disks.iter().map(disk).collect::<Vec<_>>(),
             "space": status.space.iter().map(space).collect::<Vec<_>>(),
             "inodes": status.inodes, "free_inodes": status.free_inodes,

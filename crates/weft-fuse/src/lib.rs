@@ -16,7 +16,8 @@
 //! use std::path::Path;
 //!
 //! // As root: an empty folder becomes a file system, whose requests come through the channel.
-//! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example")?;
+//! let flags = rustix::mount::MountFlags::NODEV;
+//! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example", flags)?;
 //! weft_fuse::mount::end_service(Path::new("/mnt"));
 //! # drop(channel);
 //! # Ok::<(), weft_cli::failure::Failure>(())
@@ -26,8 +27,10 @@
 
 mod answer;
 pub mod awake;
+mod capability;
 mod channel;
 pub mod control;
+mod file_flags;
 mod long;
 mod lookout;
 pub mod mount;

@@ -74,11 +74,11 @@ fn open_channel() -> Result<File, Failure> {
     })
 }
 
-/// Mounts the weftfs `name` on a folder that is there; needs root. Returns the channel.
+/// Mounts the weftfs `name` with these flags on a folder that is there; needs root. Returns the channel.
 ///
 /// # Errors
 /// If it cannot be mounted.
-pub fn mount_on(folder: &Path, name: &str) -> Result<File, Failure> {
+pub fn mount_on(folder: &Path, name: &str, flags: MountFlags) -> Result<File, Failure> {
     let fuse = open_channel()?;
     let options = format!(
         "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
@@ -88,11 +88,25 @@ pub fn mount_on(folder: &Path, name: &str) -> Result<File, Failure> {
         Failure::new(format!("{}: {e}", folder.display())).hint("mounting needs root")
     };
     let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount(name, folder, "fuse.weftfs", flags, Some(options.as_c_str()))
         .map_err(|e| failed(e.into()))?;
     set_read_ahead(folder);
     Ok(fuse)
+}
+
+/// Gives the weftfs that is mounted on a folder other flags; needs root.
+///
+/// # Errors
+/// If none is mounted there, or the kernel refuses: to make one read-only in which files are open for
+/// writing.
+pub fn remount(folder: &Path, flags: MountFlags) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
+    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
+    if type_of_mount(&mounts, folder) != Some("fuse.weftfs") {
+        let why = format!("{}: no weft file system is mounted there", folder.display());
+        return Err(Failure::new(why));
+    }
+    rustix::mount::mount_remount(folder, flags, "").map_err(|e| failed(e.into()))
 }
 
 /// Lets the kernel read ahead as far as the server allows. It works without.

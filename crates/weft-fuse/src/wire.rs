@@ -46,6 +46,7 @@ pub mod op {
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
+    pub const IOCTL: u32 = 39;
     pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
@@ -54,6 +55,7 @@ pub mod op {
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
     pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
 }
 
 /// Flags of INIT.
@@ -126,6 +128,99 @@ pub struct SetattrIn {
     pub uid: u32,
     pub gid: u32,
     pub unused5: u32,
+}
+
+/// What IOCTL asks for, of what is understood.
+pub mod ioctl {
+    /// `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS`: what `lsattr` and `chattr` call.
+    pub const GETFLAGS: u32 = 0x8008_6601;
+    pub const SETFLAGS: u32 = 0x4008_6602;
+    /// `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR`: the same in a structure, with other bits.
+    pub const FSGETXATTR: u32 = 0x801c_581f;
+    pub const FSSETXATTR: u32 = 0x401c_5820;
+}
+
+/// Body of IOCTL, before what is given with it.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct IoctlIn {
+    pub fh: u64,
+    pub flags: u32,
+    pub cmd: u32,
+    pub arg: u64,
+    pub in_size: u32,
+    pub out_size: u32,
+}
+
+/// Answer to IOCTL, before what is returned with it.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct IoctlOut {
+    pub result: i32,
+    pub flags: u32,
+    pub in_iovs: u32,
+    pub out_iovs: u32,
+}
+
+/// What `FS_IOC_FSGETXATTR` returns.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FsXattr {
+    pub xflags: u32,
+    pub extsize: u32,
+    pub nextents: u32,
+    pub projid: u32,
+    pub cowextsize: u32,
+    pub padding: [u8; 8],
+}
+
+/// Bits of [`StatxOut::mask`] and of attributes.
+pub mod statx {
+    pub const BASIC_STATS: u32 = 0x07ff;
+    pub const BTIME: u32 = 0x0800;
+    pub const ATTR_IMMUTABLE: u64 = 0x10;
+    pub const ATTR_APPEND: u64 = 0x20;
+    pub const ATTR_NODUMP: u64 = 0x40;
+}
+
+/// An instant in an answer to STATX.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct SxTime {
+    pub s: i64,
+    pub ns: u32,
+    pub reserved: i32,
+}
+
+/// Answer to STATX.
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct StatxOut {
+    pub attr_valid: u64,
+    pub attr_valid_nsec: u32,
+    pub flags: u32,
+    pub spare: [u64; 2],
+    pub mask: u32,
+    pub blksize: u32,
+    pub attributes: u64,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u16,
+    pub spare_0: u16,
+    pub ino: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub attributes_mask: u64,
+    pub atime: SxTime,
+    pub btime: SxTime,
+    pub ctime: SxTime,
+    pub mtime: SxTime,
+    pub rdev_major: u32,
+    pub rdev_minor: u32,
+    pub dev_major: u32,
+    pub dev_minor: u32,
+    pub spare_2: [u64; 14],
 }
 
 /// Flags of RENAME2.
@@ -354,4 +449,6 @@ pub const WRITE_HEAD: usize = size_of::<InHeader>() + size_of::<IoIn>();
 const _: () = assert!(size_of::<InHeader>() == 40 && size_of::<OutHeader>() == 16);
 const _: () = assert!(size_of::<InitOut>() == 64 && size_of::<IoIn>() == 40);
 const _: () = assert!(size_of::<Attr>() == 88 && size_of::<EntryOut>() == 128);
+const _: () = assert!(size_of::<IoctlIn>() == 32 && size_of::<IoctlOut>() == 16);
+const _: () = assert!(size_of::<StatxOut>() == 288 && size_of::<FsXattr>() == 28);
 const _: () = assert!(size_of::<AttrOut>() == 104 && size_of::<StatfsOut>() == 80);

@@ -46,7 +46,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    command_line::run(|cli: &Cli| cli.json, run)
+    command_line::run(std::env::args_os(), |cli: &Cli| cli.json, run)
 }
 
 fn run(cli: &Cli) -> Outcome {

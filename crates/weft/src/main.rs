@@ -35,7 +35,10 @@ use runtime_dir::RuntimeDir;
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
-    command_line::run(|cli: &Cli| cli.json, run)
+    match commands::fs::helper_line(std::env::args_os().collect()) {
+        Some(line) => command_line::run(line, |cli: &Cli| cli.json, run),
+        None => ExitCode::SUCCESS,
+    }
 }
 
 fn run(cli: &Cli) -> Outcome {

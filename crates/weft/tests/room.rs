@@ -137,3 +137,23 @@ fn the_metadata_has_room_for_what_the_disks_have_or_create_says_so() {
     let said = create("even", &disks("c", [400 << 30; 3]));
     assert!(!said.contains("warning"), "{said}");
 }
+#[test]
+fn what_was_deleted_is_free_to_who_looks() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mounted = Mounted::on_disks("room-deleted", 3, 64 << 20);
+    let free = || statvfs(&mounted.at).expect("there").f_bfree;
+    let file = mounted.at.join("file");
+    let (pieces, before) = (20, free());
+    let mut written = File::create(&file).expect("made");
+    (0..pieces).for_each(|n| written.write_all(&piece(n)).expect("written"));
+    written.sync_all().expect("synced");
+    drop(written);
+    let missing = || (before.saturating_sub(free())) as usize * 4096;
+    assert!(missing() >= pieces * PIECE);
+    fs::remove_file(&file).expect("removed");
+    mounted.has_answered_all();
+    assert!(missing() < PIECE, "{} bytes are missing", missing());
+    mounted.ends_sound();
+}

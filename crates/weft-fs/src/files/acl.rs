@@ -409,6 +409,8 @@ mod tests {
             accessed: crate::format::inode::Time::default(),
             modified: crate::format::inode::Time::default(),
             changed: crate::format::inode::Time::default(),
+            born: None,
+            flags: crate::Flags::default(),
             blocks: 0,
             parent: 0,
             next_position: 0,

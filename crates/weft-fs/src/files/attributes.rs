@@ -11,8 +11,9 @@ use weft_token::Mode;
 
 use crate::error::{FsError, Result};
 use crate::files::acl;
-use crate::format::inode::{Ino, Inode, SET_GID, SET_UID, Time};
+use crate::format::inode::{Flags, Ino, Inode, SET_GID, SET_UID, Time};
 use crate::meta::Tx;
+use crate::mount::FORMAT_WITH_FLAGS;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Live;
 
@@ -38,6 +39,8 @@ pub struct SetAttr {
     pub modified: Option<Time>,
     /// Last change of anything.
     pub changed: Option<Time>,
+    /// Whether the times are others than now.
+    pub sets_times: bool,
     /// Whether the set-user-ID and set-group-ID bits of a file end. They do with every new owner,
     /// and not of folders.
     pub drop_suid: bool,
@@ -67,7 +70,7 @@ impl Inner {
         };
         if self.times_go_with_blocks(ino, &set) {
             let inode = self.meta.run(|tx| tx.inode(ino)).await?;
-            return Ok(self.live(ino, inode));
+            return Ok(self.seen(ino, inode));
         }
         if let Some(size) = set.size {
             self.truncate(ino, size).await?;
@@ -76,6 +79,13 @@ impl Inner {
         let inode = self
             .change(|tx| {
                 let mut inode = tx.inode(ino)?;
+                // The time now may be set of what can be appended to, and that alone.
+                let is_touch =
+                    set.mode.is_none() && !set.sets_times && set.uid.or(set.gid).is_none();
+                match is_touch {
+                    true => inode.flags.check_change()?,
+                    false => inode.flags.check_set()?,
+                }
                 let kind = inode.kind().mode();
                 let new_owner = set.uid.is_some() || set.gid.is_some();
                 if new_owner || set.size.is_some() || set.drop_suid {
@@ -100,7 +110,7 @@ impl Inner {
         {
             node.live.set(Some(Live { modified, ..live }));
         }
-        Ok(self.live(ino, inode))
+        Ok(self.seen(ino, inode))
     }
 }
 
@@ -127,7 +137,7 @@ impl Fs {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         let inode = self.0.meta.run(|tx| tx.inode(ino)).await?;
-        Ok(self.0.live(ino, inode))
+        Ok(self.0.seen(ino, inode))
     }
 
     /// The attributes of several files, in their order; none for those that are not there.
@@ -145,7 +155,7 @@ impl Fs {
             };
             inos.iter().map(inode).collect::<Result<Vec<_>>>()
         });
-        let live = |(ino, inode): (&Ino, Option<Inode>)| Some(self.0.live(*ino, inode?));
+        let live = |(ino, inode): (&Ino, Option<Inode>)| Some(self.0.seen(*ino, inode?));
         Ok(inos.iter().zip(found.await?).map(live).collect())
     }
 
@@ -156,6 +166,38 @@ impl Fs {
     pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         let fs = self.0.clone();
         self.0.rt.attach(|| async move { fs.set_attr(ino, set).await }).await
+    }
+
+    /// Fails if a file may not be opened for writing: only at its end if it `appends`.
+    ///
+    /// # Errors
+    /// [`FsError::Immutable`], or if there is no such file.
+    pub async fn check_open(&self, ino: Ino, appends: bool) -> Result<()> {
+        if !self.0.has_flags.get() {
+            return Ok(());
+        }
+        let flags = self.attr(ino).await?.flags;
+        if appends { flags.check_change() } else { flags.check_set() }
+    }
+
+    /// Sets what `chattr` sets.
+    ///
+    /// # Errors
+    /// If there is no such file.
+    pub async fn set_flags(&self, ino: Ino, flags: Flags) -> Result<()> {
+        self.0.begin_change().await?;
+        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
+        let now = self.0.now();
+        let set = self.0.change(|tx| {
+            let mut inode = tx.inode(ino)?;
+            inode.flags = flags;
+            inode.changed = now;
+            // Older versions would not obey them.
+            self.0.has_flags.set(true);
+            tx.set_state("format", FORMAT_WITH_FLAGS)?;
+            tx.put_inode(ino, &inode)
+        });
+        set.await
     }
 
     /// Ends the privileges of a file that is written: its capabilities and, with `suid`, its

@@ -12,7 +12,7 @@ use weft_token::Mode;
 
 use crate::error::{FsError, Result};
 use crate::files::acl;
-use crate::format::inode::{Ino, Inode, Kind, ROOT, SET_GID, Time};
+use crate::format::inode::{Flags, Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{Entry, Tx};
 use crate::state::mounted::{Fs, Inner};
@@ -85,6 +85,18 @@ fn folder(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
     if inode.is_folder() { Ok(inode) } else { Err(FsError::NotFolder) }
 }
 
+/// A folder that is to get names.
+fn folder_to_add(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
+    let inode = folder(tx, ino)?;
+    inode.flags.check_change().map(|()| inode)
+}
+
+/// A folder of which names go.
+fn folder_to_take(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
+    let inode = folder(tx, ino)?;
+    inode.flags.check_set().map(|()| inode)
+}
+
 /// Adds an entry to a folder, at a new position.
 fn add(tx: &Tx<'_>, into: Ino, name: &[u8], file: (Ino, &Inode), now: Time) -> Result<()> {
     let position = folder(tx, into)?.next_position;
@@ -144,6 +156,8 @@ impl Inner {
             accessed: now,
             modified: now,
             changed: now,
+            born: now.as_birth(),
+            flags: Flags::default(),
             blocks: 0,
             parent: ROOT,
             next_position: FIRST_POSITION,
@@ -174,9 +188,10 @@ impl Inner {
         let now = self.now();
         let purge = self
             .change(|tx| {
-                folder(tx, parent)?;
+                folder_to_take(tx, parent)?;
                 let entry = tx.entry(parent, name)?.ok_or(FsError::NotFound)?;
                 let inode = tx.inode(entry.ino)?;
+                inode.flags.check_set()?;
                 match (is_folder, inode.is_folder()) {
                     (true, false) => return Err(FsError::NotFolder),
                     (false, true) => return Err(FsError::IsFolder),
@@ -237,8 +252,8 @@ impl Inner {
             if let Some(whiteout) = &whiteout {
                 self.check_room(0, whiteout.uid == 0)?;
             }
-            folder(tx, from)?;
-            folder(tx, to)?;
+            folder_to_take(tx, from)?;
+            folder_to_add(tx, to)?;
             // It takes the place of the entry that leaves, in the same transaction: no reader and no
             // crash finds the name free.
             let leave_whiteout = |entry: &Entry| match &whiteout {
@@ -251,6 +266,7 @@ impl Inner {
             let entry = tx.entry(from, name)?.ok_or(FsError::NotFound)?;
             let target = tx.entry(to, new_name)?;
             let inode = tx.inode(entry.ino)?;
+            inode.flags.check_set()?;
             if inode.is_folder() && is_within(tx, to, entry.ino)? {
                 return Err(FsError::Invalid("a folder cannot be moved into itself".into()));
             }
@@ -271,6 +287,8 @@ impl Inner {
                 return Ok(None);
             }
             let other = tx.inode(target.ino)?;
+            folder_to_take(tx, to)?;
+            other.flags.check_set()?;
             if how == Rename::Exchange {
                 if other.is_folder() && is_within(tx, from, target.ino)? {
                     return Err(FsError::Invalid("a folder cannot be moved into itself".into()));
@@ -328,6 +346,8 @@ impl Inner {
             accessed: now,
             modified: now,
             changed: now,
+            born: now.as_birth(),
+            flags: Flags::default(),
             blocks: 0,
             parent: if is_folder { parent } else { 0 },
             next_position: FIRST_POSITION,
@@ -362,7 +382,7 @@ impl Inner {
         let now = self.now();
         self.change(|tx| {
             self.check_room(0, new.uid == 0)?;
-            if folder(tx, parent)?.links == 0 {
+            if folder_to_add(tx, parent)?.links == 0 {
                 return Err(FsError::NotFound);
             }
             if let Some(name) = name
@@ -413,7 +433,7 @@ impl Fs {
         while !self.0.hold_found(&mut held, ino).await {
             (ino, inode) = self.0.meta.run(find).await?;
         }
-        Ok((ino, self.0.live(ino, inode)))
+        Ok((ino, self.0.seen(ino, inode)))
     }
 
     /// The file with a number, of which a use begins. One that has no name any more is there as long
@@ -433,7 +453,7 @@ impl Fs {
             self.0.in_use.begin_use(ino);
             Ok(inode)
         });
-        Ok(self.0.live(ino, found.await?))
+        Ok(self.0.seen(ino, found.await?))
     }
 
     /// Makes a file, folder, symbolic link or special file.
@@ -466,7 +486,8 @@ impl Fs {
         let linked = self.0.change(|tx| {
             self.0.check_room(0, false)?;
             let mut inode = tx.inode(ino)?;
-            folder(tx, parent)?;
+            folder_to_add(tx, parent)?;
+            inode.flags.check_set()?;
             if inode.is_folder() {
                 return Err(FsError::IsFolder);
             }
@@ -489,7 +510,7 @@ impl Fs {
             add(tx, parent, name, (ino, &inode), now)?;
             Ok(inode)
         });
-        Ok(self.0.live(ino, linked.await?))
+        Ok(self.0.seen(ino, linked.await?))
     }
 
     /// Removes a name of a file; the file goes with its last name and use.
@@ -557,6 +578,7 @@ impl Fs {
         let _held = self.0.hold_folder(ino).await;
         let read = self.0.meta.run(|tx| {
             let inode = folder(tx, ino)?;
+            let times = inode.clone();
             let own = [(1, b".".to_vec(), ino), (2, b"..".to_vec(), inode.parent)];
             let own = own.into_iter().filter(|(position, ..)| *position > after);
             let own = own.map(|(position, name, ino)| DirEntry {
@@ -575,9 +597,13 @@ impl Fs {
             let stored = tx.entries(ino, (after + 1).max(FIRST_POSITION), max)?;
             entries.extend(stored.into_iter().map(entry));
             entries.truncate(max);
-            Ok(entries)
+            Ok((entries, times))
         });
-        read.await
+        let (entries, inode) = read.await?;
+        if after == 0 {
+            self.0.note_access(ino, &inode).await?;
+        }
+        Ok(entries)
     }
 
     /// The target of a symbolic link.
@@ -587,6 +613,9 @@ impl Fs {
     pub async fn read_link(&self, ino: Ino) -> Result<Vec<u8>> {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        self.0.meta.run(|tx| tx.symlink(ino)).await
+        let read = |tx: &Tx<'_>| Ok((tx.symlink(ino)?, tx.inode(ino)?));
+        let (target, inode) = self.0.meta.run(read).await?;
+        self.0.note_access(ino, &inode).await?;
+        Ok(target)
     }
 }

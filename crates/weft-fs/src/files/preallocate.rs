@@ -30,11 +30,13 @@ impl Inner {
     ) -> Result<()> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
+        self.check_writable()?;
         let blocks = blocks_of(offset, len);
         self.write_if_rows_are_scarce(blocks.start..blocks.end.min(blocks.start + STEP)).await;
         let _held = self.hold_to_change(ino, offset, len).await;
         // What cannot fit at all is refused before the disks are full.
         let inode = self.file(ino).await?;
+        inode.flags.check_change()?;
         let missing = (blocks.end - blocks.start).saturating_sub(inode.blocks);
         if missing > self.free_blocks(inode.redundancy).0 {
             return Err(FsError::NoSpace);

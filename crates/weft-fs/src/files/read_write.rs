@@ -19,9 +19,9 @@ use crate::disks::extent_stripe::{Laid, part_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
 use crate::format::extent::Record;
-use crate::format::inode::{Ino, Inode};
+use crate::format::inode::{Flags, Ino, Inode};
 use crate::meta::Tx;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{AccessTimes, Fs, Inner};
 use crate::state::open_files::{Live, Node};
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
@@ -283,12 +283,21 @@ impl Inner {
         Ok(out)
     }
 
-    /// Notes that a file was read, if that tells something: whether it was read since its last change,
-    /// and on which day (Linux's `relatime`).
-    async fn note_access(&self, ino: Ino, inode: &Inode) -> Result<()> {
+    /// Notes that a file, folder or link was read, if that is wanted, and tells something: whether it was
+    /// read since its last change, and on which day (Linux's `relatime`).
+    pub(crate) async fn note_access(&self, ino: Ino, inode: &Inode) -> Result<()> {
         let now = self.now();
         let last = inode.accessed;
-        if last > inode.modified.max(inode.changed) && now.s - last.s < ACCESS_S {
+        let is_new = last <= inode.modified.max(inode.changed) || now.s - last.s >= ACCESS_S;
+        let is_wanted = match self.access_times {
+            AccessTimes::Relative => is_new,
+            AccessTimes::NotOfFolders => is_new && !inode.is_folder(),
+            AccessTimes::Strict => true,
+            AccessTimes::None => false,
+        };
+        // It is not worth a commit.
+        let has_place = !self.read_only && !self.meta.is_crowded();
+        if !is_wanted || !has_place || inode.flags.contains(Flags::NOATIME) {
             return Ok(());
         }
         let note = |tx: &Tx<'_>| {
@@ -304,6 +313,7 @@ impl Inner {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(FsError::TooLarge)?;
+        self.check_writable()?;
         if len == 0 {
             return Ok(());
         }
@@ -313,6 +323,7 @@ impl Inner {
         if !self.write_meanwhile(&node, offset, data).await? {
             let alone = node.alone().await;
             let inode = self.file(ino).await?;
+            inode.flags.check_change()?;
             let reserved = self.reserve(&node, &inode, blocks_of(offset, len)).await?;
             self.clear_behind_end(&node, inode.size, offset).await?;
             for (block, within, part) in parts_of(offset, data) {
@@ -340,6 +351,7 @@ impl Inner {
             return Ok(false);
         }
         let inode = self.file(node.ino).await?;
+        inode.flags.check_change()?;
         // From here on nothing waits: all of it happens, or nothing.
         let count = parts_of(offset, data).count() as u64;
         let last = inode.size / BLOCK_BYTES;
@@ -486,6 +498,9 @@ impl Fs {
     /// blocks were lost with a disk before they were durable.
     pub async fn fsync(&self, ino: Ino) -> Result<()> {
         self.0.check()?;
+        if self.0.read_only {
+            return Ok(());
+        }
         let fs = self.0.clone();
         let synced = || async move {
             if let Some(node) = fs.in_use.get(ino) {

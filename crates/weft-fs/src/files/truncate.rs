@@ -38,6 +38,7 @@ impl Inner {
         let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
+        inode.flags.check_set()?;
         let cut = if size < inode.size {
             self.clear(&node, size..inode.size, Some(size)).await
         } else {
@@ -157,6 +158,7 @@ impl Inner {
         let node = self.in_use.node(ino);
         let alone = node.alone().await;
         let inode = self.file(ino).await?;
+        inode.flags.check_set()?;
         let end = offset.saturating_add(len).min(inode.size);
         let (mut at, mut punched) = (offset, Ok(()));
         while at < end && punched.is_ok() {

@@ -118,6 +118,7 @@ impl Fs {
             if how.exists == Some(false) {
                 return Err(FsError::Exists);
             }
+            self.attr(ino).await?.flags.check_set()?;
             let text =
                 std::str::from_utf8(value).unwrap_or_default().trim_end_matches(['\0', '\n']);
             return self.set_redundancy_while(ino, text.parse()?, goes_on).await.map(drop);
@@ -126,6 +127,7 @@ impl Fs {
         let now = self.0.now();
         let set = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
+            inode.flags.check_set()?;
             let is_there = tx.has_xattr(ino, name)?;
             match (how.exists, is_there) {
                 (Some(true), false) => return Err(FsError::NoAttribute),
@@ -161,6 +163,7 @@ impl Fs {
         let now = self.0.now();
         let removed = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
+            inode.flags.check_set()?;
             if !tx.remove_xattr(ino, name)? {
                 // To have no list is to have the list that the mode says.
                 let is_list = matches!(name, acl::ACCESS | acl::DEFAULT);

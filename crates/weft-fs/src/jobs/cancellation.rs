@@ -38,7 +38,7 @@ fn refusal(job: Job) -> Option<&'static str> {
 impl Inner {
     /// Cancels the job that runs, or the most urgent one that waits.
     async fn cancel(self: &Rc<Self>) -> Result<Job> {
-        self.check()?;
+        self.check_writable()?;
         loop {
             if let Some(running) = self.job.get() {
                 return self.cancel_running(running.job).await;

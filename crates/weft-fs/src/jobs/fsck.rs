@@ -428,7 +428,7 @@ mod tests {
     use weft_rt::{Frozen, Schedule, virtual_rt};
 
     use super::*;
-    use crate::{CreateOptions, MountOptions, NewFile, Redundancy, Time};
+    use crate::{AccessTimes, CreateOptions, MountOptions, NewFile, Redundancy, Time};
 
     #[test]
     fn folders_reach_the_root_or_not_however_deep_they_are() {
@@ -443,6 +443,8 @@ mod tests {
             accessed: now,
             modified: now,
             changed: now,
+            born: None,
+            flags: crate::Flags::default(),
             blocks: 0,
             parent,
             next_position: 3,
@@ -489,6 +491,8 @@ mod tests {
             let options = MountOptions {
                 degraded: false,
                 stale: false,
+                read_only: false,
+                access_times: AccessTimes::Relative,
                 cache_bytes: 1 << 20,
                 meta_cache_bytes: 0,
                 nonce: 1,

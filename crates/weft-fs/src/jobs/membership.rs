@@ -64,7 +64,7 @@ enum Comer {
 impl Inner {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
         let _alone = self.hold_alone().await;
-        self.check()?;
+        self.check_writable()?;
         let members = self.pool.members();
         if members.iter().filter(|member| !member.is_lost()).count() >= DISKS_MAX {
             return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
@@ -297,7 +297,7 @@ impl Inner {
 
     async fn fail_disk(&self, number: u16) -> Result<()> {
         let _alone = self.hold_alone().await;
-        self.check()?;
+        self.check_writable()?;
         let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, false).await?;

@@ -94,7 +94,7 @@ impl Decide for Off<'_> {
 
 impl Inner {
     pub(crate) async fn rebuild(&self) -> Result<RebuildReport> {
-        self.check()?;
+        self.check_writable()?;
         let members = self.pool.members();
         let lost = members.iter().filter(|member| member.is_lost()).map(|member| member.number);
         self.move_off(&lost.collect()).await

@@ -92,6 +92,9 @@ impl Inner {
 impl Fs {
     /// From now on jobs begin by themselves. `note` hears how each of them has ended.
     pub fn keep(&self, note: impl Fn(Job, Result<JobReport>) + 'static) {
+        if self.0.read_only {
+            return;
+        }
         self.0.keeps.set(true);
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
         self.0.rt.spawn(async move {

@@ -19,7 +19,7 @@ impl Drop for Running {
 impl Inner {
     /// Begins a job.
     pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<Running> {
-        self.check()?;
+        self.check_writable()?;
         if let Some(running) = self.job.get() {
             return Err(FsError::Busy(running.job.name()));
         }

@@ -16,6 +16,7 @@ use weft_rt::{Nanos, Rt, SECOND};
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
+use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::{Record, Run};
 use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
@@ -28,6 +29,21 @@ use crate::state::open_files::{InUse, Node};
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
+/// Which reads of files and folders change the time of the last access. Those that the kernel answers from
+/// its memory are never seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AccessTimes {
+    /// The first since the last change, and the first of a day (Linux's `relatime`).
+    #[default]
+    Relative,
+    /// All.
+    Strict,
+    /// None.
+    None,
+    /// The same as relative, but for folders none.
+    NotOfFolders,
+}
+
 /// How to mount a file system.
 #[derive(Debug, Clone, Copy)]
 pub struct MountOptions {
@@ -36,6 +52,10 @@ pub struct MountOptions {
     /// The same, and mount copies of the metadata that may be stale: others that are missing may have been
     /// used without them.
     pub stale: bool,
+    /// Write nothing to the disks. What a crash has left to be done is done in memory.
+    pub read_only: bool,
+    /// Which reads are noted.
+    pub access_times: AccessTimes,
     /// Bytes of memory for contents: at most half of them wait to be written, and the rest were read
     /// or written lately.
     pub cache_bytes: u64,
@@ -95,6 +115,11 @@ pub(crate) struct Inner {
     /// block, record. The disks may have them in their caches only.
     pub(crate) unflushed: RefCell<Vec<(Ino, u64, Record)>>,
     pub(crate) stopped: Cell<bool>,
+    /// Nothing may be changed.
+    pub(crate) read_only: bool,
+    pub(crate) access_times: AccessTimes,
+    /// A file may have flags.
+    pub(crate) has_flags: Cell<bool>,
     /// Held while slices join the metadata array or leave it.
     pub(crate) changing_slices: Semaphore,
     /// Held while blocks that have failed are moved.
@@ -168,6 +193,9 @@ impl Inner {
             freed: RefCell::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
+            read_only: options.read_only,
+            access_times: options.access_times,
+            has_flags: Cell::new(false),
             changing_slices: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::new(None),
@@ -353,7 +381,7 @@ impl Inner {
 
     /// Before an operation that changes metadata and holds nothing yet.
     pub(crate) async fn begin_change(&self) -> Result<()> {
-        self.check()?;
+        self.check_writable()?;
         self.commit_if_crowded().await
     }
 
@@ -379,6 +407,27 @@ impl Inner {
         inode
     }
 
+    /// The same with the blocks that wait to be written. Those of them that have a place already count
+    /// twice, but not behind what the file can have.
+    pub(crate) fn seen(&self, ino: Ino, inode: Inode) -> Inode {
+        let mut inode = self.live(ino, inode);
+        let Some(node) = self.in_use.get(ino) else { return inode };
+        let dirty = node.dirty.borrow();
+        if !dirty.is_empty() {
+            let end = inode.size.div_ceil(BLOCK_BYTES);
+            let most = end + dirty.range(end..).count() as u64;
+            let all = inode.blocks + dirty.len() as u64;
+            inode.blocks = inode.blocks.max(all.min(most));
+        }
+        inode
+    }
+
+    /// Fails if nothing may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check()?;
+        if self.read_only { Err(FsError::ReadOnly) } else { Ok(()) }
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         if self.stopped.get() {
             return Err(FsError::Stopped("it is unmounted".into()));
@@ -388,6 +437,22 @@ impl Inner {
 }
 
 impl Fs {
+    /// Frees for others what was deleted, so that it counts as free. Without this it does with the next
+    /// commit.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn free_deleted(&self) -> Result<()> {
+        let is_settled = self.0.freed.borrow().is_empty() || self.0.read_only;
+        if is_settled { Ok(()) } else { self.0.commit().await }
+    }
+
+    /// Whether it is mounted read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.0.read_only
+    }
+
     /// Tells why the file system has stopped, if that ever happens.
     pub fn on_stop(&self, tell: impl Fn(&str) + 'static) {
         self.0.meta.on_fail(tell);

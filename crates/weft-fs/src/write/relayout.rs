@@ -204,7 +204,7 @@ impl Inner {
 
     /// Fails if there are too few disks for this.
     pub(crate) fn check_redundancy(&self, redundancy: Redundancy) -> Result<()> {
-        self.check()?;
+        self.check_writable()?;
         let members = self.pool.members();
         let usable = members.iter().filter(|member| !member.is_lost()).count();
         match redundancy.coded(usable) {
@@ -260,7 +260,7 @@ impl Inner {
                 }
                 self.commit_if_crowded().await?;
             }
-            self.check()?;
+            self.check_writable()?;
             let lacks_room = matches!(laid, Err(FsError::NoSpace));
             let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
                 Ok(inode) if inode.redundancy != redundancy => Ok(true),

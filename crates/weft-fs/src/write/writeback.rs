@@ -285,6 +285,9 @@ impl Fs {
     /// If blocks cannot be written, or the metadata has failed.
     pub async fn sync(&self) -> Result<()> {
         self.0.check()?;
+        if self.0.read_only {
+            return Ok(());
+        }
         self.0.sync().await
     }
 }

@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
-    CreateOptions, Fs, Ino, Job, JobReport, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT,
-    Redundancy, Result, SetXattr, Time, create,
+    AccessTimes, CreateOptions, Fs, Ino, Job, JobReport, Kind, META_CACHE_BYTES, MountOptions,
+    NewFile, ROOT, Redundancy, Result, SetXattr, Time, create,
 };
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
@@ -71,6 +71,8 @@ pub fn mounting() -> MountOptions {
     MountOptions {
         degraded: false,
         stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
         cache_bytes: 1 << 20,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: 1,

@@ -10,8 +10,8 @@ use futures_util::future::{join, join_all};
 use serde::Deserialize;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_fs::{
-    BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT,
-    Redundancy,
+    AccessTimes, BLOCK_BYTES, CreateOptions, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions,
+    NewFile, ROOT, Redundancy,
 };
 use weft_model::{Contents as Kept, Model, ModelDisk, ModelOptions};
 use weft_rt::{Buf, MILLISECOND, Nanos, Rng, Rt, Schedule, virtual_rt};
@@ -123,6 +123,8 @@ async fn file(
     let mounting = MountOptions {
         degraded: false,
         stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
         cache_bytes: setup.cache_bytes,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: setup.seed,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use weft_cli::disks::Opener;
 use weft_cli::thread;
 use weft_disk::Disk;
-use weft_fs::{Fs, Kind, META_CACHE_BYTES, MountOptions, NewFile, Time};
+use weft_fs::{AccessTimes, Fs, Kind, META_CACHE_BYTES, MountOptions, NewFile, Time};
 
 /// Memory for contents, of which half may wait to be written.
 const CACHE_BYTES: u64 = 64 << 20;
@@ -30,6 +30,8 @@ pub async fn mount(opener: &Opener, disks: &[Rc<dyn Disk>]) -> Fs {
     let options = MountOptions {
         degraded: false,
         stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
         cache_bytes: CACHE_BYTES,
         meta_cache_bytes: META_CACHE_BYTES,
         nonce: u64::from_le_bytes(thread::random().expect("random")),

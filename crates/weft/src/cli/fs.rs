@@ -96,7 +96,7 @@ pub struct FsCreateArgs {
 }
 
 /// `weft fs mount`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount); with --background it returns when the \
 file system is mounted. SIGTERM and SIGINT unmount it as soon as nothing is open there, and the log \
@@ -106,8 +106,16 @@ Disks that other hosts can reach (nbd://) are marked as mounted: another host ca
 and a mount takes 6 seconds, or 26 after a crash. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
 balances and scrubs.
 
+With --read-only nothing is written to the disks, which may be write-protected. What a crash has left to \
+be done is done in memory, each time.
+
+Called `mount.weftfs` (ln -s /usr/local/bin/weft /sbin/mount.weftfs), it serves `mount -t weftfs` and \
+lines of /etc/fstab.
+
 Examples:
   weft fs mount home /mnt
+  weft fs mount --read-only -o noexec home /mnt
+  mount -t weftfs home /mnt -o noatime,disk=/srv/disks
   weft fs mount --background home /mnt
   weft fs mount home /mnt d0 d1 d2 d3
   weft fs mount home /mnt /srv/disks")]
@@ -127,6 +135,13 @@ pub struct FsMountArgs {
     /// the error says from when they are
     #[arg(long)]
     pub stale: bool,
+    /// Write nothing to the disks
+    #[arg(long)]
+    pub read_only: bool,
+    /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount, sync
+    /// …, and of these here degraded, stale, awake, disk=, cache=, metadata_cache=, stop_timeout=, log=
+    #[arg(short, value_name = "OPTION,…")]
+    pub options: Vec<String>,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written lately
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,

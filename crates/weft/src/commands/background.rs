@@ -12,6 +12,8 @@ use rustix::fs::OFlags;
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{outln, write_err};
 
+use super::fs::helper_line;
+
 /// What tells the process that serves that it does so in the background.
 const DETACHED: &str = "WEFT_DETACHED";
 
@@ -34,7 +36,8 @@ pub fn start(log: &Path) -> Outcome {
     let from = log.seek(SeekFrom::End(0)).unwrap_or(0);
     let failed = |e: std::io::Error| Failure::new(format!("cannot start weft again: {e}"));
     let own = std::env::current_exe().map_err(failed)?;
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let line = helper_line(std::env::args_os().collect()).unwrap_or_default();
+    let arguments: Vec<OsString> = line.into_iter().skip(1).collect();
     let mut command = Command::new(own);
     command.args(arguments).env(DETACHED, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     command.stderr(log.try_clone().map_err(failed)?);

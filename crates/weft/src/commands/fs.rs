@@ -3,8 +3,11 @@
 
 mod ending;
 mod identity;
+mod options;
 mod set;
 mod status;
+
+pub use options::helper_line;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -14,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FsWord, XattrFlags};
 use rustix::io::Errno;
+use rustix::mount::MountFlags;
 use serde_json::{Value, json};
 use weft_cli::disks::{Opener, Place, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
@@ -87,10 +91,15 @@ async fn open_all(
     opener: &Opener,
     places: &[String],
     some_will_do: bool,
+    read_only: bool,
 ) -> Result<Vec<Rc<dyn Disk>>, Failure> {
     let mut disks = Vec::with_capacity(places.len());
     for place in places {
-        match opener.open(place, false).await {
+        let opened = match read_only {
+            true => opener.open_read_only(place).await,
+            false => opener.open(place, false).await,
+        };
+        match opened {
             Ok(disk) => disks.push(disk),
             Err(error) if some_will_do => {
                 log_line(&format!("left out: {}", error.failure.message));
@@ -138,7 +147,7 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     let name = args.name.clone();
     let count = places.len();
     let room = thread::run(move |opener: Opener| async move {
-        let disks = open_all(&opener, &places, false).await?;
+        let disks = open_all(&opener, &places, false, false).await?;
         weft_fs::create(&opener.rt, &disks, &options).await.map_err(failed)?;
         let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();
         Ok(plan_room(&sizes, options.redundancy, options.slice_bytes))
@@ -206,6 +215,11 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
 }
 
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
+    let mut args = args.clone();
+    let options::Options { flags, access_times, remounts } = options::read(&mut args)?;
+    if remounts {
+        return remount(&args, flags);
+    }
     if args.background && !background::is_detached() {
         let file = format!("weftfs-{}.log", args.name.replace('/', "_"));
         let usual = || Path::new("/run").join(file);
@@ -228,6 +242,8 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let options = MountOptions {
         degraded: args.degraded,
         stale: args.stale,
+        read_only: args.read_only,
+        access_times,
         cache_bytes: args.cache,
         meta_cache_bytes: args.metadata_cache,
         nonce: u64::from_le_bytes(thread::random()?),
@@ -241,7 +257,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         let places = find(&opener, &name, &places).await?;
         require_root("mounting")?;
         let some_will_do = options.degraded || options.stale;
-        let disks = open_all(&opener, &places, some_will_do).await?;
+        let disks = open_all(&opener, &places, some_will_do, options.read_only).await?;
         let mut system = None;
         for disk in &disks {
             let Ok(Some(label)) = Label::read(&**disk).await else { continue };
@@ -268,7 +284,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         let fs = fs.map_err(failed)?;
         // A disk can be opened again only when nothing else holds it open.
         drop(disks);
-        let channel = mount::mount_on(&folder, &fs.label().name)?;
+        let channel = mount::mount_on(&folder, &fs.label().name, flags)?;
         ending::on_signals(&folder, stop_timeout)?;
         let name = &fs.label().name;
         match json {
@@ -288,6 +304,17 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
 fn this_host() -> Host {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Host::new(name.trim_end())
+}
+
+/// Gives what is mounted other flags.
+fn remount(args: &FsMountArgs, flags: MountFlags) -> Outcome {
+    let folder = mount::folder_for(&args.folder)?;
+    let status = ask(&folder, control::STATUS)?;
+    if !args.read_only && status["read_only"] == true {
+        let why = format!("{} was mounted read-only", folder.display());
+        return Err(Failure::new(why).hint("unmount it, and mount it again for writing"));
+    }
+    mount::remount(&folder, flags)
 }
 
 /// Reads an attribute of a mounted file system's root folder.
@@ -333,6 +360,8 @@ fn tell(folder: &Path, name: &str, value: &str) -> Outcome {
     require_weftfs(folder, control::REFUSED)?;
     rustix::fs::setxattr(folder, name, value.as_bytes(), XattrFlags::empty()).map_err(
         |errno| match (errno, refusal(folder)) {
+            (Errno::ROFS, _) => Failure::new(format!("{} is mounted read-only", folder.display()))
+                .hint("unmount it, and mount it again for writing"),
             (Errno::INVAL | Errno::BUSY | Errno::IO, Some(why)) => Failure::new(why),
             _ => not_reached(folder, errno),
         },

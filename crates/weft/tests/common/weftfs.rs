@@ -55,7 +55,8 @@ impl Mounted {
         mount.args(&self.disks).stdout(said);
         let mut process = Process::spawn(&mut mount);
         let at = self.at.clone();
-        wait_until("the mount, or its end", || is_mounted(&at) || !process.is_running());
+        let out = self.bench.path("mount.out");
+        wait_until("the mount, or its end", || has_said(&out) || !process.is_running());
         let is_mounted = is_mounted(&at);
         self.process = is_mounted.then_some(process);
         is_mounted
@@ -101,11 +102,27 @@ impl Mounted {
         self.process = Some(Process::spawn(&mut mount));
         let at = self.at.clone();
         let process = self.process.as_mut().expect("just started");
+        let out = self.bench.path("mount.out");
         wait_until("the mount", || {
             assert!(process.is_running(), "the mount ended");
-            // One whose server has died may be there before.
-            is_mounted(&at) && fs::metadata(&at).is_ok()
+            // One whose server has died may be there before. It is complete when it is announced.
+            has_said(&out) && is_mounted(&at) && fs::metadata(&at).is_ok()
         });
+    }
+
+    /// Waits until the server has answered all requests: also what programs do not wait for, as closing
+    /// a file.
+    pub fn has_answered_all(&self) {
+        use std::os::unix::fs::MetadataExt as _;
+        let control = self.bench.path("fusectl");
+        fs::create_dir_all(&control).expect("made");
+        run(command("mount").args(["-t", "fusectl", "fusectl"]).arg(&control));
+        let device = rustix::fs::minor(fs::metadata(&self.at).expect("mounted").dev());
+        let waiting = control.join(device.to_string()).join("waiting");
+        wait_until("all is answered", || {
+            fs::read_to_string(&waiting).is_ok_and(|count| count.trim() == "0")
+        });
+        run(command("umount").arg(&control));
     }
 
     /// `kill -9`; the kernel's dead mount goes, too.
@@ -132,6 +149,11 @@ impl Drop for Mounted {
             let _ = command("umount").args(["-f", "-l"]).arg(&self.at).status();
         }
     }
+}
+
+/// Whether a command has printed a line there.
+pub fn has_said(out: &Path) -> bool {
+    fs::read_to_string(out).is_ok_and(|said| said.ends_with('\n'))
 }
 
 fn is_mounted(at: &Path) -> bool {

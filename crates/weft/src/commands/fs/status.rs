@@ -109,6 +109,9 @@ fn print(status: &Value, attention: &[String]) {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let health = if attention.is_empty() { "healthy" } else { "needs attention" };
     outln!("file system '{}': {health}, {} files", text(&status["name"]), status["inodes"]);
+    if status["read_only"] == true {
+        outln!("  mounted read-only: nothing is written to its disks");
+    }
     attention.iter().for_each(|what| outln!("  ! {what}"));
     for disk in status["disks"].as_array().into_iter().flatten() {
         let state = match (disk["lost"].as_bool(), disk["present"].as_bool()) {
