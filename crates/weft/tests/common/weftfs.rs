@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, command, run, wait_until};
 
@@ -131,6 +132,16 @@ impl Mounted {
         process.signal(Signal::KILL);
         run(command("umount").args(["-f", "-l"]).arg(&self.at));
         process.kill9();
+        self.disks_are_free();
+    }
+
+    /// Waits until no process owns its disks: the kernel takes its time when the last one has ended.
+    fn disks_are_free(&self) {
+        let is_free = |disk: &String| {
+            let Ok(file) = fs::File::open(disk) else { return true };
+            flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        };
+        wait_until("its disks are free", || self.disks.iter().all(is_free));
     }
 
     /// Unmounts it, and waits until everything is on the disks.
@@ -139,6 +150,7 @@ impl Mounted {
         run(command("umount").arg(&self.at));
         let status = self.process.take().expect("mounted").wait();
         assert!(status.success(), "the mount ended with {status}");
+        self.disks_are_free();
     }
 }
 
