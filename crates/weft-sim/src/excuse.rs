@@ -54,13 +54,12 @@ impl Lost {
         }
         let mut count = 0;
         for cut in oracle.cuts() {
-            if map.is_mirror() {
+            if map.has_copies() {
                 oracle.doubt(cut.cell);
-                continue;
             }
             // A request for part of a sector writes the whole sector.
             let bytes = map.sectors(&oracle.bytes(&(cut.cell..cut.cell + 1)));
-            for piece in map.pieces(bytes) {
+            for piece in map.coded_pieces(bytes) {
                 for bytes in self.excused_bytes(map, policy, &piece, cut) {
                     let cells = oracle.cells_of(&bytes);
                     count += cells.filter(|cell| oracle.excuse(*cell, cut.at)).count() as u64;
@@ -102,7 +101,7 @@ pub(crate) fn watch_losses(
         while let Some(event) = events.try_next() {
             let Event::MemberFailed { slot, .. } = event else { continue };
             lost_at.borrow_mut().insert(slot, oracle.now());
-            if map.is_mirror() {
+            if map.has_copies() {
                 // Only now is it certain that no read uses the lost copy any more.
                 Lost::now(SlotSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
             }

@@ -276,7 +276,6 @@ impl Setup {
 #[derive(Debug)]
 pub struct Map {
     geometries: Vec<Geometry>,
-    mirror: bool,
     /// The largest sector of the disks. A request affects whole sectors of this size.
     sector_bytes: u64,
 }
@@ -284,6 +283,8 @@ pub struct Map {
 #[derive(Debug)]
 struct Geometry {
     code: Code,
+    /// Whether all units of a stripe are copies.
+    mirror: bool,
     layout: Box<dyn Layout>,
     unit_bytes: u64,
     stripes: u64,
@@ -330,14 +331,13 @@ impl Map {
         };
         Self {
             geometries: setups.map(|setup| Geometry::new(setup, size_of(setup))).collect(),
-            mirror: setup.code.is_mirror(),
             sector_bytes: sectors.max().unwrap_or(512),
         }
     }
 
-    /// Whether all units of a stripe are copies.
-    pub fn is_mirror(&self) -> bool {
-        self.mirror
+    /// Whether the array is a mirror, before its reshape or after.
+    pub fn has_copies(&self) -> bool {
+        self.geometries.iter().any(|geometry| geometry.mirror)
     }
 
     /// The stripe that holds a byte of the volume, and the slot.
@@ -350,6 +350,13 @@ impl Map {
     pub fn pieces(&self, bytes: std::ops::Range<u64>) -> Vec<Piece> {
         let all = self.geometries.iter().enumerate();
         all.flat_map(|(number, geometry)| geometry.pieces(number, bytes.clone())).collect()
+    }
+
+    /// As [`Map::pieces`], of geometries that are no mirrors.
+    pub fn coded_pieces(&self, bytes: std::ops::Range<u64>) -> Vec<Piece> {
+        let mut pieces = self.pieces(bytes);
+        pieces.retain(|piece| !self.geometries[piece.geometry].mirror);
+        pieces
     }
 
     /// The data of the same stripe, at the same offsets in the unit, that is on `slots`: byte
@@ -404,7 +411,8 @@ impl Geometry {
         while of(rows).stripes(rows) < stripes {
             rows += 1;
         }
-        Self { layout: of(rows), code, unit_bytes, stripes, survived: RefCell::default() }
+        let (mirror, survived) = (setup.code.is_mirror(), RefCell::default());
+        Self { layout: of(rows), code, mirror, unit_bytes, stripes, survived }
     }
 
     fn of(&self, offset: u64) -> (u64, SlotNo) {

@@ -52,7 +52,7 @@ impl Torn {
             // A request for part of a sector writes the whole sector.
             let bytes = map.sectors(&oracle.bytes(&(cut.cell..cut.cell + 1)));
             for piece in map.pieces(bytes) {
-                if map.is_mirror() {
+                if map.has_copies() {
                     if map.copies(&piece).iter().any(|place| self.hits(map, place)) {
                         oracle.doubt(cut.cell);
                     }

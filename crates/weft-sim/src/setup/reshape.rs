@@ -74,6 +74,8 @@ impl ReshapeSetup {
         };
         // Far wider than before: the smallest step takes much memory.
         let (code, add, remove) = match widens {
+            // On 16 most if there are five copies, on 24 otherwise.
+            true if setup.slots == 5 => (Some(CodeSpec::Raid6), 11, 0),
             true => (Some(CodeSpec::Raid6), *rng.pick(&[16, 24]) - setup.slots, 0),
             false => (code, add, remove),
         };

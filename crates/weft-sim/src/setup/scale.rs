@@ -39,7 +39,7 @@ impl Scale {
                 (CodeSpec::Rs { k: 4, r: 9 }, 13..=14),
             ]),
             Self::LargeUnits => Some(vec![
-                (CodeSpec::Raid1, 2..=5),
+                (CodeSpec::Raid1, 3..=5),
                 (CodeSpec::Raid5, 3..=6),
                 (CodeSpec::Raid6, 4..=7),
             ]),
