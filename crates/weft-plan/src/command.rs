@@ -183,7 +183,7 @@ fn show(plan: &Plan, args: &PlanArgs) {
 
 const LEGEND: &str = "\
 survives: share of all sets of 1, 2, 3, 4 failed disks; degr.: read speed left with the worst disk \
-lost; reads: bytes read per byte rebuilt; write: disk operations of a small write (reads+writes); \
+lost; read: bytes read per byte rebuilt; write: disk operations of a small write (reads+writes); \
 MTTDL: years";
 
 /// Prints a stripe of each code.
@@ -198,7 +198,7 @@ fn show_stripes(rows: &[&Row]) {
 }
 
 const HEAD: [&str; 9] =
-    ["", "code", "usable", "survives %", "degr.", "rebuild", "reads", "write", "MTTDL"];
+    ["", "code", "usable", "survives %", "degr.", "rebuild", "read", "write", "MTTDL"];
 
 fn goals(request: &PlanRequest) -> String {
     let mut goals = vec![format!("any {} may fail", request.survive)];
@@ -242,7 +242,7 @@ fn time(hours: f64) -> String {
         0.0..0.1 => format!("{:.0} s", hours * 3600.0),
         0.1..1.0 => format!("{:.0} min", hours * 60.0),
         1.0..48.0 => format!("{hours:.1} h"),
-        _ => format!("{:.1} days", hours / 24.0),
+        _ => format!("{:.1} d", hours / 24.0),
     }
 }
 

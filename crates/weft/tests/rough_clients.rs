@@ -189,5 +189,6 @@ fn a_follower_that_is_interrupted_tells_that_the_job_continues() {
     assert!(said.contains("the scrub of t continues in the background"), "{said}");
     assert!(said.contains("`weft scrub t wait` follows it"), "{said}");
     assert!(is_running());
+    bench.weft(&["throttle", "t", "--max", "unlimited"]);
     bench.weft(&["scrub", "t", "cancel"]);
 }
