@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use futures_util::future::LocalBoxFuture;
 use weft_code::{SlotNo, UnitSet};
-use weft_disk::{Disk, DiskError, WriteOpts};
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{
     Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
@@ -17,6 +17,7 @@ use weft_stripe::{
 
 use crate::disks::bad_blocks::Suspect;
 use crate::disks::member::Member;
+use crate::disks::old_block_cache::{UNKNOWN, sum_of};
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
@@ -209,6 +210,49 @@ impl Laid {
             }
         }
         Ok(())
+    }
+}
+
+impl Laid {
+    /// A block of a lost disk that is back, if it is what the record says.
+    pub(crate) async fn salvage(&self, record: &Record, unit: usize, line: u64) -> Option<Frozen> {
+        let (member, start) = self.column(unit)?;
+        let sum = sum_of(record.columns[unit].as_ref()?, line);
+        let successor = self.pool().successor(member.number).filter(|_| sum != UNKNOWN)?;
+        let disk = successor.data()?.clone();
+        let at = (start + line) * BLOCK_BYTES;
+        let (result, block) = disk.read(at, Buf::new(BLOCK), Class::User).await;
+        (result.is_ok() && crc32c(&block) == sum).then(|| block.freeze())
+    }
+
+    /// The lines of a unit that a lost disk which is back does not have any more, a bit for each.
+    pub(crate) async fn missed_lines(&self, record: &Record, unit: usize) -> u64 {
+        let all = (0..record.lines).fold(0, |lines, line| lines | 1 << line);
+        let (Some(column), Some((member, start))) =
+            (record.columns[unit].as_ref(), self.column(unit))
+        else {
+            return all;
+        };
+        let successor = self.pool().successor(member.number);
+        let Some(disk) = successor.as_ref().and_then(|member| member.data().cloned()) else {
+            return all;
+        };
+        let len = usize::try_from(record.lines).expect("at most 64 lines") * BLOCK;
+        let (result, found) =
+            disk.read(start * BLOCK_BYTES, Buf::new(len), Class::Maintenance).await;
+        let mut missed = 0;
+        for (line, block) in (0..record.lines).zip(found.chunks_exact(BLOCK)) {
+            let is_there = match result {
+                Ok(()) => {
+                    let sum = sum_of(column, line);
+                    sum != UNKNOWN && crc32c(block) == sum
+                }
+                // One bad block fails all of the request.
+                Err(_) => self.salvage(record, unit, line).await.is_some(),
+            };
+            missed |= u64::from(!is_there) << line;
+        }
+        missed
     }
 }
 

@@ -173,6 +173,71 @@ impl Pool {
     }
 }
 
+impl Pool {
+    /// A disk has come back under another number.
+    pub(crate) fn succeed(&self, number: u16, successor: u16) {
+        self.successors.borrow_mut().insert(number, successor);
+    }
+
+    fn next_number(&self, number: u16) -> Option<u16> {
+        self.successors.borrow().get(&number).copied()
+    }
+
+    /// The last number under which a disk has come back, or its own.
+    pub(crate) fn last_number(&self, number: u16) -> u16 {
+        std::iter::successors(Some(number), |number| self.next_number(*number))
+            .last()
+            .unwrap_or(number)
+    }
+
+    /// The disk with the blocks of a lost one that has come back, if it works.
+    pub(crate) fn successor(&self, number: u16) -> Option<Rc<Member>> {
+        self.next_number(number)?;
+        self.member(self.last_number(number)).filter(|member| !member.is_lost())
+    }
+
+    /// The lost disk whose blocks a disk still has to have verified, if any.
+    pub(crate) fn succeeded_by(&self, number: u16) -> Option<u16> {
+        let successors = self.successors.borrow();
+        successors.iter().find(|(_, by)| **by == number).map(|(number, _)| *number)
+    }
+
+    /// The numbers before a disk in a chain, and the one after it: when the disk goes, they are linked.
+    pub(crate) fn before(&self, number: u16) -> Vec<(u16, Option<u16>)> {
+        let successors = self.successors.borrow();
+        let next = successors.get(&number).copied();
+        let before = successors.iter().filter(|(_, by)| **by == number);
+        before.map(|(before, _)| (*before, next)).collect()
+    }
+
+    /// Takes a disk that goes out of its chain.
+    pub(crate) fn forget_successor(&self, number: u16) {
+        let all_before = self.before(number);
+        let mut successors = self.successors.borrow_mut();
+        successors.remove(&number);
+        for (before, next) in all_before {
+            match next {
+                Some(next) => successors.insert(before, next),
+                None => successors.remove(&before),
+            };
+        }
+    }
+
+    /// All disks that have blocks of this number: it, and those that succeeded it.
+    pub(crate) fn chain(&self, number: u16) -> impl Iterator<Item = Rc<Member>> + '_ {
+        let numbers = std::iter::successors(Some(number), |number| self.next_number(*number));
+        numbers.filter_map(|number| self.member(number))
+    }
+
+    /// Records name these blocks under the last number of their disk from now on.
+    pub(crate) fn leave_to_successor(&self, run: Run) {
+        let last = self.last_number(run.disk);
+        for member in self.chain(run.disk).filter(|member| member.number != last) {
+            member.space.borrow_mut().release(run.start, run.blocks);
+        }
+    }
+}
+
 /// The blocks that a record has.
 pub(crate) fn runs_of(record: &Record) -> impl Iterator<Item = Run> {
     record.active().map(|(_, column)| column.run())

@@ -139,7 +139,9 @@ impl Inner {
         self.job_nears_end()?;
         // A record may have come to a disk meanwhile, before it was lost.
         for number in disks {
-            if self.meta.run(|tx| tx.is_disk_used(*number)).await? {
+            // Blocks that a number before it names are on it as well.
+            let is_used = self.meta.run(|tx| tx.is_disk_used(*number)).await?;
+            if is_used || self.pool.succeeded_by(*number).is_some() {
                 continue;
             }
             self.let_go(*number).await?;
