@@ -343,7 +343,7 @@ async fn assert_each_alone(rt: &Rt, fs: &Fs, disks: &BTreeMap<usize, Rc<TestDisk
     for disk in of_disks.iter().filter(|disk| disk.metadata == MetaCopy::Current && !disk.lost) {
         let number = usize::from(disk.number);
         let Some(left) = media.get(&number) else { continue };
-        let alone = open(rt, &Power::new(), &BTreeMap::from([(number, left.clone())]));
+        let alone = open(rt, &Power::new(), &BTreeMap::from([(number, left.clone())]), 0);
         let options = MountOptions { degraded: true, stale: true, nonce: 5, ..mounting() };
         let fs = Fs::mount(rt, &given(&alone), options).await;
         let fs = fs.unwrap_or_else(|error| panic!("{what}: disk {number} alone: {error}"));

@@ -173,7 +173,7 @@ fn grow(
         return Ok(());
     }
     outln!("done");
-    show_users(client, array, dir)
+    show_users(client, array, plan.size_bytes, dir)
 }
 
 /// `weft reshape --wait`.
