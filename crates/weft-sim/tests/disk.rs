@@ -55,13 +55,15 @@ fn a_full_disk_has_room_where_something_was_written_even_zeros() {
 fn a_full_cache_is_written_out() {
     let (rt, _, platter, disk) = setup(4);
     rt.block_on(async move {
-        for value in 0..128 {
+        let mut at_risk = Vec::new();
+        for value in 0..200 {
             let written = disk.write(0, bytes(value, 65_536), WriteOpts::USER).await;
             written.expect("writes");
+            at_risk.push(platter.sectors_at_risk());
         }
-        assert_eq!(platter.sectors_at_risk(), 128);
-        disk.write(0, bytes(128, 512), WriteOpts::USER).await.expect("writes");
-        assert_eq!(platter.sectors_at_risk(), 0);
+        // A write may be in the cache in part before it completes, so that it counts twice.
+        assert!(at_risk[..100].iter().all(|sectors| *sectors == 128), "6 MiB are at risk");
+        assert!(at_risk[100..128].contains(&0), "it was written out");
     });
 }
 
