@@ -174,7 +174,7 @@ fn a_follower_that_is_interrupted_tells_that_the_job_continues() {
         stream.write_all(&[7; 1 << 20]).expect("the data");
         assert_eq!(error_of(&mut stream), 0);
     }
-    bench.weft(&["throttle", "t", "--max", "64K"]);
+    bench.weft(&["throttle", "t", "--max", "512K"]);
     let (out, log) = (bench.path("scrub.out"), bench.path("scrub.log"));
     let mut scrub = bench.command(&["scrub", "t"]);
     scrub.stdout(File::create(&out).expect("a file")).stderr(File::create(&log).expect("a file"));
