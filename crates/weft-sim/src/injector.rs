@@ -56,6 +56,8 @@ pub(crate) struct FaultInjector {
     pub foreign: Foreign,
     /// Disks that a running command is using; no other command may open them.
     pub claimed: RefCell<BTreeSet<usize>>,
+    /// What the clients of this life use: the array, or a cache above it.
+    pub volume: RefCell<Option<Rc<dyn Volume>>>,
     pub crashes_only: bool,
     pub factory: DiskFactory,
     pub new_disk_hangs: Rc<RefCell<Hangs>>,

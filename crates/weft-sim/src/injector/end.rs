@@ -127,7 +127,9 @@ impl FaultInjector {
         self.world.note(format!("settled: {}", summary(engine)));
         self.grow_at_last(engine).await;
         if self.take_tail(engine).await {
-            let volume: Rc<dyn Volume> = Rc::new(engine.0.clone());
+            // The array uses what a cache above it holds, so all writes go through that.
+            let volume = self.volume.borrow().clone();
+            let volume = volume.unwrap_or_else(|| Rc::new(engine.0.clone()));
             let load =
                 Load { requests: self.setup.load.requests.min(40), ..self.setup.load.clone() };
             let tasks = self.harness.start(&volume, &load, &self.world.rng(19_000));

@@ -118,6 +118,7 @@ impl Run {
             foreign_rng: RefCell::new(self.world.rng(28_000 + self.report.borrow().lives)),
             foreign: self.foreign.clone(),
             claimed: RefCell::default(),
+            volume: RefCell::default(),
             crashes_only: self.options.crashes_only,
             factory: self.factory.clone(),
             new_disk_hangs: self.new_disk_hangs.clone(),
@@ -164,6 +165,7 @@ impl Run {
                 injector.change_policy(&engine).await;
             }
             let volume = cached::perhaps(world.rt(), cache_rng, Rc::new(engine.0.clone()));
+            *injector.volume.borrow_mut() = Some(volume.clone());
             injector.take_tail(&engine).await;
             if check_first {
                 harness.read_all(&*volume, 90).await;
