@@ -125,7 +125,7 @@ fn a_crash_around_a_cancel_leaves_the_disk_leaving_or_not() {
     });
     let counts = Rc::new(RefCell::new([0; 2]));
     for (n, media) in moments.iter().enumerate() {
-        let media: Vec<Medium> = left_of_all(leave(n), &media);
+        let media: Vec<Medium> = left_of_all(leave(n), media);
         let counts = counts.clone();
         run(move |rt| async move {
             let what = format!("step {n}, {:?}", leave(n));

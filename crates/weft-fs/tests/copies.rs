@@ -632,7 +632,7 @@ fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it(
     let moments = again.take();
     for (step, moment) in moments.iter().enumerate() {
         for then in (1..5).map(Leave::Some) {
-            let left: Vec<Medium> = left_of_all(then, &moment);
+            let left: Vec<Medium> = left_of_all(then, moment);
             run(move |rt| async move {
                 let disks = holding(&rt, &Power::new(), SIZE, &left);
                 let fs = Fs::mount(&rt, &all(&disks[1..]), degraded()).await;

@@ -196,7 +196,7 @@ fn a_crash_while_a_disk_joins_leaves_it_in_or_out() {
     });
     let mut counts = [0; 2];
     for (n, media) in moments.iter().enumerate() {
-        let media: Vec<Medium> = left_of_all(leave(n), &media);
+        let media: Vec<Medium> = left_of_all(leave(n), media);
         let joined = Rc::new(RefCell::new(0));
         let result = joined.clone();
         run(move |rt| async move {
@@ -255,7 +255,7 @@ fn a_crash_while_a_disk_leaves_loses_nothing() {
     });
     assert!(moments.len() > 100, "{} steps", moments.len());
     for (n, media) in moments.iter().enumerate().step_by(3) {
-        let media: Vec<Medium> = left_of_all(leave(n / 3), &media);
+        let media: Vec<Medium> = left_of_all(leave(n / 3), media);
         run(move |rt| async move {
             let what = format!("step {n}, {:?}", leave(n / 3));
             let disks = holding(&rt, &Power::new(), SIZE, &media);

@@ -96,7 +96,7 @@ fn a_disk_that_was_leaving_leaves_after_a_crash() {
     });
     let mut interrupted = 0;
     for (n, media) in moments.iter().enumerate().step_by(5) {
-        let media: Vec<Medium> = left_of_all(leave(n / 5), &media);
+        let media: Vec<Medium> = left_of_all(leave(n / 5), media);
         let had_begun = Rc::new(RefCell::new(false));
         let result = had_begun.clone();
         run(move |rt| async move {
@@ -152,7 +152,7 @@ fn files_that_wait_are_laid_out_after_a_crash() {
     });
     let mut waited = 0;
     for (n, media) in moments.iter().enumerate() {
-        let media: Vec<Medium> = left_of_all(leave(n), &media);
+        let media: Vec<Medium> = left_of_all(leave(n), media);
         let has_waited = Rc::new(RefCell::new(false));
         let result = has_waited.clone();
         run(move |rt| async move {

@@ -130,7 +130,7 @@ fn a_scrub_goes_on_after_a_crash_at_each_step() {
     });
     let mut counts = [0; 2];
     for (n, media) in moments.iter().enumerate().step_by(7) {
-        let media: Vec<Medium> = left_of_all(leave(n / 7), &media);
+        let media: Vec<Medium> = left_of_all(leave(n / 7), media);
         let goes_on = Rc::new(Cell::new(false));
         let result = goes_on.clone();
         run(move |rt| async move {
