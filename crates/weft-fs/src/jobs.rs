@@ -7,6 +7,7 @@ pub(crate) mod fsck;
 pub(crate) mod loss;
 pub(crate) mod membership;
 pub(crate) mod migration;
+pub(crate) mod paths;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;
 pub(crate) mod scrub;

@@ -18,7 +18,7 @@ use crate::files::acl;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::{Column, Record};
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
-use crate::jobs::loss::paths_of;
+use crate::jobs::paths::paths_of;
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};
 

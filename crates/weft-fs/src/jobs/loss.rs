@@ -3,14 +3,14 @@
 //! A disk that works is not taken out of service if blocks of files are on it that nothing else gives,
 //! unless that is wanted: they are gone then, until it is added again ([`crate::disks::successor`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
 use crate::format::extent::Record;
-use crate::format::inode::{Ino, Kind, ROOT};
-use crate::meta::Tx;
+use crate::format::inode::Ino;
+use crate::jobs::paths::paths_of;
 use crate::state::mounted::{Fs, Inner};
 
 /// Files that are named in a report.
@@ -105,30 +105,6 @@ impl Inner {
         let is_whole = |lost| stripe.code().decodable(record.pattern, lost);
         Ok(!is_whole(gone) && (has_data || is_whole(stripe.lost)))
     }
-}
-
-/// Paths of files, each by one of its names, as far as they have any.
-pub(crate) fn paths_of(tx: &Tx<'_>, inos: &BTreeSet<Ino>) -> Result<BTreeMap<Ino, String>> {
-    if inos.is_empty() {
-        return Ok(BTreeMap::new());
-    }
-    let mut named: BTreeMap<Ino, (Ino, Vec<u8>)> = BTreeMap::new();
-    for (folder, name, entry) in tx.all_entries()? {
-        if entry.mode == Kind::Folder.mode() || inos.contains(&entry.ino) {
-            named.entry(entry.ino).or_insert((folder, name));
-        }
-    }
-    let path = |ino: &Ino| {
-        let (mut parts, mut at) = (Vec::new(), *ino);
-        while at != ROOT {
-            let (folder, name) = named.get(&at).filter(|_| parts.len() <= named.len())?;
-            parts.push(String::from_utf8_lossy(name));
-            at = *folder;
-        }
-        parts.reverse();
-        Some((*ino, format!("/{}", parts.join("/"))))
-    };
-    Ok(inos.iter().filter_map(path).collect())
 }
 
 impl Fs {

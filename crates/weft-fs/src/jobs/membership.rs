@@ -29,7 +29,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::departure::{NEXT, no_disk};
-use crate::jobs::loss::paths_of;
+use crate::jobs::paths::paths_of;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};

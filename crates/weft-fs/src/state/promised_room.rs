@@ -4,6 +4,9 @@ use std::cell::Cell;
 
 use weft_rt::sync::{Permit, Semaphore};
 
+use crate::disks::pool::Pool;
+use crate::format::redundancy::{Redundancy, WIDTH_MAX};
+
 /// Room that is promised besides that of the blocks that wait.
 pub(crate) struct Promised {
     /// Blocks that are about to wait.
@@ -29,6 +32,28 @@ impl Promised {
         if blocks == 0 && self.coming.get() == 0 {
             self.columns.set(0);
         }
+    }
+}
+
+impl Promised {
+    /// Blocks that wait, or are about to, if so many are dirty.
+    pub(crate) fn waiting_blocks(&self, dirty: u64) -> u64 {
+        dirty + self.coming.get()
+    }
+
+    /// Whether the disks have room for what waits and `lines` lines of a redundancy more.
+    pub(crate) fn fits(&self, pool: &Pool, dirty: u64, redundancy: Redundancy, lines: u64) -> bool {
+        let columns = redundancy.columns_min().max(self.columns.get());
+        let (held, waiting) = (self.held.get(), self.waiting_blocks(dirty));
+        if !pool.is_any_full(waiting + lines) {
+            return pool.fits(waiting + lines, columns, held);
+        }
+        pool.fits(waiting * WIDTH_MAX as u64 + lines, columns, held)
+    }
+
+    /// Lines of this redundancy wait, or are about to.
+    pub(crate) fn note_columns(&self, redundancy: Redundancy) {
+        self.columns.set(redundancy.columns_min().max(self.columns.get()));
     }
 }
 

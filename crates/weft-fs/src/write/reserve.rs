@@ -31,7 +31,7 @@ use crate::format::redundancy::{Redundancy, WIDTH_MAX};
 use crate::meta::Tx;
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
-use crate::state::promised_room::{HeldRoom, Reserved};
+use crate::state::promised_room::Reserved;
 
 /// Columns that lines have where there are many disks.
 const COLUMNS_USUAL: usize = 16;
@@ -46,14 +46,10 @@ fn record_row_bytes(columns: usize) -> u64 {
 }
 
 impl Inner {
-    /// Blocks that wait, or are about to.
-    fn waiting_blocks(&self) -> u64 {
-        self.dirty_blocks.get() + self.promised.coming.get()
-    }
-
     /// Bytes of the rows that what waits may need: each block a record of its own.
     fn waiting_row_bytes(&self) -> u64 {
-        self.waiting_blocks() * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
+        self.promised.waiting_blocks(self.dirty_blocks.get())
+            * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
     }
 
     /// Writes what waits, if the metadata might have no room for all of it and these blocks. The caller
@@ -79,33 +75,19 @@ impl Inner {
         self.meta.has_room(rows, false)
     }
 
-    /// Whether the disks have room for what waits and `lines` lines of a redundancy more.
-    fn fits(&self, redundancy: Redundancy, lines: u64) -> bool {
-        let columns = redundancy.columns_min().max(self.promised.columns.get());
-        let held = self.promised.held.get();
-        let waiting = self.waiting_blocks();
-        if !self.pool.is_any_full(waiting + lines) {
-            return self.pool.fits(waiting + lines, columns, held);
-        }
-        self.pool.fits(waiting * WIDTH_MAX as u64 + lines, columns, held)
-    }
-
     /// Whether there is room for so many more blocks of a file, even if all that waits is new. If so they
     /// are taken into account as soon as they wait or are [`Reserved`].
     pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
         let redundancy = inode.redundancy;
-        let is_any_full = self.pool.is_any_full(self.waiting_blocks() + blocks);
+        let is_any_full =
+            self.pool.is_any_full(self.promised.waiting_blocks(self.dirty_blocks.get()) + blocks);
         let lines = if is_any_full { blocks * WIDTH_MAX as u64 } else { blocks };
-        let has_room = self.has_rows_for(redundancy, blocks) && self.fits(redundancy, lines);
+        let has_room = self.has_rows_for(redundancy, blocks)
+            && self.promised.fits(&self.pool, self.dirty_blocks.get(), redundancy, lines);
         if has_room {
-            self.note_columns(redundancy);
+            self.promised.note_columns(redundancy);
         }
         has_room
-    }
-
-    fn note_columns(&self, redundancy: Redundancy) {
-        let columns = redundancy.columns_min().max(self.promised.columns.get());
-        self.promised.columns.set(columns);
     }
 
     /// Room for these blocks of a file. The caller holds its lock alone.
@@ -128,10 +110,12 @@ impl Inner {
         // Blocks that have a place need no other.
         if lines > 0 {
             let redundancy = inode.redundancy;
-            if !self.has_rows_for(redundancy, wanted) || !self.fits(redundancy, lines) {
+            if !self.has_rows_for(redundancy, wanted)
+                || !self.promised.fits(&self.pool, self.dirty_blocks.get(), redundancy, lines)
+            {
                 return Err(FsError::NoSpace);
             }
-            self.note_columns(redundancy);
+            self.promised.note_columns(redundancy);
         }
         Ok(Reserved::new(&self.promised, lines.max(wanted)))
     }
@@ -141,7 +125,8 @@ impl Inner {
     pub(crate) async fn with_room<T>(&self, operation: impl AsyncFn() -> Result<T>) -> Result<T> {
         for _ in 0..RETRIES {
             let done = operation().await;
-            let may_find_room = self.waiting_blocks() > 0 || self.promised.held.get() > 0;
+            let may_find_room = self.promised.waiting_blocks(self.dirty_blocks.get()) > 0
+                || self.promised.held.get() > 0;
             if !matches!(done, Err(FsError::NoSpace)) || !may_find_room {
                 return done;
             }
@@ -150,18 +135,6 @@ impl Inner {
             drop(self.promised.batch.acquire(1).await);
         }
         operation().await
-    }
-
-    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The caller
-    /// holds nothing.
-    pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
-        let batch = self.promised.batch.acquire(1).await;
-        let held = HeldRoom::new(&self.promised, batch, blocks);
-        if self.dirty_blocks.get() > 0 && !self.fits(Redundancy::Single, 0) {
-            // Without room the batch is not done, and without this the blocks wait as before.
-            let _ = self.write_all().await;
-        }
-        held
     }
 }
 

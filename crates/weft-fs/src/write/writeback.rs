@@ -14,6 +14,7 @@ use weft_rt::Frozen;
 use crate::error::{FsError, Result};
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Node;
+use crate::state::promised_room::HeldRoom;
 use crate::write::plan::covering;
 
 /// Which dirty blocks are to be written.
@@ -262,6 +263,20 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The caller
+    /// holds nothing.
+    pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
+        let batch = self.promised.batch.acquire(1).await;
+        let held = HeldRoom::new(&self.promised, batch, blocks);
+        if self.dirty_blocks.get() > 0
+            && !self.promised.fits(&self.pool, self.dirty_blocks.get(), Redundancy::Single, 0)
+        {
+            // Without room the batch is not done, and without this the blocks wait as before.
+            let _ = self.write_all().await;
+        }
+        held
     }
 
     /// Writes all dirty blocks, and makes everything durable.
