@@ -31,6 +31,7 @@ mod places;
 mod room;
 mod sums;
 mod tables;
+mod transaction;
 mod values;
 
 use std::cell::{Cell, RefCell};
@@ -52,7 +53,8 @@ pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
 pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, step_below};
-pub(crate) use tables::{DiskRow, Entry, Tx};
+pub(crate) use tables::{DiskRow, Entry};
+pub(crate) use transaction::Tx;
 
 /// Copies of the metadata, if there are so many disks.
 pub(crate) const META_COPIES: usize = 3;

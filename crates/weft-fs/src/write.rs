@@ -1,8 +1,11 @@
 //! From dirty blocks to the disks: when they are flushed, which lines they become, where these go, and how a
 //! line that cannot stay is moved.
 
+pub(crate) mod dirty_memory;
 pub(crate) mod flush;
+pub(crate) mod line_writes;
 pub(crate) mod new_line_stream;
+pub(crate) mod new_lines;
 pub(crate) mod out_of_place;
 pub(crate) mod plan;
 pub(crate) mod relayout;

@@ -27,7 +27,7 @@ use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::{Live, Node};
-use crate::write::plan::covering;
+use crate::write::new_lines::covering;
 
 impl Inner {
     /// Sets the size of a file. The caller has the tokens of all of it.

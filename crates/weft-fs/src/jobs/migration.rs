@@ -28,8 +28,8 @@ use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::state::mounted::Inner;
 use crate::state::open_files::Node;
+use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::at_a_time;
-use crate::write::writeback::BLOCKS_MAX;
 
 /// Records that are read and written side by side: 16 MiB, if they are of usual length.
 const RECORDS_MAX: usize = 16;

@@ -2,7 +2,7 @@
 
 use redb::ReadableTable as _;
 
-use super::tables::Tx;
+use super::transaction::Tx;
 use crate::error::{InDatabase as _, Result};
 
 impl Tx<'_> {

@@ -7,7 +7,7 @@
 
 use redb::ReadableTable as _;
 
-use super::tables::Tx;
+use super::transaction::Tx;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::format::extent::Record;
 use crate::format::inode::Ino;

@@ -7,7 +7,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::tables::Tx;
+use super::transaction::Tx;
 use crate::error::{FsError, InDatabase as _, Result};
 use crate::format::inode::Ino;
 

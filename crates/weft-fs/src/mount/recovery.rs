@@ -41,8 +41,8 @@ use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::{LogRecord, LoggedBand};
-use crate::write::flush::put_live;
-use crate::write::plan::covering;
+use crate::write::line_writes::put_live;
+use crate::write::new_lines::covering;
 use crate::write::remap::replace_block;
 
 /// Where a log record speaks of a line.

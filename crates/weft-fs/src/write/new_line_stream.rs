@@ -39,13 +39,11 @@ use crate::meta::Tx;
 use crate::raid_log::LoggedFile;
 use crate::state::mounted::Inner;
 use crate::state::open_files::{Node, live_of};
-use crate::write::plan::{Target, covering};
-use crate::write::writeback::Extent;
+use crate::write::dirty_memory::Extent;
+use crate::write::new_lines::{Target, covering};
 
 /// Batches under way at the same time, at most.
 const BATCHES_MAX: usize = 3;
-/// A batch has this part of the blocks that may wait to be written.
-const BATCHES_WAITING: usize = 16;
 /// Blocks that are looked at beyond those of a batch: lines of usual width that complete a record.
 const MORE_BLOCKS: usize = 512;
 
@@ -264,12 +262,6 @@ impl Inner {
             && !stream.has_left
             && !stream.nodes.iter().any(|node| node.is_wanted())
             && stream.nodes.iter().map(blocks).sum::<u64>() == self.dirty_blocks.get()
-    }
-
-    /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of so many.
-    pub(crate) fn batch_blocks(&self) -> usize {
-        let blocks = usize::try_from(self.dirty_blocks_max).unwrap_or(usize::MAX);
-        (blocks / BATCHES_WAITING).max(1)
     }
 
     /// The lines of the next batch; none if the stream must end.

@@ -45,8 +45,8 @@ use crate::meta::{META_COPIES, Tx};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
 use crate::state::mounted::Inner;
 use crate::state::open_files::{Dirty, Node};
-use crate::write::plan::{Afresh, Fresh, Replaced, Target, covering};
-use crate::write::writeback::BLOCKS_MAX;
+use crate::write::dirty_memory::BLOCKS_MAX;
+use crate::write::new_lines::{Afresh, Fresh, Replaced, Target, covering};
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry
 /// out about as many requests of one block in a second as of two.

@@ -15,8 +15,8 @@ use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Dirty;
-use crate::write::plan::Target;
-use crate::write::writeback::BLOCKS_MAX;
+use crate::write::dirty_memory::BLOCKS_MAX;
+use crate::write::new_lines::Target;
 
 /// A record that is to be laid out anew.
 pub(crate) struct Old {

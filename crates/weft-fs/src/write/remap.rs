@@ -35,7 +35,7 @@ use crate::format::extent::{Column, Record};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::mounted::Inner;
-use crate::write::plan::{Target, covering, cut_out};
+use crate::write::new_lines::{Target, covering, cut_out};
 
 impl Laid {
     /// Writes failed. Disks that do not work are lost. On those that do, each block is written by

@@ -20,7 +20,7 @@ use crate::format::inode::Ino;
 use crate::state::mounted::{Fs, Inner};
 use crate::state::open_files::Node;
 use crate::tokens::local_node::GivenUp;
-use crate::write::writeback::Extent;
+use crate::write::dirty_memory::Extent;
 
 /// After this it is tried again to write what is given up.
 const AGAIN_S: u64 = 1;

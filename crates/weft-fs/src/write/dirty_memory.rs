@@ -1,0 +1,65 @@
+//! Blocks that are written in the cache and not on the disks yet.
+//!
+//! When they go to the disks is decided by `write/writeback.rs`.
+
+use weft_rt::Frozen;
+
+use crate::state::mounted::Inner;
+use crate::state::open_files::Node;
+
+/// Which dirty blocks are to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of them.
+    All,
+    /// Those at the end of a long file may wait for others that complete their lines.
+    Whole,
+    /// The same, and of each file only new lines, up to a block that has a place.
+    New,
+}
+
+/// The most blocks that are written at a time.
+pub(crate) const BLOCKS_MAX: usize = 4096;
+
+impl Inner {
+    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
+    /// write it writes what is newer.
+    pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
+        let write = self.writes.get() + 1;
+        self.writes.set(write);
+        let mut dirty = node.dirty.borrow_mut();
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) => *waiting = data,
+            None => {
+                dirty.insert(block, (write, data));
+                self.note_dirty(self.dirty_blocks.get() + 1);
+            }
+        }
+    }
+
+    /// So many blocks wait to be written now.
+    pub(crate) fn note_dirty(&self, blocks: u64) {
+        self.dirty_blocks.set(blocks);
+        self.promised.note_waiting(blocks);
+        self.pool.at_hand.wait(blocks);
+    }
+
+    /// Forgets blocks of a file, from `first` on, that are not written yet.
+    pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
+        let dropped = node.dirty.borrow_mut().split_off(&first);
+        self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
+    }
+
+    /// A block is on the disks like this. If it was written again meanwhile, the next flush has it.
+    pub(crate) fn drop_written(&self, node: &Node, block: u64, data: &Frozen) {
+        let mut dirty = node.dirty.borrow_mut();
+        match dirty.get_mut(&block) {
+            Some((_, waiting)) if waiting.as_ptr() == data.as_ptr() => {
+                dirty.remove(&block);
+                self.note_dirty(self.dirty_blocks.get() - 1);
+            }
+            Some((write, _)) => *write = self.writes.get(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! Writing lines: parity and old contents, the RAID log, the blocks, and what the metadata then says.
+//!
+//! `write/flush.rs` has the order of these steps and why it is that; it decides which lines there are.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_code::UnitSet;
+use weft_disk::WriteOpts;
+use weft_rt::Frozen;
+use weft_stripe::{Band, Crash, Owner as _, Segment, UnitWrite, Updated, store, update};
+
+use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::known_units::Knowing;
+use crate::disks::old_block_cache::sum_of;
+use crate::disks::pool::runs_of;
+use crate::error::{FsError, Result};
+use crate::format::block::BLOCK_BYTES;
+use crate::format::checksum::crc32c;
+use crate::format::extent::Record;
+use crate::format::inode::{Ino, Time};
+use crate::meta::Tx;
+use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
+use crate::state::mounted::Inner;
+use crate::state::open_files::{Live, Node};
+use crate::write::new_lines::{Replaced, Target};
+use crate::write::remap::replace_block;
+
+/// A band of a target with its new parity.
+struct Ready {
+    target: usize,
+    writes: Vec<UnitWrite>,
+}
+
+impl Inner {
+    /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was
+    /// lost meanwhile are taken out: their blocks are free again.
+    pub(crate) async fn write_targets(
+        &self,
+        targets: &mut Vec<Target>,
+        files: &[LoggedFile],
+    ) -> Result<()> {
+        let written = self.try_write_targets(targets, files).await;
+        if written.is_err() {
+            self.release_new(targets);
+            targets.clear();
+        }
+        written
+    }
+
+    async fn try_write_targets(
+        &self,
+        targets: &mut Vec<Target>,
+        files: &[LoggedFile],
+    ) -> Result<()> {
+        let with_contents = are_logged_with_contents(targets);
+        let (ready, log) = self.prepare_all(targets, with_contents).await?;
+        let is_logged = !log.is_empty();
+        if is_logged {
+            // Another log record tells recovery that all blocks are where those before it name them.
+            if self.pool.bad.any_logged_elsewhere()
+                || targets.iter().any(|target| self.is_reshaped(target))
+            {
+                self.commit_within_flush().await?;
+            }
+            if !with_contents {
+                self.pool.flush().await;
+            }
+            let record = LogRecord { bands: log, is_bare: !with_contents, files: files.to_vec() };
+            while !self.append(&record).await? {
+                self.commit_within_flush().await?;
+            }
+        }
+        if self.pool.unrecorded_losses().is_some() {
+            self.commit_within_flush().await?;
+        }
+        let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
+        if is_logged && matches!(stored, Err(FsError::NoSpace)) {
+            // Lines may be half written. Their log record stays live, and the next mount replays it.
+            self.meta.fail("there is no room left below a disk");
+        }
+        stored
+    }
+
+    /// Writes targets that are new lines.
+    pub(crate) async fn write_new(&self, targets: &mut Vec<Target>) -> Result<()> {
+        let (ready, log) = self.prepare_all(targets, false).await?;
+        debug_assert!(log.is_empty(), "new lines are not logged");
+        self.store_all(targets, &ready, false).await
+    }
+
+    /// Computes what the disks must get for targets, and what must be in the log first.
+    async fn prepare_all(
+        &self,
+        targets: &mut [Target],
+        with_contents: bool,
+    ) -> Result<(Vec<Ready>, Vec<LoggedBand>)> {
+        let (mut ready, mut log) = (Vec::new(), Vec::new());
+        let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
+        let bands: Vec<(usize, Band<'_>)> = segments
+            .iter()
+            .enumerate()
+            .flat_map(|(target, segments)| Band::of(segments).map(move |band| (target, band)))
+            .collect();
+        let known = bands.iter().map(|(target, band)| self.old_contents(&targets[*target], band));
+        let known = join_all(known).await;
+        for ((index, band), known) in bands.iter().zip(known) {
+            let target = &mut targets[*index];
+            ready.push(Ready {
+                target: *index,
+                writes: self.prepare(target, band, &known?, with_contents, &mut log).await?,
+            });
+        }
+        Ok((ready, log))
+    }
+
+    /// Writes what was prepared, durably if `flushes` is set. New lines of which a disk was lost, or
+    /// that lie on bad blocks, are taken out.
+    async fn store_all(
+        &self,
+        targets: &mut Vec<Target>,
+        ready: &[Ready],
+        flushes: bool,
+    ) -> Result<()> {
+        let laid = targets.iter().map(|target| self.pool.lay(&target.record));
+        let laid = laid.collect::<Result<Vec<_>>>()?;
+        let stores = ready.iter().map(|Ready { target, writes }| {
+            let laid = &laid[*target];
+            async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
+        });
+        for Ready { target, writes } in ready {
+            self.pool.at_hand.forget_before(&targets[*target].record, writes);
+        }
+        let mut no_space = false;
+        for (Ready { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
+            no_space |= laid.write_failed(&stored.failed, writes).await;
+        }
+        for Ready { target, writes } in ready {
+            if let Some(Replaced { record, .. }) = &targets[*target].replaced {
+                // Its blocks will be free, and others take their place.
+                runs_of(record).for_each(|run| self.pool.at_hand.forget(run));
+            }
+            self.pool.at_hand.put_written(&targets[*target].record, writes);
+        }
+        laid.iter().for_each(Laid::written);
+        if no_space {
+            return Err(FsError::NoSpace);
+        }
+        let mut on_bad = BTreeSet::new();
+        for Ready { target, writes } in ready {
+            if self.avoid_bad(&mut targets[*target], &laid[*target], writes).await {
+                on_bad.insert(*target);
+            }
+        }
+        if flushes {
+            self.pool.flush().await;
+        }
+        for (target, laid) in targets.iter().zip(&laid) {
+            self.note_gone(target, laid);
+        }
+        let mut laid = laid.iter().enumerate();
+        targets.retain(|target| {
+            let (n, laid) = laid.next().expect("one for each");
+            let is_new_whole = laid.stripe().lost.is_empty() && !on_bad.contains(&n);
+            let whole = target.old.is_some() || is_new_whole;
+            if !whole {
+                self.pool.release(runs_of(&target.record));
+            }
+            whole
+        });
+        Ok(())
+    }
+
+    /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was lost
+    /// meanwhile.
+    fn note_gone(&self, target: &Target, laid: &Laid) {
+        let lost = laid.stripe().lost;
+        if target.old.is_none() || lost.is_empty() || laid.is_readable() {
+            return;
+        }
+        let is_gone = |(_, unit, _): &&(u64, usize, Frozen)| lost.contains(*unit);
+        let gone = target.blocks.iter().find(is_gone);
+        if let (Some((line, unit, _)), Some(node)) = (gone, self.in_use.get(target.ino)) {
+            self.lose_block(&node, target.first + line * target.k() + *unit as u64);
+        }
+    }
+
+    /// Gives back what was allocated for targets.
+    pub(crate) fn release_new(&self, targets: &[Target]) {
+        for target in targets {
+            let activated = target.activated();
+            let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
+            self.pool.release(columns.map(|(_, column)| column.run()));
+        }
+    }
+
+    /// Appends to the log. After a failure nothing is known of the log's end.
+    async fn append(&self, record: &LogRecord) -> Result<bool> {
+        let appended = self.log.append(&self.meta.array, record).await;
+        if let Err(error) = &appended {
+            self.meta.fail(&error.to_string());
+        }
+        appended
+    }
+
+    /// Whether lines that the target writes have got another column since the last commit: recovery
+    /// would not know it.
+    fn is_reshaped(&self, target: &Target) -> bool {
+        let first = |line: u64| target.first + line * target.k();
+        let mut lines = target.blocks.iter().map(|(line, _, _)| *line);
+        lines.any(|line| self.meta.is_reshaped(target.ino, first(line)))
+    }
+
+    /// Computes what the disks must get for a band of a target, its checksums, and what must be in
+    /// the log, perhaps with all contents. `known` are old contents.
+    async fn prepare(
+        &self,
+        target: &mut Target,
+        band: &Band<'_>,
+        known: &[(usize, Frozen)],
+        with_contents: bool,
+        log: &mut Vec<LoggedBand>,
+    ) -> Result<Vec<UnitWrite>> {
+        let laid = self.pool.lay(&target.record)?;
+        let ino = target.ino;
+        let lines = lines_of(band.from, band.len);
+        let stripe = laid.stripe();
+        let block = target.first + lines.start * target.k();
+        let unreadable = || FsError::Unreadable { inode: ino, block };
+        if !laid.is_readable() {
+            return Err(unreadable());
+        }
+        let crash = target.old.is_some().then_some(Crash {
+            lost: stripe.lost,
+            unflushed: UnitSet::EMPTY,
+            superseding: true,
+        });
+        let owner = Knowing::new(&laid, band.from, known);
+        let now = owner.resolve(stripe.id);
+        let mut updated = Updated::default();
+        let done = update(&owner, now, band, known, crash, &mut updated).await;
+        done.map_err(|_| unreadable())?;
+        let Updated { writes, records } = updated;
+        // Parity that is lost changes without being computed.
+        let k = target.record.coded.k();
+        for unit in stripe.lost.iter().filter(|unit| *unit >= k) {
+            set_sums(&mut target.record, unit, lines.clone(), |_| 0);
+        }
+        for (n, UnitWrite { unit, data, .. }) in writes.iter().enumerate() {
+            // A copy has the checksums of what was computed before.
+            let is_same = |of: &&UnitWrite| of.data.as_ptr() == data.as_ptr();
+            let of = writes[..n].iter().find(is_same).map(|of| of.unit);
+            let of = of.and_then(|of| target.record.columns[of].clone());
+            let sum = |line| match &of {
+                Some(column) => sum_of(column, line),
+                None => crc32c(&data[part_of(lines.start, line)]),
+            };
+            set_sums(&mut target.record, *unit, lines.clone(), sum);
+        }
+        for record in records {
+            let partial = |parity: weft_stripe::ParityRecord| {
+                let payload = parity.payload.map(|payload| payload.bytes().to_vec());
+                (parity.unit, payload)
+            };
+            let several = band.units.len() > 1 && target.record.coded.p() > 0;
+            let with_data = with_contents || several;
+            let data = band.data().filter(|(unit, _)| with_data && record.written.contains(*unit));
+            let data = data.map(|(unit, data)| (unit, data.to_vec())).collect();
+            log.push(LoggedBand {
+                ino,
+                data,
+                block,
+                record: target.record.part(lines.clone()),
+                written: record.written,
+                parities: record.parities.into_iter().map(partial).collect(),
+            });
+        }
+        Ok(writes)
+    }
+
+    /// Old contents of units over a band: enough for the cheaper way to update its parity. What has
+    /// no place yet counts as zeros.
+    async fn old_contents(&self, target: &Target, band: &Band<'_>) -> Result<Vec<(usize, Frozen)>> {
+        let lines = lines_of(band.from, band.len);
+        let coded = target.record.coded;
+        let data = UnitSet::first(coded.k());
+        let activated = target.activated().intersection(&data);
+        let active: UnitSet = target.record.active().map(|(unit, _)| unit).collect();
+        let zeros = activated.union(&data.difference(&active));
+        let zeros = zeros.iter().map(|unit| (unit, Frozen::zeros(band.len)));
+        let mut known: Vec<(usize, Frozen)> = zeros.collect();
+        let Some(old) = target.old.as_ref().filter(|_| coded.p() > 0) else { return Ok(known) };
+        let lost = self.pool.lay(old)?.stripe().lost;
+        let parity = active.difference(&data).difference(&lost);
+        let others = active.intersection(&data).difference(&band.units).difference(&activated);
+        let olds = band.units.difference(&activated).union(&parity);
+        let at_hand = &self.pool.at_hand;
+        let reads = |units: &UnitSet| units.difference(&at_hand.units(old, &lines)).len();
+        let wanted = if reads(&others) <= reads(&olds) { others } else { olds };
+        let mut missing = UnitSet::new();
+        for unit in wanted.iter() {
+            match at_hand.unit(old, unit, &lines) {
+                Some(data) => known.push((unit, data)),
+                None => missing.insert(unit),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(known);
+        }
+        let at = (target.ino, target.first);
+        let read = self.pool.lay(old)?.read(old, at, missing, lines.clone()).await?;
+        for (unit, buf) in read {
+            // The others are about to be written.
+            if others.contains(unit) {
+                at_hand.put_read(old, unit, &lines, &buf);
+            }
+            known.push((unit, buf.freeze()));
+        }
+        Ok(known)
+    }
+
+    /// Puts written targets into the open transaction, and files that were logged with them. Their
+    /// blocks are not dirty any more, unless they were written again meanwhile.
+    pub(crate) async fn take_over(
+        &self,
+        nodes: &[Rc<Node>],
+        targets: &[Target],
+        until: u64,
+        live: &[LoggedFile],
+        logged: &[LoggedFile],
+    ) -> Result<()> {
+        let node_of = |targets: &[Target]| {
+            let node = nodes.iter().find(|node| node.ino == targets[0].ino);
+            node.expect("its blocks are written")
+        };
+        let end_of = |targets: &[Target]| {
+            let file = live.iter().find(|file| file.ino == targets[0].ino);
+            file.map_or(0, |file| file.size.min(written_end(node_of(targets), targets, until)))
+        };
+        let files: Vec<(&[Target], u64)> = targets
+            .chunk_by(|a, b| a.ino == b.ino)
+            .map(|targets| (targets, end_of(targets)))
+            .collect();
+        self.meta
+            .run(|tx| {
+                files.iter().try_for_each(|(targets, end)| put_targets(tx, targets, *end))?;
+                let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
+                replaced.for_each(|replaced| self.free_later(&replaced.record));
+                tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file, self.now())))
+            })
+            .await?;
+        self.log.complete();
+        let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
+        let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
+        self.pool.count(|counts| counts.afresh_blocks += afresh);
+        // The disks may have these in their caches only. What the log has with all contents as well.
+        let with_contents = are_logged_with_contents(targets);
+        let unflushed = targets.iter().filter(|target| target.old.is_none() || with_contents);
+        let unflushed = unflushed.map(|target| (target.ino, target.first, target.record.clone()));
+        self.unflushed.borrow_mut().extend(unflushed);
+        for (targets, _) in files {
+            for (block, data) in targets.iter().flat_map(Target::written) {
+                self.drop_written(node_of(targets), block, data);
+            }
+        }
+        self.written.notify_all();
+        forget_live(nodes, logged);
+        Ok(())
+    }
+}
+
+/// Whether the log record of these targets has all contents.
+pub(crate) fn are_logged_with_contents(targets: &[Target]) -> bool {
+    let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
+    blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites)
+}
+
+/// How far a file is written with these targets, if they are not just lines that it has. Before the
+/// last of their blocks may be some that have to be written elsewhere.
+fn written_end(node: &Node, targets: &[Target], until: u64) -> u64 {
+    let written: BTreeSet<u64> =
+        targets.iter().flat_map(Target::written).map(|(block, _)| block).collect();
+    let dirty = node.dirty.borrow();
+    let mut waiting = dirty.iter().filter(|(_, (write, _))| *write <= until);
+    let waiting = waiting.find(|(block, _)| !written.contains(block));
+    let waiting = waiting.map_or(u64::MAX, |(block, _)| *block);
+    let shaped = targets.iter().filter(|target| !target.overwrites());
+    let blocks = shaped.flat_map(Target::written).map(|(block, _)| block);
+    let last = blocks.filter(|block| *block < waiting).max();
+    last.map_or(0, |block| (block + 1) * BLOCK_BYTES)
+}
+
+/// Puts the records of a file's targets into the metadata. The file ends there, or behind what was
+/// written before.
+fn put_targets(tx: &Tx<'_>, targets: &[Target], end: u64) -> Result<()> {
+    let mut blocks = 0;
+    for target in targets {
+        let Target { ino, first, record, .. } = target;
+        let replace = || {
+            target.moved.iter().try_for_each(|(line, unit, column)| {
+                replace_block(tx, *ino, first + line * target.k(), *unit, column)
+            })
+        };
+        if target.overwrites() {
+            tx.logged(|| put_joined(tx, *ino, *first, record))?;
+            replace()?;
+            continue;
+        }
+        if let Some(old) = &target.old {
+            tx.note_reshaped(*ino, *first, record);
+            blocks -= old.data_blocks().cast_signed();
+        }
+        if let Some(Replaced { record: old, .. }) = &target.replaced {
+            blocks -= old.data_blocks().cast_signed();
+        }
+        blocks += record.data_blocks().cast_signed();
+        put_joined(tx, *ino, *first, record)?;
+        replace()?;
+    }
+    let ino = targets[0].ino;
+    let mut inode = tx.inode(ino)?;
+    if blocks == 0 && end <= inode.size {
+        return Ok(());
+    }
+    inode.size = inode.size.max(end);
+    inode.blocks = inode.blocks.saturating_add_signed(blocks);
+    tx.put_inode(ino, &inode)
+}
+
+/// Puts a file's size and time into the metadata.
+pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile, now: Time) -> Result<()> {
+    let mut inode = tx.inode(file.ino)?;
+    (inode.size, inode.modified) = (file.size, file.modified);
+    // A program may have set a time to come. It is not that of the change.
+    inode.changed = inode.changed.max(file.modified.min(now));
+    tx.put_inode(file.ino, &inode)
+}
+
+/// Sizes and times of files are in the metadata, as far as they were not changed again.
+pub(crate) fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
+    for LoggedFile { ino, size, modified } in files.iter().copied() {
+        let is_it =
+            |node: &&Rc<Node>| node.ino == ino && node.live.get() == Some(Live { size, modified });
+        if let Some(node) = nodes.iter().find(is_it) {
+            node.live.set(None);
+        }
+    }
+}
+
+/// Stores a record, joined with the one before it if possible.
+pub(crate) fn put_joined(tx: &Tx<'_>, ino: Ino, first: u64, record: &Record) -> Result<()> {
+    if let Some((at, mut before)) = tx.record_before(ino, first)?
+        && at + before.blocks() == first
+        && before.join(record)
+    {
+        tx.remove_record(ino, first)?;
+        return tx.put_record(ino, at, &before);
+    }
+    tx.put_record(ino, first, record)
+}
+
+fn set_sums(record: &mut Record, unit: usize, lines: Range<u64>, sum: impl Fn(u64) -> u32) {
+    let Some(column) = &mut record.columns[unit] else { return };
+    for line in lines {
+        column.sums[usize::try_from(line).expect("few lines")] = sum(line);
+    }
+}
+
+fn lines_of(from: u64, len: usize) -> Range<u64> {
+    from / BLOCK_BYTES..(from + len as u64) / BLOCK_BYTES
+}
