@@ -1,7 +1,7 @@
 //! Arbitrary arguments for `create`: the input as it is, and a wish that its bytes choose.
 #![no_main]
 
-#[path = "../../crates/weft-array/tests/wishes/mod.rs"]
+#[path = "../../crates/weft-array/tests/create_arguments/mod.rs"]
 mod wishes;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

@@ -14,7 +14,7 @@ use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
 use weft_code::{Margin, SlotSet};
-use weft_disk::{AtHand, Disk, DiskError};
+use weft_disk::{CachedContents, Disk, DiskError};
 use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
@@ -28,9 +28,9 @@ use crate::members::Members;
 use crate::region_map::{RegionMap, RegionNo, WriteGuard};
 use crate::state::budget::Budget;
 use crate::state::events::Events;
-use crate::state::moving_range::Moving;
+use crate::state::moving_range::MovingRange;
 use crate::state::pending_writes::PendingWrites;
-use crate::state::space_waits::Room;
+use crate::state::space_waits::SpaceWaits;
 use crate::state::stripe_locks::StripeLocks;
 
 /// Memory for the buffers of stripe operations in progress (writes, reconstructions, jobs); further
@@ -69,11 +69,11 @@ impl WallClock {
 /// geometries that hold data.
 pub(crate) type RemainingOf = (SlotSet, (Generation, Option<Generation>));
 
-pub(crate) struct Inner {
+pub(crate) struct Engine {
     pub rt: Rt,
     pub clock: WallClock,
     pub geometries: Geometries,
-    pub moving: Moving,
+    pub moving: MovingRange,
     /// The array is about to use more of each member.
     pub growing: Cell<bool>,
     pub members: Members,
@@ -81,7 +81,7 @@ pub(crate) struct Inner {
     pub locks: StripeLocks,
     pub pending: PendingWrites,
     pub log: Option<Log>,
-    pub room: Room,
+    pub room: SpaceWaits,
     pub budget: Budget,
     /// The part of it that writes may take.
     pub write_budget: Budget,
@@ -101,15 +101,15 @@ pub(crate) struct Inner {
     /// what is lost of them cannot be reconstructed, and copies may differ.
     pub torn: RefCell<BTreeSet<StripeId>>,
     /// What is known above the array of its contents.
-    pub above: RefCell<Option<Weak<dyn AtHand>>>,
+    pub above: RefCell<Option<Weak<dyn CachedContents>>>,
     /// See [`weft_disk::Volume::corrections`].
     pub corrections: Cell<u64>,
     /// The redundancy remaining, and for what it was computed.
     pub remaining: Cell<Option<(RemainingOf, Option<Margin>)>>,
-    pub me: Weak<Inner>,
+    pub me: Weak<Engine>,
 }
 
-impl Inner {
+impl Engine {
     /// Reads may give other contents from now on, although no user wrote.
     pub fn note_correction(&self) {
         self.corrections.set(self.corrections.get() + 1);
@@ -258,7 +258,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::retire_all`], and every ring says so: after a crash, recovery uses none of the
+    /// As [`Engine::retire_all`], and every ring says so: after a crash, recovery uses none of the
     /// records made so far. A member whose ring does not take that is excluded; whether that is in
     /// effect is for the caller to check.
     pub async fn retire_durably(&self) {

@@ -21,7 +21,7 @@ pub(crate) type StripePieces = Vec<(Address, Buf)>;
 
 /// How far a write got.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Written {
+pub(crate) struct WriteProgress {
     /// No member failed.
     pub whole: bool,
     /// All of it is durable.

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use futures_util::future::select;
 use weft_rt::{Nanos, SECOND};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::io::full_member::JOB_PERIOD;
 use crate::maintenance::{JobStatus, Meter, Progress};
 
@@ -34,7 +34,7 @@ const WINDOW_BYTES: usize = 32 << 20;
 /// Most stripes of a job in flight.
 const WINDOW_MAX: usize = 64;
 
-impl Inner {
+impl Engine {
     /// Starts the maintenance tasks. They end when the array is stopped.
     pub(crate) fn start_jobs(self: &Rc<Self>) {
         let (one, other) = (self.clone(), self.clone());
@@ -150,7 +150,7 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl Engine {
     /// A paused rebuild, for the list of jobs: it makes no progress now.
     fn paused_rebuild(&self) -> Option<Progress> {
         if !self.jobs.paused.get() || self.members.rebuilding().is_empty() {

@@ -85,7 +85,7 @@ pub use maintenance::{
 };
 pub use members::assemble;
 pub use members::assemble::{
-    AssembleError, Assembly, Found, decide, majorities_meet, may_take_effect,
+    AssembleError, Assembly, FoundDisk, decide, majorities_meet, may_take_effect,
 };
 pub use state::events::{Event, Subscription};
 pub use superblock::area;

@@ -86,7 +86,7 @@ use weft_code::{SlotNo, SlotSet, UnitSet};
 use weft_rt::rng::Fold;
 use weft_rt::sync::{Notify, oneshot};
 use weft_rt::{Frozen, Rt};
-use weft_stripe::{ParityRecord, Payload, Record, StripeId};
+use weft_stripe::{BandRecord, ParityRecord, Payload, StripeId};
 
 use crate::error::ArrayError;
 use crate::format::length::to_len;
@@ -407,7 +407,7 @@ impl Log {
         &self,
         host: &impl LogHost,
         stripe: StripeId,
-        records: Vec<Record>,
+        records: Vec<BandRecord>,
     ) -> Result<LoggedWrite<'_>, ArrayError> {
         let seq = self.next_seq.get();
         self.next_seq.set(seq + 1);
@@ -435,7 +435,7 @@ impl Log {
         Ok(op)
     }
 
-    fn remember(&self, seq: u64, stripe: StripeId, records: &[Record]) {
+    fn remember(&self, seq: u64, stripe: StripeId, records: &[BandRecord]) {
         let mut table = self.records.borrow_mut();
         if table.len() >= self.prune_at.get() {
             for known in table.values_mut() {
@@ -447,7 +447,7 @@ impl Log {
         let known = table.entry(stripe).or_default();
         for record in records {
             let slots = record.parities.iter().map(|parity| parity.slot).collect();
-            let &Record { from, len, written, own, .. } = record;
+            let &BandRecord { from, len, written, own, .. } = record;
             let newer = OnDisk { seq, from, len, written, own, slots };
             known.retain(|older| !older.is_implied_by(&newer) && self.matters(older));
             known.push(newer);
@@ -522,10 +522,10 @@ impl Log {
 fn cut(
     seq: u64,
     stripe: StripeId,
-    record: Record,
+    record: BandRecord,
     mut each: impl FnMut(SlotNo, Entry, Option<Payload>),
 ) {
-    let Record { from, len, written, parities, .. } = record;
+    let BandRecord { from, len, written, parities, .. } = record;
     // The same step for all parity units: siblings are matched by their offset.
     let payloads = parities.iter().any(|parity| parity.payload.is_some());
     let step = if payloads { PAYLOAD_MAX } else { len };
@@ -561,7 +561,7 @@ mod tests {
     fn written(log: &Log, seq: u64, units: UnitSet, from: u64, blocks: usize) -> LoggedWrite<'_> {
         let parities = vec![ParityRecord { slot: SlotNo(4), unit: 4, payload: None }];
         let (len, written, own) = (4096 * blocks, units, units);
-        log.remember(seq, STRIPE, &[Record { from, len, written, own, parities }]);
+        log.remember(seq, STRIPE, &[BandRecord { from, len, written, own, parities }]);
         LoggedWrite { log, seq, stripe: STRIPE }
     }
 
@@ -575,7 +575,7 @@ mod tests {
         // This record is made while the flush runs.
         let (own, all) = (UnitSet::one(1), UnitSet::first(2));
         let parities = vec![ParityRecord { slot: SlotNo(4), unit: 4, payload: None }];
-        let later = Record { from: 0, len: 4096, written: all, own, parities };
+        let later = BandRecord { from: 0, len: 4096, written: all, own, parities };
         log.remember(2, STRIPE, &[later]);
         log.next_seq.set(3);
         assert_eq!(log.unflushed(STRIPE, 0, 4096, UnitSet::new())[0].units, all);
@@ -657,7 +657,7 @@ mod tests {
             ParityRecord { slot: SlotNo(5), unit: 5, payload: None },
         ];
         let written = UnitSet::one(0);
-        let record = Record { from: 512, len, written, own: written, parities };
+        let record = BandRecord { from: 512, len, written, own: written, parities };
         let mut cuts = Vec::new();
         cut(1, STRIPE, record, |slot, _, payload| {
             let pieces = payload.map(|payload| payload.bytes().to_vec()).unwrap_or_default();

@@ -18,8 +18,8 @@ use weft_rt::{Nanos, SECOND, Task};
 use crate::format::enum_names::named;
 
 pub(crate) use monitor::Monitor;
-pub(crate) use rebuild::{By, RebuildState};
 pub use rebuild::{HotZone, RebuildCounts, RebuildStatus};
+pub(crate) use rebuild::{RebuildSource, RebuildState};
 pub(crate) use scrub::ScrubState;
 pub use scrub::{Mismatch, ScrubReport};
 pub use throttle::Bounds;

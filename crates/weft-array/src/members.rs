@@ -37,7 +37,7 @@ use spares::Spares;
 
 /// A slot while the array runs: its state, and its disks.
 #[derive(Default)]
-struct Place {
+struct SlotDisks {
     slot: Cell<Slot>,
     member: RefCell<Option<Spare>>,
     /// The replacement of the member, or after a swap the old member.
@@ -49,7 +49,7 @@ struct Place {
 
 pub(crate) struct Members {
     /// For every slot that an array can have; the first `len` are in use.
-    places: Vec<Place>,
+    places: Vec<SlotDisks>,
     len: Cell<usize>,
     pub spares: Spares,
     /// The array's metadata, as it is on disk or is about to be.
@@ -91,16 +91,16 @@ impl Members {
         let places = places.map(|(meta, (disk, replacement))| {
             let id = meta.replacement.as_ref().map(|replacement| replacement.member_id);
             let known = |(id, disk)| Spare::new(id, disk);
-            Place {
+            SlotDisks {
                 slot: Cell::new(Slot::of(meta)),
                 member: RefCell::new(meta.member_id.zip(disk).map(known)),
                 second: RefCell::new(id.zip(replacement).map(known)),
-                ..Place::default()
+                ..SlotDisks::default()
             }
         });
-        let mut places: Vec<Place> = places.collect();
+        let mut places: Vec<SlotDisks> = places.collect();
         let len = Cell::new(places.len());
-        places.resize_with(SLOTS_MAX, Place::default);
+        places.resize_with(SLOTS_MAX, SlotDisks::default);
         let members = Self {
             places,
             len,
@@ -472,7 +472,7 @@ impl Members {
     }
 }
 
-impl Place {
+impl SlotDisks {
     /// Gives the slot to a disk, whose errors are counted from now on.
     fn seat(&self, disk: Option<Spare>) {
         if disk.is_some() {

@@ -42,7 +42,7 @@
 //!
 //! [`Superblock::unreplayed`]: crate::superblock::Superblock::unreplayed
 //!
-//! After recovery the marked regions are resynced in the background ([`Inner::resync_stripe`]),
+//! After recovery the marked regions are resynced in the background ([`Engine::resync_stripe`]),
 //! since full-stripe writes are not logged. Reads of a stripe with no lost units need not wait for
 //! that. Writes there encode parity from data instead of folding differences into parity that may
 //! be wrong.
@@ -63,7 +63,7 @@ use std::collections::BTreeMap;
 use weft_code::UnitSet;
 use weft_stripe::{Access, LoggedParity, Owner, Replay, StripeId};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId};
@@ -71,7 +71,7 @@ use crate::superblock::area::Area;
 pub(crate) use logs::LogBlock;
 use logs::Logs;
 
-impl Inner {
+impl Engine {
     /// Replays the members' logs of the assembly `id`. Returns the unreadable log blocks that must
     /// be rewritten once this recovery is complete.
     pub(crate) async fn replay_log(

@@ -5,7 +5,7 @@ use crate::members::{MIB, made};
 use weft_array::lane::Lane;
 use weft_array::superblock::{Predecessor, ReplacementMeta, SlotState, SuperblockError};
 use weft_array::{
-    AssembleError, Assembly, Found, Superblock, decide, majorities_meet, may_take_effect,
+    AssembleError, Assembly, FoundDisk, Superblock, decide, majorities_meet, may_take_effect,
 };
 use weft_code::SlotNo;
 use weft_disk::DiskInfo;
@@ -21,15 +21,15 @@ fn disk(name: &str) -> DiskInfo {
     }
 }
 
-fn found(superblocks: &[Superblock]) -> Vec<Found> {
+fn found(superblocks: &[Superblock]) -> Vec<FoundDisk> {
     let one = |own: &Superblock| {
         let digits = own.self_id.to_string();
-        Found { disk: disk(&digits[..6]), superblock: Ok(Some(own.clone())) }
+        FoundDisk { disk: disk(&digits[..6]), superblock: Ok(Some(own.clone())) }
     };
     superblocks.iter().map(one).collect()
 }
 
-fn start(found: &[Found], force: bool) -> Result<Assembly, AssembleError> {
+fn start(found: &[FoundDisk], force: bool) -> Result<Assembly, AssembleError> {
     decide(found, force, &|superblock, lost| match superblock.code.to_string().as_str() {
         "raid5" => lost.len() <= 1,
         "raid6" => lost.len() <= 2,
@@ -140,7 +140,7 @@ fn two_arrays_and_disks_that_are_none_are_named() {
     assert!(refused.to_string().contains(&"02".repeat(16)), "{refused}");
 
     let mut disks = found(&made("raid5", 3, 0, 1));
-    disks.push(Found { disk: disk("sdz"), superblock: Ok(None) });
+    disks.push(FoundDisk { disk: disk("sdz"), superblock: Ok(None) });
     let refused = start(&disks, false);
     assert!(matches!(refused, Err(AssembleError::NotAMember { disk }) if disk == "sdz"));
     assert!(matches!(start(&[], false), Err(AssembleError::Nothing)));
@@ -150,7 +150,7 @@ fn two_arrays_and_disks_that_are_none_are_named() {
 fn clones_and_disks_given_twice_are_refused() {
     let mut disks = found(&made("raid5", 3, 0, 1));
     let copy = disks[1].superblock.as_ref().expect("whole").clone();
-    disks.push(Found { disk: disk("copy"), superblock: Ok(copy) });
+    disks.push(FoundDisk { disk: disk("copy"), superblock: Ok(copy) });
     assert!(
         matches!(start(&disks, true), Err(AssembleError::Clones { disks, .. }) if disks.len() == 2)
     );

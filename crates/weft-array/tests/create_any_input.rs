@@ -2,7 +2,7 @@
 //! is the body of the fuzz target, over requests composed at random, from a seed, of sensible and
 //! extreme values.
 
-use crate::wishes::{Fate, exercise, wish};
+use crate::create_arguments::{Fate, exercise, wish};
 use weft_testkit::for_seeds;
 
 #[test]

@@ -20,7 +20,7 @@ use weft_bench::{
 };
 use weft_code::SlotNo;
 use weft_disk::{Class, Disk, Fault, FaultDisk, Faults, RateLimit, WriteOpts};
-use weft_layout::{Extent, Placement};
+use weft_layout::{DiskRange, Placement};
 use weft_model::{Contents, Model, ModelDisk, ModelOptions};
 use weft_rt::{Buf, Driver, Frozen, MILLISECOND, Nanos, Rt, SECOND, Schedule, VirtualTime};
 
@@ -225,7 +225,7 @@ impl Reshape {
             Placement::new(code, algorithm, slots, rows * unit_bytes, unit_bytes).expect("fits")
         };
         let mut moved = vec![Moved::default(); self.slots + self.add];
-        let bytes = |extent: &Extent| extent.bytes.end - extent.bytes.start;
+        let bytes = |extent: &DiskRange| extent.bytes.end - extent.bytes.start;
         let mut ends = vec![[u64::MAX, 0]; moved.len()];
         for extent in placement(&plan.from).data(0..plan.size_bytes) {
             moved[extent.disk].read += bytes(&extent);

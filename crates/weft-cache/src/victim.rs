@@ -111,7 +111,7 @@ const LAST: u64 = u64::MAX;
 
 /// A list's place in a tournament: the least is worth least. `u64` if the end's stamp alone decides,
 /// which is what is worth it: half of the work.
-pub(crate) trait Place: Copy + Ord + fmt::Debug {
+pub(crate) trait Rank: Copy + Ord + fmt::Debug {
     /// Behind all others: what no list has.
     const LAST: Self;
 
@@ -121,7 +121,7 @@ pub(crate) trait Place: Copy + Ord + fmt::Debug {
     fn order(self) -> u64;
 }
 
-impl Place for u64 {
+impl Rank for u64 {
     const LAST: Self = LAST;
 
     fn new(_: u64, order: u64) -> Self {
@@ -133,7 +133,7 @@ impl Place for u64 {
     }
 }
 
-impl Place for u128 {
+impl Rank for u128 {
     const LAST: Self = Self::MAX;
 
     fn new(weight: u64, order: u64) -> Self {
@@ -172,7 +172,7 @@ pub(crate) struct Victims<P> {
     is_changed: Vec<bool>,
 }
 
-impl<P: Place> Victims<P> {
+impl<P: Rank> Victims<P> {
     pub(crate) fn new(weight: Weight, queues: usize, classes: u16) -> Self {
         let lists = Self::lists_of(queues, classes);
         Self {

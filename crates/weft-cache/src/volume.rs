@@ -14,7 +14,7 @@
 //! out. `coherence.rs` says when a block may be cached.
 //!
 //! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes the others of
-//! its stripe from the cache, where they are there ([`AtHand`]).
+//! its stripe from the cache, where they are there ([`CachedContents`]).
 //!
 //! **What a miss costs** is the volume's answer ([`Volume::read_cost`]), and classes of blocks are
 //! its failure domains: so the cache favours blocks of a lost disk, until they are rebuilt. Ranges
@@ -30,7 +30,9 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
-use weft_disk::{AtHand, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeInfo};
+use weft_disk::{
+    AllocationRange, CachedContents, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo,
+};
 use weft_rt::{Buf, Frozen};
 
 use crate::cache::Cache;
@@ -162,7 +164,7 @@ impl Shared {
     }
 }
 
-impl AtHand for Shared {
+impl CachedContents for Shared {
     fn holds(&self, offset: u64, len: usize) -> bool {
         let state = self.state.borrow();
         let cache = state.cache.as_ref().filter(|_| self.is_right(&state));
@@ -564,7 +566,7 @@ impl Volume for CachedVolume {
         self.volume().zeroes_end(offset)
     }
 
-    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
         self.volume().allocation(offset, len)
     }
 
@@ -572,7 +574,7 @@ impl Volume for CachedVolume {
         self.volume().read_cost(offset, len)
     }
 
-    fn offer(&self, at_hand: Weak<dyn AtHand>) {
+    fn offer(&self, at_hand: Weak<dyn CachedContents>) {
         self.volume().offer(at_hand);
     }
 

@@ -13,14 +13,14 @@ use crate::failure::Failure;
 
 /// Where a disk is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum DiskAddress {
     /// A file or block device.
     Path(PathBuf),
     /// A remote disk.
     Uri(String),
 }
 
-impl Place {
+impl DiskAddress {
     /// Parses what the user wrote.
     pub fn of(text: &str) -> Self {
         if text.starts_with("nbd:") || text.starts_with("nbd+unix:") {
@@ -36,13 +36,13 @@ impl Place {
 /// # Errors
 /// If `text` is neither, or not UTF-8.
 pub fn absolute(text: &str) -> Result<String, Failure> {
-    match Place::of(text) {
-        Place::Uri(uri) => Ok(uri),
-        Place::Path(path) if text.contains("://") && !path.exists() => {
+    match DiskAddress::of(text) {
+        DiskAddress::Uri(uri) => Ok(uri),
+        DiskAddress::Path(path) if text.contains("://") && !path.exists() => {
             Err(Failure::usage(format!("{text} is not a disk's address"))
                 .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"))
         }
-        Place::Path(path) => {
+        DiskAddress::Path(path) => {
             let path =
                 std::path::absolute(&path).map_err(|e| Failure::new(format!("{text}: {e}")))?;
             path.into_os_string().into_string().map_err(|path| {
@@ -133,9 +133,9 @@ impl Opener {
     }
 
     async fn open_unbounded(&self, place: &str, access: Access) -> Result<Rc<dyn Disk>, OpenError> {
-        match Place::of(place) {
-            Place::Path(path) => Ok(Rc::new(self.open_file(&path, access).await?)),
-            Place::Uri(uri) => {
+        match DiskAddress::of(place) {
+            DiskAddress::Path(path) => Ok(Rc::new(self.open_file(&path, access).await?)),
+            DiskAddress::Uri(uri) => {
                 let parsed: NbdUri = uri.parse().map_err(|e| {
                     Failure::new(format!("{uri}: {e}"))
                         .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")

@@ -56,7 +56,7 @@ pub fn p_edr(p_fdr: f64, u_rp: f64) -> f64 {
 
 /// Which sets of failed disks [`additional_reads`] goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tried {
+pub enum FailureSets {
     /// All, also those that lose data.
     All,
     /// Those after which all data can still be recovered.
@@ -86,11 +86,15 @@ impl AdditionalReads {
 /// groups, from the other data and the first parity) if nothing else of it is lost, else by reading
 /// everything that is left of the stripe. None if no set of that size is of the kind `tried`.
 #[must_use]
-pub fn additional_reads(code: &Code, failures: usize, tried: Tried) -> Option<AdditionalReads> {
+pub fn additional_reads(
+    code: &Code,
+    failures: usize,
+    tried: FailureSets,
+) -> Option<AdditionalReads> {
     let recoverable =
         |lost: &UnitSet| (0..code.period()).all(|stripe| code.decodable(stripe, *lost));
     let worst = sets(code.k(), failures)
-        .filter(|lost| tried == Tried::All || recoverable(lost))
+        .filter(|lost| tried == FailureSets::All || recoverable(lost))
         .map(|lost| busiest(code, lost))
         .max()?;
     Some(AdditionalReads { extra: worst, direct: code.period() })

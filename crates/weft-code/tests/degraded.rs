@@ -1,6 +1,6 @@
 //! Degraded reads: the DRC paper's closed forms against counting, and the planner's traffic.
 
-use weft_code::degraded::{self, Tried, additional_reads, ar_drc, ar_fixed};
+use weft_code::degraded::{self, FailureSets, additional_reads, ar_drc, ar_fixed};
 use weft_code::{Code, SlotNo, SlotSet, Traffic};
 
 fn code(name: &str) -> Code {
@@ -9,7 +9,7 @@ fn code(name: &str) -> Code {
     Code::new(spec, slots).unwrap()
 }
 
-fn counted(name: &str, failures: usize, tried: Tried) -> f64 {
+fn counted(name: &str, failures: usize, tried: FailureSets) -> f64 {
     additional_reads(&code(name), failures, tried).unwrap().ratio()
 }
 
@@ -38,22 +38,22 @@ fn equation_1_against_counting() {
     for name in ["drc:4,2,1", "drc:6,2,1", "drc:8,2,1"] {
         for failures in 1..=3 {
             let closed = ar_drc(2, failures);
-            same(counted(name, usize::try_from(failures).unwrap(), Tried::All), closed);
+            same(counted(name, usize::try_from(failures).unwrap(), FailureSets::All), closed);
         }
     }
-    let less: [(&str, u32, usize, Tried, f64); 12] = [
-        ("drc:6,3,1", 3, 1, Tried::All, 1.0 / 3.0),
-        ("drc:6,3,1", 3, 2, Tried::All, 1.0),
-        ("drc:6,3,1", 3, 3, Tried::All, 2.0),
-        ("drc:6,3,1", 3, 4, Tried::Recoverable, 3.0),
-        ("drc:9,3,1", 3, 2, Tried::All, 10.0 / 9.0),
-        ("drc:9,3,1", 3, 3, Tried::All, 19.0 / 9.0),
-        ("drc:9,3,1", 3, 3, Tried::Recoverable, 2.0),
-        ("drc:12,4,1", 4, 2, Tried::All, 7.0 / 8.0),
-        ("drc:12,4,1", 4, 3, Tried::All, 27.0 / 16.0),
-        ("drc:12,4,1", 4, 4, Tried::All, 21.0 / 8.0),
-        ("drc:8,4,1", 4, 2, Tried::All, 3.0 / 4.0),
-        ("drc:8,4,1", 4, 5, Tried::All, 15.0 / 4.0),
+    let less: [(&str, u32, usize, FailureSets, f64); 12] = [
+        ("drc:6,3,1", 3, 1, FailureSets::All, 1.0 / 3.0),
+        ("drc:6,3,1", 3, 2, FailureSets::All, 1.0),
+        ("drc:6,3,1", 3, 3, FailureSets::All, 2.0),
+        ("drc:6,3,1", 3, 4, FailureSets::Recoverable, 3.0),
+        ("drc:9,3,1", 3, 2, FailureSets::All, 10.0 / 9.0),
+        ("drc:9,3,1", 3, 3, FailureSets::All, 19.0 / 9.0),
+        ("drc:9,3,1", 3, 3, FailureSets::Recoverable, 2.0),
+        ("drc:12,4,1", 4, 2, FailureSets::All, 7.0 / 8.0),
+        ("drc:12,4,1", 4, 3, FailureSets::All, 27.0 / 16.0),
+        ("drc:12,4,1", 4, 4, FailureSets::All, 21.0 / 8.0),
+        ("drc:8,4,1", 4, 2, FailureSets::All, 3.0 / 4.0),
+        ("drc:8,4,1", 4, 5, FailureSets::All, 15.0 / 4.0),
     ];
     for (name, l, failures, tried, reads) in less {
         same(counted(name, failures, tried), reads);
@@ -65,11 +65,11 @@ fn equation_1_against_counting() {
 fn fixed_groups_cost_one_read_a_failure() {
     for name in ["lrc:4,2,1", "lrc:6,2,2", "raid6"] {
         for failures in 1..=2 {
-            let counted = counted(name, failures, Tried::All);
+            let counted = counted(name, failures, FailureSets::All);
             same(counted, ar_fixed(u32::try_from(failures).unwrap()));
         }
     }
-    assert!(additional_reads(&code("raid6"), 3, Tried::Recoverable).is_none());
+    assert!(additional_reads(&code("raid6"), 3, FailureSets::Recoverable).is_none());
 }
 
 /// The shortened pattern spreads the reads of one failure exactly as well.
@@ -77,7 +77,7 @@ fn fixed_groups_cost_one_read_a_failure() {
 fn an_orthogonal_array_balances_as_algorithm_1_does() {
     for (short, long) in [("drc-oa:6,2,1", "drc:6,2,1"), ("drc-oa:9,3,1", "drc:9,3,1")] {
         assert!(code(short).period() < code(long).period());
-        same(counted(short, 1, Tried::All), counted(long, 1, Tried::All));
+        same(counted(short, 1, FailureSets::All), counted(long, 1, FailureSets::All));
     }
 }
 

@@ -42,7 +42,7 @@ use std::task::{Context, Poll};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
 
-use crate::given_up::{GivenUp, UnlessGivenUp};
+use crate::given_up::{GivenUpDisk, UnlessGivenUp};
 use crate::{
     Class, Counters, Disk, DiskError, DiskOp, DoneFuture, IoFuture, Layer, ReadFuture, WriteOpts,
 };
@@ -93,7 +93,7 @@ struct Watch {
     /// since a request may begin at the end of its tick, and one for the tick that runs.
     began_in: [Cell<usize>; TICKS + 2],
     under_way: Cell<usize>,
-    given_up: GivenUp,
+    given_up: GivenUpDisk,
 }
 
 impl BoundedDisk {

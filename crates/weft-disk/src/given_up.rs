@@ -10,7 +10,7 @@ use crate::{DiskError, DiskErrorKind, DiskOp, IoFuture};
 
 /// Whether a disk was given up and why, and the requests that end when it is.
 #[derive(Default)]
-pub(crate) struct GivenUp {
+pub(crate) struct GivenUpDisk {
     reason: RefCell<Option<(io::ErrorKind, String)>>,
     waiting: RefCell<Waiting>,
 }
@@ -22,7 +22,7 @@ struct Waiting {
     free: Vec<usize>,
 }
 
-impl GivenUp {
+impl GivenUpDisk {
     /// It did not answer in time.
     pub fn time_out(&self, text: String) {
         self.give_up(io::ErrorKind::TimedOut, text);
@@ -72,7 +72,7 @@ impl GivenUp {
 
 /// A request in progress.
 pub(crate) struct UnlessGivenUp<'a, T> {
-    given_up: &'a GivenUp,
+    given_up: &'a GivenUpDisk,
     request: Option<IoFuture<'a, T>>,
     /// Where its waker is kept.
     place: Option<usize>,

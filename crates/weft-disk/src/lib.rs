@@ -51,4 +51,6 @@ pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
 pub use slice::SliceDisk;
-pub use volume::{AtHand, Extent, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
+pub use volume::{
+    AllocationRange, CachedContents, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+};

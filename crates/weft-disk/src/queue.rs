@@ -263,18 +263,18 @@ struct Admission<'a> {
 }
 
 /// A place; dropping it lets the next in line go.
-struct Place<'a>(&'a QueuedDisk, Need);
+struct QueueSlot<'a>(&'a QueuedDisk, Need);
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.0.leave(self.1);
     }
 }
 
 impl<'a> Future for Admission<'a> {
-    type Output = Place<'a>;
+    type Output = QueueSlot<'a>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Place<'a>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<QueueSlot<'a>> {
         let (queue, need) = (self.queue, self.need);
         if let Some(waiter) = &self.waiter {
             if !waiter.admitted.get() {
@@ -298,7 +298,7 @@ impl<'a> Future for Admission<'a> {
             lines.enter(need);
         }
         self.done = true;
-        Poll::Ready(Place(queue, need))
+        Poll::Ready(QueueSlot(queue, need))
     }
 }
 

@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 use weft_rt::{Buf, Frozen};
 
-use crate::given_up::GivenUp;
+use crate::given_up::GivenUpDisk;
 use crate::{
     Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, QueuedDisk, ReadFuture, WriteOpts,
 };
@@ -33,7 +33,7 @@ pub struct SliceDisk {
     info: DiskInfo,
     /// Its size now.
     size: Cell<u64>,
-    given_up: GivenUp,
+    given_up: GivenUpDisk,
     /// Users' requests are urgent.
     is_urgent: bool,
 }
@@ -55,7 +55,7 @@ impl SliceDisk {
         let (whole, start) = (Disk::size_now(&**device), range.start);
         below.check_within(whole, DiskOp::Open, start, size_bytes)?;
         let info = DiskInfo { name: name.to_owned(), size_bytes, ..below.clone() };
-        let (device, given_up) = (device.clone(), GivenUp::default());
+        let (device, given_up) = (device.clone(), GivenUpDisk::default());
         let size = Cell::new(size_bytes);
         Ok(Self { device, start, info, size, given_up, is_urgent: false })
     }

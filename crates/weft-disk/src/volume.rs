@@ -33,7 +33,7 @@ pub struct VolumeInfo {
 
 /// A range of a volume that is all data or all hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct AllocationRange {
     /// Its length in bytes.
     pub len: u64,
     /// Whether it was never written, or was deallocated, and reads as zeros.
@@ -91,7 +91,7 @@ impl From<DiskError> for VolumeError {
 
 /// What is known above a volume of its contents: a cache. A volume that must reconstruct what is
 /// read uses it in place of disks.
-pub trait AtHand {
+pub trait CachedContents {
     /// Whether the contents of `len` bytes from `offset` are known: those that a read which begins
     /// now would give.
     fn holds(&self, offset: u64, len: usize) -> bool;
@@ -146,8 +146,8 @@ pub trait Volume {
     ///
     /// # Errors
     /// If the range is beyond the end, or the volume has failed.
-    fn allocation(&self, _offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
-        Ok(vec![Extent { len, hole: false }])
+    fn allocation(&self, _offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
+        Ok(vec![AllocationRange { len, hole: false }])
     }
 
     /// How many reads of disks a read of `len` bytes from `offset` would cost now; `None` if they
@@ -174,7 +174,7 @@ pub trait Volume {
     fn note_cached_read(&self, _offset: u64, _len: u64) {}
 
     /// From now on this is known above the volume.
-    fn offer(&self, _at_hand: Weak<dyn AtHand>) {}
+    fn offer(&self, _at_hand: Weak<dyn CachedContents>) {}
 
     /// A number that rises when the volume has changed contents without being asked to: a scrub has
     /// corrected them, or a member was lost before a resync had settled what a crash interrupted. A

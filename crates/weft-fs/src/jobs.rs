@@ -53,7 +53,7 @@ impl Fs {
                 Job::Remove(number) => fs.remove_disk(number).await.map(JobReport::Moved),
                 Job::Balance => fs.balance().await.map(JobReport::Balanced),
                 Job::Scrub => fs.scrub().await.map(JobReport::Scrubbed),
-                Job::Set => fs.lay_waiting_anew().await.map(|blocks| JobReport::Set { blocks }),
+                Job::Set => fs.relayout_waiting().await.map(|blocks| JobReport::Set { blocks }),
             }
         })
     }

@@ -61,7 +61,7 @@ mod state;
 mod tokens;
 mod write;
 
-pub use disks::old_block_cache::AtHandCounts;
+pub use disks::old_block_cache::OldBlockCounts;
 pub use disks::pool::Counts;
 pub use disks::reopen::Reopen;
 pub use error::{FsError, Result};
@@ -70,7 +70,7 @@ pub use files::namespace::{DirEntry, NewFile, Rename};
 pub use files::read_write::FILE_BYTES_MAX;
 pub use files::xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};
 pub use format::block::BLOCK_BYTES;
-pub use format::extent::{Column, Record};
+pub use format::extent::{Column, Extent};
 pub use format::inode::{Flags, Ino, Inode, Kind, ROOT, Time};
 pub use format::label::{Label, NAME_BYTES_MAX};
 pub use format::mount_mark::Host;

@@ -47,7 +47,7 @@ use crate::error::{FsError, InDatabase as _, Result};
 use crate::format::inode::Ino;
 use changes::Changes;
 pub(crate) use header::array_bytes;
-use header::{Areas, Stored};
+use header::{Areas, HeaderFields};
 use image::Image;
 pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
@@ -110,7 +110,7 @@ pub(crate) struct Meta {
 impl Meta {
     /// Makes an empty database. About `cache_bytes` of it may be in memory.
     pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
-        Self::with(array, fs_id, Stored::NEW, cache_bytes).await
+        Self::with(array, fs_id, HeaderFields::NEW, cache_bytes).await
     }
 
     /// Opens the database that is on the array. About `cache_bytes` of it may be in memory.
@@ -128,7 +128,7 @@ impl Meta {
         Ok(meta)
     }
 
-    async fn with(array: Array, fs_id: Id, stored: Stored, cache_bytes: u64) -> Result<Self> {
+    async fn with(array: Array, fs_id: Id, stored: HeaderFields, cache_bytes: u64) -> Result<Self> {
         let areas = Areas::of(array.size_bytes(), stored.journal.is_some(), stored.has_sums)?;
         let capacity = areas.db.end - areas.db.start;
         let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn metadata_without_a_journal_works() {
         with_array(|array| async move {
-            let stored = Stored { db_bytes: 0, journal: None, has_sums: false };
+            let stored = HeaderFields { db_bytes: 0, journal: None, has_sums: false };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
             meta.commit(|tx| tx.create_tables()).await.expect("committed");
             fill(&meta).await;
@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn metadata_without_checksums_gets_them() {
         with_array(|array| async move {
-            let stored = Stored { has_sums: false, ..Stored::NEW };
+            let stored = HeaderFields { has_sums: false, ..HeaderFields::NEW };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
             meta.commit(|tx| tx.create_tables()).await.expect("committed");
             fill(&meta).await;

@@ -22,8 +22,8 @@ use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{CopyOnWriteDisk, Disk, QueueConfig, QueuedDisk, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
-use crate::disks::member::{Member, Present, slice_of};
-use crate::disks::old_block_cache::AtHand;
+use crate::disks::member::{Member, PresentDisk, slice_of};
+use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::{PathDisk, Reopen};
 use crate::disks::successor::{put_joined, successor_in};
@@ -38,7 +38,7 @@ use crate::mount::recovery::recover;
 use crate::mount::sizing::plan_room;
 use crate::raid_log::{Log, Mark, scan};
 use crate::state::metadata_copies;
-use crate::state::mounted::{Fs, Inner, MountOptions};
+use crate::state::mounted::{Fs, FsState, MountOptions};
 
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";
@@ -78,7 +78,7 @@ pub struct CreateOptions {
 }
 
 /// A disk's queue, and its data behind it.
-pub(crate) struct Parted {
+pub(crate) struct DiskParts {
     pub(crate) queue: Rc<QueuedDisk>,
     pub(crate) data: Rc<SliceDisk>,
 }
@@ -89,23 +89,23 @@ pub(crate) fn present(
     disk: &Rc<dyn Disk>,
     label: &Label,
     reopen: Option<&Reopen>,
-) -> Result<Present> {
+) -> Result<PresentDisk> {
     let path = reopen.map(|reopen| PathDisk::new(disk.clone(), label.clone(), reopen.clone()));
     let path = path.map(Rc::new);
     let whole: Rc<dyn Disk> = match &path {
         Some(path) => path.clone(),
         None => disk.clone(),
     };
-    let Parted { queue, data } = part(&whole, label)?;
+    let DiskParts { queue, data } = part(&whole, label)?;
     let label = RefCell::new(label.clone());
-    Ok(Present { label, whole, path, queue, data: data.clone(), slice: data })
+    Ok(PresentDisk { label, whole, path, queue, data: data.clone(), slice: data })
 }
 
-pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<Parted> {
+pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<DiskParts> {
     let config = QueueConfig { long_bytes: LONG_BYTES, ..QueueConfig::default() };
     let queue = Rc::new(QueuedDisk::new(disk.clone(), config));
     let data = Rc::new(SliceDisk::new(&queue, label.data(), &disk.info().name)?);
-    Ok(Parted { queue, data })
+    Ok(DiskParts { queue, data })
 }
 
 /// Makes a file system of these disks.
@@ -142,7 +142,7 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
         for (number, row) in &rows {
             tx.put_disk(*number, row)?;
         }
-        Inner::make_root(tx, options.redundancy, options.now)
+        FsState::make_root(tx, options.redundancy, options.now)
     })
     .await?;
     meta.checkpoint().await?;
@@ -314,7 +314,7 @@ impl Fs {
             }
             members.push(member);
         }
-        let pool = Pool::new(members, AtHand::new(options.cache_bytes)?);
+        let pool = Pool::new(members, OldBlockCache::new(options.cache_bytes)?);
         find_successors(&meta, &pool).await?;
         claim_space(&meta, &pool).await?;
         avoid_bad(&meta, &pool).await?;
@@ -326,7 +326,7 @@ impl Fs {
         let epoch = epoch + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
-        let inner = Inner::new(rt.clone(), label, (meta, pool, log), &options, reopen);
+        let inner = FsState::new(rt.clone(), label, (meta, pool, log), &options, reopen);
         let fs = Self(Rc::new(inner));
         fs.0.has_flags.set(format == FORMAT_WITH_FLAGS);
         if options.read_only {

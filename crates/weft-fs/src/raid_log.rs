@@ -45,7 +45,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::error::Result;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::{crc32c, has_crc32c_at};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Time};
 
 const MAGIC: [u8; 8] = *b"weftrlog";
@@ -108,7 +108,7 @@ pub(crate) struct LoggedBand {
     /// The first block of the file in the first line.
     pub(crate) block: u64,
     /// These lines, as they will be.
-    pub(crate) record: Record,
+    pub(crate) record: Extent,
     /// The data units that the partial parities leave out.
     pub(crate) written: UnitSet,
     /// Parity units with their partial parities; none if it is zero.
@@ -159,7 +159,7 @@ impl LoggedFile {
 
 impl LoggedBand {
     /// Bytes that a band of so many lines takes at most for each unit that it writes.
-    pub(crate) fn bytes_max(record: &Record, lines: u64) -> u64 {
+    pub(crate) fn bytes_max(record: &Extent, lines: u64) -> u64 {
         let units = record.coded.columns as u64;
         let parities = record.coded.p() as u64;
         let sums = 4 * lines * units;
@@ -196,7 +196,7 @@ impl LoggedBand {
     fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let (header, rest) = BandHeader::read_from_prefix(bytes).ok()?;
         let (record, mut rest) = rest.split_at_checked(header.record_bytes.get() as usize)?;
-        let record = Record::decode(record).ok()?;
+        let record = Extent::decode(record).ok()?;
         let (ino, block) = (header.ino.get(), header.block.get());
         block.checked_add(record.blocks())?;
         let width = record.coded.columns;
@@ -402,7 +402,7 @@ mod tests {
 
     fn log_record() -> LogRecord {
         let coded = Redundancy::Auto.coded(3).expect("three disks");
-        let mut record = Record::new(coded, 0, 2);
+        let mut record = Extent::new(coded, 0, 2);
         record.columns[0] = Some(Column { disk: 1, start: 5, sums: vec![6, 7] });
         let band = LoggedBand {
             ino: 3,

@@ -167,7 +167,7 @@ fn a_small_file_is_a_mirror_and_grows_without_moving() {
         let (_, record) = &places[0];
         let active: Vec<usize> = (0..4).filter(|unit| record.columns[*unit].is_some()).collect();
         assert_eq!((places.len(), record.coded.columns, active), (1, 4, vec![0, 3]));
-        let first = |record: &weft_fs::Record| {
+        let first = |record: &weft_fs::Extent| {
             record.columns[0].as_ref().map(|column| (column.disk, column.start))
         };
         let was = first(record);

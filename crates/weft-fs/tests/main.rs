@@ -2,35 +2,35 @@
 //! the file system and its database once more.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
-mod afresh;
-mod at_hand;
 mod attributes;
 mod balance;
-mod cancel;
+mod cancellation;
 mod common;
-mod copies;
 mod crashes;
 mod damage;
-mod disks;
 mod examples;
 mod failures;
 mod files;
 mod full_disks;
 mod full_metadata;
 mod given_disks;
-mod keeper;
 mod larger_disks;
 mod lists;
 mod losses;
+mod membership;
 mod metadata;
+mod metadata_copies;
 mod mount_mark;
+mod old_block_cache;
+mod out_of_place;
 mod random_crashes;
 mod random_losses;
 mod read_only;
+mod redundancy_changes;
 mod reference;
 mod returned;
+mod scheduler;
 mod scrub;
-mod set;
 mod set_back;
 mod streams;
 mod tokens;

@@ -509,7 +509,7 @@ async fn live(
     let overlapped = pair.fs.status().await.expect("known").overlapped_batches;
     OVERLAPPED.fetch_add(overlapped, Ordering::Relaxed);
     let media = seen.take().unwrap_or_else(media);
-    let afresh = pair.fs.status().await.map_or(0, |status| status.counts.afresh_blocks);
+    let afresh = pair.fs.status().await.map_or(0, |status| status.counts.out_of_place_blocks);
     let may_lack_copy = failing.is_some();
     Moment { media, history, may_lack, may_be_degraded, may_lack_copy, afresh }
 }

@@ -19,7 +19,7 @@ mod trade_off;
 
 use serde::Deserialize;
 
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// What to run, with its parameters.
 #[derive(Clone, Debug, Deserialize)]
@@ -57,7 +57,7 @@ pub enum Kind {
 
 impl Kind {
     /// Runs it.
-    pub(crate) fn run(&self, lab: &Lab<'_>) -> Result<Found, LabError> {
+    pub(crate) fn run(&self, lab: &Lab<'_>) -> Result<Results, LabError> {
         match self {
             Self::AdditionalReads(parameters) => additional_reads::run(parameters, lab),
             Self::Cache(parameters) => cache::run(parameters, lab),

@@ -75,7 +75,7 @@ pub(crate) struct Lab<'a> {
 
 /// The results of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Results {
     pub(crate) disk: Option<String>,
     pub(crate) traces: Vec<TraceUsed>,
     pub(crate) notes: Vec<String>,

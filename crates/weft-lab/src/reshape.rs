@@ -22,7 +22,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_layout::window::Window;
-use weft_layout::{Algorithm, Extent, Layout, LayoutError, Placement, for_code};
+use weft_layout::{Algorithm, DiskRange, Layout, LayoutError, Placement, for_code};
 use weft_rt::Nanos;
 
 use alv::Alv;
@@ -102,8 +102,8 @@ impl Job {
 }
 
 /// From the first to the last byte on each disk.
-fn hulls(extents: Vec<Extent>) -> Vec<Extent> {
-    let mut hulls: Vec<Extent> = Vec::new();
+fn hulls(extents: Vec<DiskRange>) -> Vec<DiskRange> {
+    let mut hulls: Vec<DiskRange> = Vec::new();
     for extent in extents {
         match hulls.last_mut() {
             Some(last) if last.disk == extent.disk => last.bytes.end = extent.bytes.end,
@@ -126,8 +126,8 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 struct Move {
     addresses: Range<u64>,
-    reads: Vec<Extent>,
-    writes: Vec<Extent>,
+    reads: Vec<DiskRange>,
+    writes: Vec<DiskRange>,
     cut: Cut,
 }
 
@@ -238,7 +238,7 @@ pub(crate) struct Counted {
 
 impl Counted {
     fn add(&mut self, moved: &Move) {
-        let requests = |extents: &[Extent]| match moved.cut {
+        let requests = |extents: &[DiskRange]| match moved.cut {
             Cut::Whole => extents.len() as u64,
             Cut::Pieces(bytes) => {
                 extents.iter().map(|e| (e.bytes.end - e.bytes.start).div_ceil(bytes)).sum()

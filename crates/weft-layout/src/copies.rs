@@ -8,7 +8,7 @@
 
 use weft_code::{Copies, SlotNo};
 
-use crate::{Layout, Place};
+use crate::{Layout, UnitLocation};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -51,21 +51,22 @@ impl Layout for Mirrored {
     }
 
     #[inline]
-    fn place(&self, stripe: u64, unit: usize) -> Place {
+    fn place(&self, stripe: u64, unit: usize) -> UnitLocation {
         debug_assert!(unit < self.copies);
         let (n, c, copy) = (self.slots as u64, self.copies as u64, unit as u64);
         match self.arrangement {
             Copies::Near => {
                 let at = stripe * c + copy;
-                Place { slot: SlotNo(small(at % n)), row: at / n }
+                UnitLocation { slot: SlotNo(small(at % n)), row: at / n }
             }
-            Copies::Far => Place {
+            Copies::Far => UnitLocation {
                 slot: SlotNo(self.shifted(stripe % n, unit)),
                 row: stripe / n + copy * self.section,
             },
-            Copies::Offset => {
-                Place { slot: SlotNo(self.shifted(stripe % n, unit)), row: stripe / n * c + copy }
-            }
+            Copies::Offset => UnitLocation {
+                slot: SlotNo(self.shifted(stripe % n, unit)),
+                row: stripe / n * c + copy,
+            },
         }
     }
 

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use weft_code::SlotNo;
 use weft_random::SplitMix64;
 
-use crate::{Layout, Place};
+use crate::{Layout, UnitLocation};
 
 const BASES: usize = 16;
 const CANDIDATES_MAX: usize = 64;
@@ -89,14 +89,14 @@ impl Layout for Declustered {
         self.width as usize
     }
 
-    fn place(&self, stripe: u64, unit: usize) -> Place {
+    fn place(&self, stripe: u64, unit: usize) -> UnitLocation {
         debug_assert!(unit < self.width());
         let block = stripe / self.block_stripes;
         let at = narrow(stripe % self.block_stripes) * self.width + narrow(unit as u64);
         let (base, shift) = self.development(block);
         let slot = u32::from(self.base[base + (at % self.slots) as usize]) + shift;
         let slot = if slot >= self.slots { slot - self.slots } else { slot };
-        Place {
+        UnitLocation {
             slot: SlotNo(slot as usize),
             row: block * self.block_rows + u64::from(at / self.slots),
         }

@@ -39,11 +39,11 @@ use thiserror::Error;
 use weft_code::{Code, CodeSpec, SlotNo, SpecError};
 
 pub use algorithm::Algorithm;
-pub use placement::{Extent, Placement};
+pub use placement::{DiskRange, Placement};
 
 /// Where a unit lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct UnitLocation {
     /// The member's position in the array.
     pub slot: SlotNo,
     /// Offset on the slot, in units.
@@ -60,7 +60,7 @@ pub trait Layout: Debug + Send + Sync {
 
     /// Where unit `unit` (below the width) of `stripe` lies. Any stripe may be asked for, also one
     /// past the end; for RAID-10 far the answer then makes no sense.
-    fn place(&self, stripe: u64, unit: usize) -> Place;
+    fn place(&self, stripe: u64, unit: usize) -> UnitLocation;
 
     /// The stripe and unit at a place; none if the place is outside the array, or in one of the
     /// rows at the end that no whole stripe fills.

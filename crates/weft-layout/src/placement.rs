@@ -12,7 +12,7 @@ use crate::{Algorithm, Layout, LayoutError, for_code};
 
 /// Some bytes of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Extent {
+pub struct DiskRange {
     /// The disk, in a numbering that does not change with the geometry.
     pub disk: usize,
     /// Byte offsets on it.
@@ -90,17 +90,17 @@ impl Placement {
     /// The bytes of the disks that hold these addresses: no parity, of mirrors the first copy.
     /// Ordered, and adjacent ones merged.
     #[must_use]
-    pub fn data(&self, addresses: Range<u64>) -> Vec<Extent> {
+    pub fn data(&self, addresses: Range<u64>) -> Vec<DiskRange> {
         let mut extents = Vec::new();
         let mut at = addresses.start;
         while at < addresses.end {
             let number = at / self.unit_bytes;
             let (stripe, unit) = (number / self.data_units as u64, number % self.data_units as u64);
-            let Extent { disk, bytes } = self.unit(stripe, small(unit));
+            let DiskRange { disk, bytes } = self.unit(stripe, small(unit));
             let skipped = at % self.unit_bytes;
             let len = (self.unit_bytes - skipped).min(addresses.end - at);
             let start = bytes.start + skipped;
-            extents.push(Extent { disk, bytes: start..start + len });
+            extents.push(DiskRange { disk, bytes: start..start + len });
             at += len;
         }
         merged(extents)
@@ -109,7 +109,7 @@ impl Placement {
     /// The bytes of the disks occupied by the stripes that contain any of these addresses, parity
     /// included. Ordered, and adjacent ones merged.
     #[must_use]
-    pub fn rows(&self, addresses: Range<u64>) -> Vec<Extent> {
+    pub fn rows(&self, addresses: Range<u64>) -> Vec<DiskRange> {
         if addresses.is_empty() {
             return Vec::new();
         }
@@ -127,12 +127,12 @@ impl Placement {
     }
 
     /// The places of all units of a stripe.
-    pub(crate) fn stripe(&self, stripe: u64) -> impl Iterator<Item = Extent> + '_ {
+    pub(crate) fn stripe(&self, stripe: u64) -> impl Iterator<Item = DiskRange> + '_ {
         (0..self.layout.width()).map(move |unit| self.unit(stripe, unit))
     }
 
     /// The stripes with units in these bytes, each once for every such unit.
-    pub(crate) fn stripes_in<'a>(&'a self, extent: &Extent) -> impl Iterator<Item = u64> + 'a {
+    pub(crate) fn stripes_in<'a>(&'a self, extent: &DiskRange) -> impl Iterator<Item = u64> + 'a {
         let slot = self.disks.iter().position(|disk| *disk == extent.disk);
         let row = |byte: u64| byte.saturating_sub(self.data_offset);
         let first = row(extent.bytes.start) / self.unit_bytes;
@@ -143,10 +143,10 @@ impl Placement {
         stripes.filter(|stripe| *stripe < self.stripes)
     }
 
-    fn unit(&self, stripe: u64, unit: usize) -> Extent {
+    fn unit(&self, stripe: u64, unit: usize) -> DiskRange {
         let place = self.layout.place(stripe, unit);
         let start = self.data_offset + place.row * self.unit_bytes;
-        Extent { disk: self.disks[place.slot.0], bytes: start..start + self.unit_bytes }
+        DiskRange { disk: self.disks[place.slot.0], bytes: start..start + self.unit_bytes }
     }
 }
 
@@ -155,7 +155,7 @@ fn small(unit: u64) -> usize {
     usize::try_from(unit).expect("less than the units of a stripe")
 }
 
-fn merged(mut extents: Vec<Extent>) -> Vec<Extent> {
+fn merged(mut extents: Vec<DiskRange>) -> Vec<DiskRange> {
     extents.sort_by_key(|extent| (extent.disk, extent.bytes.start));
     extents.dedup_by(|next, last| {
         let adjacent = next.disk == last.disk && next.bytes.start <= last.bytes.end;

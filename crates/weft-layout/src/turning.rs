@@ -19,7 +19,7 @@
 
 use weft_code::SlotNo;
 
-use crate::{Layout, Place};
+use crate::{Layout, UnitLocation};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -106,9 +106,9 @@ impl Layout for Turning {
     }
 
     #[inline]
-    fn place(&self, stripe: u64, unit: usize) -> Place {
+    fn place(&self, stripe: u64, unit: usize) -> UnitLocation {
         debug_assert!(unit < self.slots);
-        Place { slot: SlotNo(self.slot_of[self.line(stripe) + unit].into()), row: stripe }
+        UnitLocation { slot: SlotNo(self.slot_of[self.line(stripe) + unit].into()), row: stripe }
     }
 
     fn locate(&self, SlotNo(slot): SlotNo, row: u64) -> Option<(u64, usize)> {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use weft_code::{CodeSpec, SlotNo};
-use weft_layout::{Algorithm, Layout, Place, for_code};
+use weft_layout::{Algorithm, Layout, UnitLocation, for_code};
 
 fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
     let stripes = layout.stripes(rows);
@@ -13,7 +13,7 @@ fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
         let mut slots = HashSet::new();
         for unit in 0..layout.width() {
             let place = layout.place(stripe, unit);
-            let Place { slot, row } = place;
+            let UnitLocation { slot, row } = place;
             assert!(
                 slot < SlotNo(layout.slots()) && row < rows,
                 "{what}: {stripe}.{unit} at {place:?}"
@@ -28,7 +28,7 @@ fn assert_sound(layout: &dyn Layout, rows: u64, what: &str) -> u64 {
     let all = layout.slots() as u64 * (rows + 2);
     let mut unused = 0;
     for place in (0..all).map(|i| (i / (rows + 2), i % (rows + 2))) {
-        let place = Place { slot: SlotNo(usize::try_from(place.0).unwrap()), row: place.1 };
+        let place = UnitLocation { slot: SlotNo(usize::try_from(place.0).unwrap()), row: place.1 };
         if !used.contains(&place) {
             assert_eq!(layout.locate(place.slot, place.row), None, "{what}: {place:?}");
             unused += u64::from(place.row < rows);

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use weft_code::CodeSpec;
 use weft_layout::window::{Direction, Window, safe_window, theorem_1};
-use weft_layout::{Algorithm, Extent, Layout, Placement, for_code};
+use weft_layout::{Algorithm, DiskRange, Layout, Placement, for_code};
 use weft_testkit::for_seeds;
 
 /// A geometry, for tests that do not trust [`Placement`].
@@ -326,7 +326,7 @@ fn the_worked_example() {
 
     // The old rows of the drawing: three for addresses 18 to 23 (9 to 11), two of them new (6, 7).
     let [old, new] = window.placements();
-    let extent = |disk, bytes| Extent { disk, bytes };
+    let extent = |disk, bytes| DiskRange { disk, bytes };
     assert_eq!(old.rows(18..24), [0, 1, 2].map(|disk| extent(disk, 9..12)));
     assert_eq!(new.rows(18..24), [0, 1, 2, 3].map(|disk| extent(disk, 6..8)));
     assert_eq!(

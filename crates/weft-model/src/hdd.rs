@@ -36,7 +36,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Range;
 
 use cache::{Dirty, Hit, ReadCache};
-use geometry::{Geometry, Place};
+use geometry::{Geometry, SectorPosition};
 use seek::SeekCurve;
 pub use spec::{HddSpec, SeekSpec};
 use weft_rt::Nanos;
@@ -64,7 +64,7 @@ struct Waiting {
     /// When its overhead ends.
     ready: f64,
     /// Position of its first sector.
-    place: Place,
+    place: SectorPosition,
 }
 
 /// What the heads are doing.
@@ -225,7 +225,7 @@ impl Hdd {
     }
 
     /// Time to move arm or heads from their position to `place`, in nanoseconds.
-    fn seek_ns(&self, place: &Place, writes: bool) -> f64 {
+    fn seek_ns(&self, place: &SectorPosition, writes: bool) -> f64 {
         let settle = if writes { self.spec.write_settle_ms * MS } else { 0.0 };
         if place.cylinder != self.cylinder {
             self.curve.time(place.cylinder.abs_diff(self.cylinder)) + settle
@@ -238,7 +238,7 @@ impl Hdd {
 
     /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is
     /// slightly negative if the place has just begun to pass.
-    fn positioning(&self, place: &Place, start: f64, writes: bool) -> (f64, f64) {
+    fn positioning(&self, place: &SectorPosition, start: f64, writes: bool) -> (f64, f64) {
         let seek = self.seek_ns(place, writes);
         let angle = (start + seek) * self.geometry.turns_per_ns + self.phase;
         let mut turn = fraction(place.angle - angle);

@@ -151,7 +151,7 @@ pub enum Event {
 
 /// Handle of a server; clones are handles of the same one.
 #[derive(Clone)]
-pub struct Server(Rc<Inner>);
+pub struct Server(Rc<ServerState>);
 
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -162,7 +162,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-struct Inner {
+struct ServerState {
     rt: Rt,
     ring: Ring,
     config: ServerConfig,
@@ -189,7 +189,7 @@ struct Exports {
 impl Server {
     /// A server that listens nowhere and serves nothing yet.
     pub fn new(rt: &Rt, ring: &Ring, config: ServerConfig) -> Self {
-        let inner = Rc::new(Inner {
+        let inner = Rc::new(ServerState {
             rt: rt.clone(),
             ring: ring.clone(),
             config,
@@ -322,7 +322,7 @@ impl Server {
     }
 }
 
-impl Inner {
+impl ServerState {
     fn emit(&self, event: Event) {
         let log = self.log.borrow().clone();
         if let Some(log) = log {

@@ -2,7 +2,7 @@
 
 mod args;
 
-use weft_cli::disks::{Opener, Place};
+use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::progress::Progress;
@@ -83,7 +83,7 @@ fn smallest(members: &[String]) -> Result<u64, Failure> {
     thread::run(move |opener: Opener| async move {
         let mut least = u64::MAX;
         for member in &members {
-            if let Place::Path(path) = Place::of(member)
+            if let DiskAddress::Path(path) = DiskAddress::of(member)
                 && !path.exists()
             {
                 return Err(Failure::new(format!("{member}: no such file or device"))

@@ -104,7 +104,7 @@ impl Fd {
 
 /// Handle of the calling thread's ring; clones are handles of the same one.
 #[derive(Clone)]
-pub struct Ring(Rc<Inner>);
+pub struct Ring(Rc<RingState>);
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -116,7 +116,7 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-struct Inner {
+struct RingState {
     uring: RefCell<IoUring>,
     slab: RefCell<Slab>,
     disk_slots: Semaphore,
@@ -142,7 +142,7 @@ pub fn start(config: RingConfig) -> io::Result<(Rt, Ring)> {
     let slots = config.disk_ops_max.saturating_add(config.socket_ops_max);
     let (uring, mode) = setup::build(slots)?;
     let arena = setup::register_arena(&uring);
-    let inner = Rc::new(Inner {
+    let inner = Rc::new(RingState {
         arena,
         uring: RefCell::new(uring),
         slab: RefCell::new(Slab::new(slots)),
@@ -190,7 +190,7 @@ impl Ring {
     }
 }
 
-impl Inner {
+impl RingState {
     /// Whether `len` bytes from `ptr` lie in the registered memory.
     fn is_registered(&self, ptr: *const u8, len: usize) -> bool {
         self.arena.is_some_and(|arena| arena.holds(ptr, len))
@@ -262,7 +262,7 @@ impl Inner {
     }
 }
 
-impl Driver for Inner {
+impl Driver for RingState {
     fn now(&self) -> Nanos {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         // The monotonic clock is never negative.
@@ -310,7 +310,7 @@ impl Driver for Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for RingState {
     /// Memory given to the kernel must not be freed before the kernel is done with it.
     fn drop(&mut self) {
         self.closing.set(true);

@@ -83,9 +83,9 @@ impl fmt::Display for Event {
 
 /// A handle to what a simulation shares; clones share the same state.
 #[derive(Clone)]
-pub struct World(Rc<Inner>);
+pub struct World(Rc<WorldState>);
 
-struct Inner {
+struct WorldState {
     rt: Rt,
     seed: u64,
     rng: Rng,
@@ -121,7 +121,7 @@ impl fmt::Debug for World {
 impl World {
     /// A world with the power on, at step 0.
     pub fn new(rt: &Rt, seed: u64) -> Self {
-        Self(Rc::new(Inner {
+        Self(Rc::new(WorldState {
             rt: rt.clone(),
             seed,
             rng: Rng::new(seed),

@@ -32,7 +32,7 @@ use weft_disk::{Class, Disk, DiskError, DiskErrorKind, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
 use crate::flight::{Busy, InFlight};
-use crate::owner::{Met, Owner, Place, Stripe};
+use crate::owner::{DeviceEvent, Location, Owner, Stripe};
 use crate::{Units, Unreadable, value_in};
 
 /// The result of gathering.
@@ -203,7 +203,7 @@ impl<O: Owner> Gather<'_, O> {
                     if exactly {
                         return self.halves().await;
                     }
-                    self.owner.met(slot, Met::ReadError);
+                    self.owner.met(slot, DeviceEvent::ReadError);
                     medium.push((unit, slot, disk));
                 } else {
                     self.owner.failed(slot, &disk, &error).await;
@@ -296,7 +296,7 @@ impl<O: Owner> Gather<'_, O> {
                 Some((wanted, _)) if *wanted == unit => Some(guess),
                 _ => self.wanted.iter().position(|(wanted, _)| *wanted == unit),
             };
-            let Place { slot, offset } = place;
+            let Location { slot, offset } = place;
             sources.push(Source { unit, wanted, slot, offset, disk });
         }
         let mut reads = InFlight::with_capacity(sources.len());
@@ -375,7 +375,7 @@ impl<O: Owner> Gather<'_, O> {
             match disk.write(offset, buf.freeze(), opts).await {
                 Ok(()) => {
                     self.unrepaired.remove(unit);
-                    self.owner.met(slot, Met::Repaired { offset, len: self.len as u64 });
+                    self.owner.met(slot, DeviceEvent::Repaired { offset, len: self.len as u64 });
                 }
                 // The sectors stay as they are.
                 Err(error) if error.is_no_space() => {}

@@ -27,7 +27,7 @@ pub struct StripeId {
 
 /// Where bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Location {
     /// The owner's number of the device.
     pub slot: SlotNo,
     /// Byte offset on it.
@@ -77,7 +77,7 @@ impl<'a> Stripe<'a> {
 
 /// Something that happened on a device and that its owner counts or reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Met {
+pub enum DeviceEvent {
     /// Sectors that could not be read.
     ReadError,
     /// They were reconstructed and written.
@@ -95,7 +95,7 @@ pub trait Owner {
     fn resolve(&self, id: StripeId) -> Stripe<'_>;
 
     /// Where offset `from` of a unit lies.
-    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place;
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Location;
 
     /// The device in a slot; none if it is missing.
     fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>>;
@@ -125,7 +125,7 @@ pub trait Owner {
     }
 
     /// Something happened on the device in a slot.
-    fn met(&self, slot: SlotNo, what: Met);
+    fn met(&self, slot: SlotNo, what: DeviceEvent);
 
     /// The device failed a request. When this ends the owner has excluded it, or has decided to
     /// keep it.

@@ -11,7 +11,7 @@ pub const HEADROOM: usize = 4096;
 
 /// One band of a stripe write: what must be durable in the log before the band is written.
 #[derive(Debug)]
-pub struct Record {
+pub struct BandRecord {
     /// First offset in the units.
     pub from: u64,
     /// Length of the range in bytes.
@@ -24,7 +24,7 @@ pub struct Record {
     pub parities: Vec<ParityRecord>,
 }
 
-impl Record {
+impl BandRecord {
     /// Whether it leaves out units of other writes, which are not flushed yet.
     #[must_use]
     pub fn leaves_out_others(&self) -> bool {

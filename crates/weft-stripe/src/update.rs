@@ -29,7 +29,7 @@ use weft_rt::{Buf, Frozen};
 use crate::band::Band;
 use crate::gather::{Access, gather, price};
 use crate::owner::{Owner, Stripe};
-use crate::record::{ParityRecord, Record};
+use crate::record::{BandRecord, ParityRecord};
 use crate::store::UnitWrite;
 use crate::{Units, Unreadable, value_in};
 
@@ -55,7 +55,7 @@ pub struct Updated {
     /// and that is not lost.
     pub writes: Vec<UnitWrite>,
     /// What must be in the log first, for each band; none without a log.
-    pub records: Vec<Record>,
+    pub records: Vec<BandRecord>,
 }
 
 /// How a band's parity is updated.
@@ -297,7 +297,7 @@ fn record<O: Owner>(
     parity: &Units,
     old: &[(usize, Buf)],
     without: Vec<ParityRecord>,
-) -> Record {
+) -> BandRecord {
     let k = stripe.code().k();
     let mut record = bare_record(band, crash);
     if record.written == stripe.coding.data_units() && !crash.superseding {
@@ -344,9 +344,9 @@ fn leaves_out_one(band: &Band<'_>, crash: Crash) -> bool {
 }
 
 /// A record without payloads: notes what is being written, where nothing needs protection.
-fn bare_record(band: &Band<'_>, crash: Crash) -> Record {
+fn bare_record(band: &Band<'_>, crash: Crash) -> BandRecord {
     let own = band.units.difference(&crash.lost);
-    Record {
+    BandRecord {
         from: band.from,
         len: band.len,
         written: own.union(&crash.unflushed.difference(&crash.lost)),

@@ -8,7 +8,7 @@ use common::{Disks, UNIT, now};
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
 use weft_rt::{Buf, Frozen, Schedule, virtual_rt};
-use weft_stripe::{Access, Gathered, Met, UnitWrite, Units, gather, gather_exactly, store};
+use weft_stripe::{Access, DeviceEvent, Gathered, UnitWrite, Units, gather, gather_exactly, store};
 
 fn faulty(code: &str, slots: usize) -> (Disks, Vec<Faults>) {
     let rt = virtual_rt(Schedule::Fifo);
@@ -76,8 +76,8 @@ fn bad_sectors_are_rewritten() {
     let gathered = read_all(&disks);
     assert_all(&gathered, &units);
     assert!(gathered.unrepaired.is_empty() && disks.failed.borrow().is_empty());
-    let repaired = Met::Repaired { offset: 0, len: UNIT as u64 };
-    assert_eq!(*disks.met.borrow(), [(2, Met::ReadError), (2, repaired)]);
+    let repaired = DeviceEvent::Repaired { offset: 0, len: UNIT as u64 };
+    assert_eq!(*disks.met.borrow(), [(2, DeviceEvent::ReadError), (2, repaired)]);
     assert_eq!(disks.on_disk(0, 2), units[2], "readable again");
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, TracePosition};
 use crate::format::Format;
 
 /// A trace that cannot be read, or not to its end.
@@ -13,7 +13,7 @@ pub enum TraceError {
     #[error("{place}: {fault}")]
     Bad {
         /// Where.
-        place: Place,
+        place: TracePosition,
         /// Why.
         fault: Fault,
     },

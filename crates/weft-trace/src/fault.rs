@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A place in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum TracePosition {
     /// A line of a text, counted from 1.
     Line {
         /// The file's name.
@@ -23,7 +23,7 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TracePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line { file, line } => write!(f, "{file}:{line}"),

@@ -34,7 +34,7 @@ pub mod replay;
 mod sniff;
 
 pub use error::TraceError;
-pub use fault::{Fault, Place};
+pub use fault::{Fault, TracePosition};
 pub use format::Format;
 pub use formats::weft::{HEADER, Writer};
 pub use histogram::Histogram;

@@ -24,7 +24,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::TraceError;
-use crate::fault::{Fault, Place};
+use crate::fault::{Fault, TracePosition};
 use crate::format::Format;
 use crate::formats::{Block, Parsed, Parser};
 use crate::input::{self, Progress};
@@ -259,8 +259,10 @@ impl Reader {
     fn bad(&mut self, fault: Fault, lost: bool) -> Result<(), TraceError> {
         let file = self.file.clone();
         let place = match &self.source {
-            Source::Lines(lines, _) => Place::Line { file, line: lines.number() },
-            Source::Binary(_, _, at) => Place::Record { file, record: at.records, byte: at.begins },
+            Source::Lines(lines, _) => TracePosition::Line { file, line: lines.number() },
+            Source::Binary(_, _, at) => {
+                TracePosition::Record { file, record: at.records, byte: at.begins }
+            }
         };
         if !self.skip_bad {
             return Err(TraceError::Bad { place, fault });

@@ -1,7 +1,7 @@
 //! Which piece of hardware a disk is, so that a person can find it.
 
 use serde::{Deserialize, Serialize};
-use weft_cli::disks::Place;
+use weft_cli::disks::DiskAddress;
 use weft_disk::Hardware;
 
 /// What a disk is, and how to recognise it.
@@ -36,9 +36,9 @@ pub enum DeviceKind {
 impl Device {
     /// The disk at `place`, which was just opened.
     pub fn at(place: &str) -> Self {
-        match Place::of(place) {
-            Place::Uri(uri) => Self { url: Some(uri), ..Self::of_kind(DeviceKind::Nbd) },
-            Place::Path(path) => match Hardware::of(&path) {
+        match DiskAddress::of(place) {
+            DiskAddress::Uri(uri) => Self { url: Some(uri), ..Self::of_kind(DeviceKind::Nbd) },
+            DiskAddress::Path(path) => match Hardware::of(&path) {
                 Some(Hardware { serial, model, wwn }) => {
                     Self { serial, model, wwn, ..Self::of_kind(DeviceKind::BlockDevice) }
                 }
@@ -49,9 +49,9 @@ impl Device {
 
     /// A disk that was not opened. The disk at its place now may be another one.
     pub fn unseen(place: &str) -> Self {
-        match Place::of(place) {
-            Place::Uri(_) => Self::at(place),
-            Place::Path(_) => Self::of_kind(DeviceKind::Unknown),
+        match DiskAddress::of(place) {
+            DiskAddress::Uri(_) => Self::at(place),
+            DiskAddress::Path(_) => Self::of_kind(DeviceKind::Unknown),
         }
     }
 

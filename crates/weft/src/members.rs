@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use weft_cli::disks::Place;
+use weft_cli::disks::DiskAddress;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::size;
 
@@ -60,8 +60,8 @@ fn cannot_reserve(path: &Path, error: &io::Error) -> Failure {
 
 /// Refuses a member that does not exist and that no `--size` creates.
 pub fn require(member: &str) -> Outcome {
-    match Place::of(member) {
-        Place::Path(path) if !member.contains("://") && !path.exists() => {
+    match DiskAddress::of(member) {
+        DiskAddress::Path(path) if !member.contains("://") && !path.exists() => {
             let failure = Failure::new(format!("{member}: no such file or device"));
             Err(match is_device_name(&path) {
                 true => failure.hint("check the name: `lsblk` lists block devices"),

@@ -3,10 +3,10 @@
 use std::rc::Rc;
 
 use weft_code::{Margin, SlotNo};
-use weft_disk::{Disk, Extent};
+use weft_disk::{AllocationRange, Disk};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::membership::Trust;
 use crate::engine::status::Status;
 use crate::error::ArrayError;
@@ -26,7 +26,7 @@ use crate::superblock::{ScrubMode, SlotState, Superblock};
 /// Requests may be issued concurrently. A write that was started completes even if its future is
 /// dropped.
 #[derive(Clone)]
-pub struct Array(pub(crate) Rc<Inner>);
+pub struct Array(pub(crate) Rc<Engine>);
 
 impl std::fmt::Debug for Array {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -135,9 +135,9 @@ impl Array {
     ///
     /// # Errors
     /// If the range lies beyond the end.
-    pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, ArrayError> {
+    pub fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, ArrayError> {
         self.0.check_range(offset, len)?;
-        let mut extents: Vec<Extent> = Vec::new();
+        let mut extents: Vec<AllocationRange> = Vec::new();
         let mut at = offset;
         while at < offset + len {
             // As a read of this address finds it.
@@ -146,7 +146,7 @@ impl Array {
             let hole = !self.0.map.is_written(region);
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.len += end - at,
-                _ => extents.push(Extent { len: end - at, hole }),
+                _ => extents.push(AllocationRange { len: end - at, hole }),
             }
             at = end;
         }
@@ -477,7 +477,7 @@ impl Array {
     }
 }
 
-impl Inner {
+impl Engine {
     /// Changes what the superblock stores of users' choices for maintenance. If the array breaks, its
     /// metadata stays as it was; the choice is in effect all the same.
     async fn choose(&self, choice: impl FnOnce(&mut Preferences)) {

@@ -2,12 +2,12 @@
 
 use weft_code::SlotNo;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
 use crate::members::Spare;
 use crate::superblock::SlotState;
 
-impl Inner {
+impl Engine {
     pub(crate) fn status(&self) -> Status {
         let superblock = self.members.superblock();
         let broken = self.broken.borrow().clone();

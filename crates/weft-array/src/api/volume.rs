@@ -9,13 +9,13 @@ use std::rc::Weak;
 
 use weft_code::UnitSet;
 use weft_disk::{
-    AtHand, DiskErrorKind, DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind,
-    VolumeInfo,
+    AllocationRange, CachedContents, DiskErrorKind, DoneFuture, ReadFuture, Volume, VolumeError,
+    VolumeErrorKind, VolumeInfo,
 };
 use weft_rt::{Buf, Frozen};
 
 use crate::api::array::Array;
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;
@@ -84,7 +84,7 @@ impl Volume for Array {
         self.region_at(offset).end
     }
 
-    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
         Ok(self.allocation(offset, len)?)
     }
 
@@ -110,7 +110,7 @@ impl Volume for Array {
         }
     }
 
-    fn offer(&self, at_hand: Weak<dyn AtHand>) {
+    fn offer(&self, at_hand: Weak<dyn CachedContents>) {
         *self.0.above.borrow_mut() = Some(at_hand);
     }
 
@@ -129,7 +129,7 @@ impl Volume for Array {
     }
 }
 
-impl Inner {
+impl Engine {
     fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
         if self.stopped.get() || self.check_range(offset, len).is_err() {
             return None;

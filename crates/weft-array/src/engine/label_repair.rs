@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use weft_disk::Disk;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::format::uuid::Id;
 use crate::state::events::Event;
 use crate::superblock::{SuperblockError, read_copies, write_label};
@@ -31,7 +31,7 @@ impl Faults {
     }
 }
 
-impl Inner {
+impl Engine {
     /// Checks the members, and repairs what is damaged. A disk that fails here fails again where that
     /// is handled.
     pub(crate) async fn repair_metadata(&self) {
@@ -52,7 +52,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::repair_metadata`], of the spares' labels: their superblocks are written anyway.
+    /// As [`Engine::repair_metadata`], of the spares' labels: their superblocks are written anyway.
     /// Only at a start, when none is being removed.
     pub(crate) async fn repair_spares(&self) {
         let spares = self.members.spares.all().clone();

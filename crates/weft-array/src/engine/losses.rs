@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::status::ByteRange;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
@@ -22,7 +22,7 @@ const RANGES_MAX: usize = 64;
 /// Most stripes that are examined for unreadable ranges: a fraction of a second's work.
 const STRIPES_MAX: u64 = 1 << 18;
 
-impl Inner {
+impl Engine {
     /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
     /// without redirection also all units on replacements, as far as the code allows.
     #[inline]

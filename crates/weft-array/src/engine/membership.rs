@@ -9,7 +9,7 @@
 //!
 //! **The rule.** Each change of membership is counted in memory when it is made
 //! (`members/changes.rs`). An operation that relies on the membership waits, at its end, until
-//! every change made so far is in effect ([`Inner::settled`]):
+//! every change made so far is in effect ([`Engine::settled`]):
 //!
 //! - a write, before it is acknowledged and before its log records count as durable;
 //! - a flush, before it is acknowledged and before records are retired: data in the cache of an
@@ -27,9 +27,9 @@
 //! disk is faulty).
 //!
 //! **One door.** What changes the superblock also starts the commit, in the same poll
-//! (`members/change.rs`). [`Inner::change`] completes when its change is in effect; a removal counts
+//! (`members/change.rs`). [`Engine::change`] completes when its change is in effect; a removal counts
 //! at once, and requests wait for it as above. A position up to which a job has written something is
-//! published after a flush ([`Inner::change_after_flush`]). What need not be durable at once
+//! published after a flush ([`Engine::change_after_flush`]). What need not be durable at once
 //! (`Members::edit`) goes along with the next change.
 //!
 //! **The commit** is one task. It runs while there are changes that are not in effect,
@@ -50,11 +50,11 @@
 //! active, either may be lost. Until that is durable, only the first may continue as the array, so
 //! it cannot be excluded. Therefore, if excluding a member would leave too few of the members that
 //! are active in the superblock in effect, or in the one being written, the exclusion waits until
-//! the earlier changes are in effect ([`Inner::exclude`]). Meanwhile the member stays, and requests
+//! the earlier changes are in effect ([`Engine::exclude`]). Meanwhile the member stays, and requests
 //! that met its failure wait, as they would for the exclusion. This cannot deadlock, since the
 //! commit waits for no request. If the member can still take a superblock, the exclusion then
 //! follows: one unwritable sector is no reason to stop. If not, the array breaks; no other order
-//! would have saved it. A command is refused instead ([`Inner::await_removable`]). A member that the
+//! would have saved it. A command is refused instead ([`Engine::await_removable`]). A member that the
 //! others can do without is excluded at once, so nothing waits for a hung disk that is not needed.
 //!
 //! [`may_take_effect`]: crate::members::assemble::may_take_effect
@@ -66,7 +66,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Disk, DiskError, DiskErrorKind};
 use weft_rt::{Nanos, SECOND};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::lane::Lane;
@@ -110,7 +110,7 @@ impl Trust {
     }
 }
 
-impl Committer for Inner {
+impl Committer for Engine {
     fn start_commit(&self) {
         let changes = &self.members.changes;
         // A read-only array is never changed on disk.
@@ -127,7 +127,7 @@ impl Committer for Inner {
     }
 }
 
-impl Inner {
+impl Engine {
     /// Waits until every change of membership made so far is in effect. If they are already, it
     /// returns at once, without I/O.
     ///
@@ -153,7 +153,7 @@ impl Inner {
         self.in_effect(self.members.change(self, change))
     }
 
-    /// As [`Inner::change`], for a position up to which something was written: that is durable
+    /// As [`Engine::change`], for a position up to which something was written: that is durable
     /// before the superblock says so.
     pub async fn change_after_flush(
         &self,
@@ -348,7 +348,7 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::member_failed`], for any cause.
+    /// As [`Engine::member_failed`], for any cause.
     pub async fn exclude(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str, trust: Trust) {
         while self.must_wait_before_removing(slot, disk) {
             self.members.changes.progress().await;

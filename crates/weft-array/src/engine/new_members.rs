@@ -5,14 +5,14 @@ use std::rc::Rc;
 use weft_code::SlotNo;
 use weft_disk::{Bytes, Disk};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::members::Spare;
 use crate::members::preparation::prepare_member;
 use crate::members::slot::Slot;
 use crate::superblock::{SPARES_MAX, Superblock, mark_erased, write_label, write_superblock};
 
-impl Inner {
+impl Engine {
     /// Checks that a disk is large enough to be a member.
     pub(crate) fn check_size(&self, disk: &dyn Disk) -> Result<(), ArrayError> {
         let (size, needed) = (disk.size_now(), self.members.superblock().member_bytes());

@@ -7,35 +7,35 @@ use std::rc::Rc;
 
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::Disk;
-use weft_stripe::{Access, Gathered, Place, Stripe, StripeId, Units};
+use weft_stripe::{Access, Gathered, Location, Stripe, StripeId, Units};
 use weft_stripe::{Unreadable, gather};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 
 /// A unit that belongs on a replacement.
-pub(crate) struct Target {
+pub(crate) struct ReplacementUnit {
     pub unit: usize,
     /// Where the unit begins.
-    pub place: Place,
+    pub place: Location,
     pub lane: Lane,
     pub disk: Rc<dyn Disk>,
 }
 
-impl Inner {
+impl Engine {
     /// The units of `stripe` that belong on replacements.
-    pub fn targets(&self, stripe: StripeId) -> Vec<Target> {
+    pub fn targets(&self, stripe: StripeId) -> Vec<ReplacementUnit> {
         let targets = self.members.rebuilding().into_iter().filter_map(|(slot, lane)| {
             let unit = self.unit_on(stripe, slot)?;
             let (place, disk) = (self.location(stripe, unit, 0), self.members.rebuilt_disk(slot)?);
-            Some(Target { unit, place, lane, disk })
+            Some(ReplacementUnit { unit, place, lane, disk })
         });
         targets.collect()
     }
 
     /// The targets' units that are stale on their replacements.
-    pub fn stale_of(&self, stripe: StripeId, targets: &[Target]) -> UnitSet {
+    pub fn stale_of(&self, stripe: StripeId, targets: &[ReplacementUnit]) -> UnitSet {
         let stale = targets.iter().filter(|target| self.map.is_stale(target.lane, stripe));
         stale.map(|target| target.unit).collect()
     }
@@ -58,9 +58,9 @@ impl Inner {
     }
 
     /// Where an offset in a unit lies.
-    pub fn location(&self, id: StripeId, unit: usize, from: u64) -> Place {
+    pub fn location(&self, id: StripeId, unit: usize, from: u64) -> Location {
         let (slot, offset) = self.geometry_of(id).locate(id.number, unit, from);
-        Place { slot, offset }
+        Location { slot, offset }
     }
 
     /// The array offset of an offset in a data unit.

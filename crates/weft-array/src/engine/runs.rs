@@ -1,11 +1,11 @@
 //! Pieces of disks that are transferred together, as long requests cost a disk less than many.
 
-use weft_stripe::Place;
+use weft_stripe::Location;
 
 /// A piece of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bit<T> {
-    pub place: Place,
+    pub place: Location,
     pub len: u64,
     /// What it is.
     pub what: T,
@@ -33,7 +33,7 @@ pub(crate) fn grouped<T>(
 }
 
 /// The first byte of a group, and its length.
-pub(crate) fn span<T>(group: &[Bit<T>]) -> (Place, u64) {
+pub(crate) fn span<T>(group: &[Bit<T>]) -> (Location, u64) {
     let (first, end) = (group[0].place, group.iter().map(Bit::end).max());
     (first, end.unwrap_or(first.offset) - first.offset)
 }
@@ -46,7 +46,7 @@ mod tests {
 
     fn spans(places: &[(usize, u64)], gap: u64) -> Vec<(usize, u64, u64)> {
         let bit = |(slot, offset): &(usize, u64)| {
-            let place = Place { slot: SlotNo(*slot), offset: *offset };
+            let place = Location { slot: SlotNo(*slot), offset: *offset };
             Bit { place, len: 10, what: () }
         };
         let mut bits: Vec<Bit<()>> = places.iter().map(bit).collect();

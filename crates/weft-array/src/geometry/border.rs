@@ -85,7 +85,7 @@ pub(crate) fn geometry(
 
 /// Which of the known geometries are in use.
 #[derive(Debug, Clone, Copy)]
-struct Now {
+struct CurrentGeometries {
     newest: Generation,
     /// The old one and the border, while addresses are in both.
     former: Option<(Generation, Border)>,
@@ -95,8 +95,8 @@ struct Now {
 /// references.
 pub(crate) struct Geometries {
     first: Geometry,
-    later: OnceCell<Box<Later>>,
-    now: Cell<Now>,
+    later: OnceCell<Box<GeometryNode>>,
+    now: Cell<CurrentGeometries>,
     /// How often addresses began to move, or to move back.
     turns: Cell<u64>,
     /// The size of the array while more stripes are there than users may reach: until the superblock
@@ -105,14 +105,14 @@ pub(crate) struct Geometries {
 }
 
 /// A geometry that was added, and those after it.
-struct Later {
+struct GeometryNode {
     geometry: Geometry,
-    next: OnceCell<Box<Later>>,
+    next: OnceCell<Box<GeometryNode>>,
 }
 
 impl Geometries {
     pub fn new(first: Geometry) -> Self {
-        let now = Now { newest: first.generation, former: None };
+        let now = CurrentGeometries { newest: first.generation, former: None };
         Self {
             first,
             later: OnceCell::new(),
@@ -181,24 +181,24 @@ impl Geometries {
     /// # Panics
     /// If they are still moving to the newest, or if its generation is known.
     pub fn add(&self, geometry: Geometry, border: Border) {
-        let Now { newest, former } = self.now.get();
+        let CurrentGeometries { newest, former } = self.now.get();
         assert!(former.is_none(), "addresses are still moving");
         assert!(self.find(geometry.generation).is_none(), "{:?} is known", geometry.generation);
-        let now = Now { newest: geometry.generation, former: Some((newest, border)) };
+        let now = CurrentGeometries { newest: geometry.generation, former: Some((newest, border)) };
         let mut next = &self.later;
         while let Some(later) = next.get() {
             next = &later.next;
         }
-        next.get_or_init(|| Box::new(Later { geometry, next: OnceCell::new() }));
+        next.get_or_init(|| Box::new(GeometryNode { geometry, next: OnceCell::new() }));
         self.now.set(now);
         self.turns.set(self.turns.get() + 1);
     }
 
     /// Moves the border; `None` if all addresses are in the newest geometry.
     pub fn set_border(&self, border: Option<Border>) {
-        let Now { newest, former } = self.now.get();
+        let CurrentGeometries { newest, former } = self.now.get();
         let former = former.zip(border).map(|((old, _), border)| (old, border));
-        self.now.set(Now { newest, former });
+        self.now.set(CurrentGeometries { newest, former });
     }
 
     /// From here on addresses move back to the old geometry, which is the newest now. None changes
@@ -207,9 +207,9 @@ impl Geometries {
     /// # Panics
     /// If none are moving.
     pub fn turn(&self, border: Border) {
-        let Now { newest, former } = self.now.get();
+        let CurrentGeometries { newest, former } = self.now.get();
         let (old, _) = former.expect("addresses are moving");
-        self.now.set(Now { newest: old, former: Some((newest, border)) });
+        self.now.set(CurrentGeometries { newest: old, former: Some((newest, border)) });
         self.turns.set(self.turns.get() + 1);
     }
 

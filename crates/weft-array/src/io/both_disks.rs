@@ -8,9 +8,9 @@ use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
 use weft_stripe::StripeId;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 
-impl Inner {
+impl Engine {
     /// Writes to the member of `slot` and to its second disk. Returns the member's result. A user's
     /// write waits for space on the member, but not on the second disk.
     pub(crate) async fn write_to_both(
@@ -29,7 +29,7 @@ impl Inner {
         result
     }
 
-    /// As [`Inner::write_to_both`], with zeros, and also where the stripe is stale on the second
+    /// As [`Engine::write_to_both`], with zeros, and also where the stripe is stale on the second
     /// disk: old bytes may be there, and no rebuild replaces them once the region is unwritten.
     pub(crate) async fn zero_both(
         &self,

@@ -17,9 +17,9 @@ use weft_code::UnitSet;
 use weft_rt::Frozen;
 use weft_stripe::Stripe;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 
-impl Inner {
+impl Engine {
     /// The units at hand that save reads of disks, if `wanted` must be reconstructed: their contents
     /// over `len` bytes from offset `from`. The stripe's lock is held.
     pub(crate) fn at_hand(

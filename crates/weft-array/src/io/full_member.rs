@@ -33,7 +33,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Frozen, Nanos, SECOND};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::state::events::Event;
 
@@ -43,7 +43,7 @@ const WRITE_PERIOD: Nanos = 2 * SECOND;
 /// Interval between retries of a job that found no space.
 pub(crate) const JOB_PERIOD: Nanos = 10 * SECOND;
 
-impl Inner {
+impl Engine {
     /// Writes to the disk of a slot. A user's write waits while there is no space.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Inner {
         self.with_room(slot, disk, len, opts.class, write).await
     }
 
-    /// As [`Inner::write_with_room`], with zeros.
+    /// As [`Engine::write_with_room`], with zeros.
     pub(crate) async fn zero_with_room(
         &self,
         slot: SlotNo,

@@ -6,13 +6,13 @@ use weft_code::SlotNo;
 use weft_disk::{Disk, WriteOpts};
 use weft_rt::{Frozen, Rt};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::log::{Log, LogHost};
 
-impl LogHost for Inner {
+impl LogHost for Engine {
     fn handle(&self) -> Rc<Self> {
-        Inner::handle(self)
+        Engine::handle(self)
     }
 
     fn rt(&self) -> &Rt {
@@ -36,14 +36,14 @@ impl LogHost for Inner {
     }
 
     async fn flush_members(&self) {
-        Inner::flush_members(self).await;
+        Engine::flush_members(self).await;
     }
 
     async fn settled(&self) -> Result<(), ArrayError> {
-        Inner::settled(self).await
+        Engine::settled(self).await
     }
 
     fn check_whole(&self) -> Result<(), ArrayError> {
-        Inner::check_whole(self)
+        Engine::check_whole(self)
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use weft_disk::{Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::region_map::{MapStore, MapStoreError, PAGE_BYTES, RegionNo, StoreFuture};
@@ -36,7 +36,7 @@ pub(crate) async fn read_pages(
 
 /// How the region map reaches the members: pages go to all of them, with FUA. A member that cannot
 /// take a page is excluded, so the page is as durable as the array is.
-impl MapStore for Inner {
+impl MapStore for Engine {
     fn write_page(&self, offset: u64, page: Frozen) -> StoreFuture<'_> {
         Box::pin(async move {
             let write =
@@ -64,7 +64,7 @@ impl MapStore for Inner {
     }
 }
 
-impl Inner {
+impl Engine {
     /// Makes room in the region map for so many regions: see `make_room` there.
     pub(crate) async fn make_room_in_map(&self, regions: u64) -> Result<(), ArrayError> {
         let disks: Vec<_> = self.members.disks().into_iter().map(|(_, disk)| disk).collect();

@@ -7,19 +7,19 @@ use futures_util::future::LocalBoxFuture;
 use weft_code::SlotNo;
 use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Frozen;
-use weft_stripe::{Met, Owner, Payload, Place, Stripe, StripeId};
+use weft_stripe::{DeviceEvent, Location, Owner, Payload, Stripe, StripeId};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::format::length::to_len;
 use crate::state::events::Event;
 
-impl Owner for Inner {
+impl Owner for Engine {
     #[inline]
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         self.stripe(id)
     }
 
-    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Location {
         self.location(id, unit, from)
     }
 
@@ -51,10 +51,10 @@ impl Owner for Inner {
         self.members.any_rotational()
     }
 
-    fn met(&self, slot: SlotNo, what: Met) {
+    fn met(&self, slot: SlotNo, what: DeviceEvent) {
         match what {
-            Met::ReadError => self.members.count_read_error(slot),
-            Met::Repaired { offset, len } => {
+            DeviceEvent::ReadError => self.members.count_read_error(slot),
+            DeviceEvent::Repaired { offset, len } => {
                 self.members.count_repair(slot);
                 self.events.emit(Event::ReadErrorRepaired { slot, offset, len });
             }

@@ -16,17 +16,17 @@ use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{Access, Segment, StripeId, Units};
 
-use crate::engine::Inner;
-use crate::engine::resolve::Target;
+use crate::engine::Engine;
+use crate::engine::resolve::ReplacementUnit;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::Piggyback;
 use crate::geometry::{Address, Geometry};
 use crate::io::StripePieces;
-use crate::io::Written;
-use crate::maintenance::By;
+use crate::io::WriteProgress;
+use crate::maintenance::RebuildSource;
 use crate::superblock::SlotState;
 
-impl Inner {
+impl Engine {
     /// Notes that a user reads a unit (of a mirror: any copy) while members are incomplete.
     pub(crate) fn note_read(&self, at: Address) {
         let on_replacement = |unit: usize| {
@@ -56,7 +56,7 @@ impl Inner {
     }
 
     /// Units of `stripe` that belong on a replacement and are stale there.
-    pub(crate) fn stale_targets(&self, stripe: StripeId) -> (Vec<Target>, UnitSet) {
+    pub(crate) fn stale_targets(&self, stripe: StripeId) -> (Vec<ReplacementUnit>, UnitSet) {
         let lost = self.stripe(stripe).lost;
         let mut targets = self.targets(stripe);
         targets.retain(|target| lost.contains(target.unit));
@@ -101,8 +101,8 @@ impl Inner {
         &self,
         stripe: StripeId,
         segments: &[Segment],
-        write: impl Future<Output = Result<Written, ArrayError>>,
-    ) -> Result<Written, ArrayError> {
+        write: impl Future<Output = Result<WriteProgress, ArrayError>>,
+    ) -> Result<WriteProgress, ArrayError> {
         let geometry = self.geometry_of(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         let touched: UnitSet = segments.iter().map(|segment| segment.unit).collect();
@@ -127,7 +127,12 @@ impl Inner {
         let (written, failed) = join(write, bring).await;
         if written.as_ref().is_ok_and(|written| written.whole) {
             self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
-            self.note_rebuilt(stripe, &targets, brought.difference(&failed), By::Piggyback);
+            self.note_rebuilt(
+                stripe,
+                &targets,
+                brought.difference(&failed),
+                RebuildSource::Piggyback,
+            );
         }
         written
     }
@@ -173,7 +178,7 @@ impl Inner {
             let _lock = array.locks.exclusive(stripe).await;
             array.jobs.throttle.charge(array.rt.now(), geometry.unit_bytes);
             // The rebuild meets this failure again, and reports it.
-            let _ = array.rebuild_whole(stripe, By::Piggyback).await;
+            let _ = array.rebuild_whole(stripe, RebuildSource::Piggyback).await;
         };
         drop(self.rt.spawn(task));
     }

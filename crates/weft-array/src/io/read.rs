@@ -22,17 +22,17 @@ use weft_rt::sync::Sender;
 use weft_rt::sync::oneshot;
 use weft_stripe::{Access, Busy, Gathered, Owner, StripeId, Units, gather};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
 use crate::io::StripePieces;
-use crate::maintenance::By;
+use crate::maintenance::RebuildSource;
 
 /// The result for the pieces, with their buffers.
 pub(crate) type ReadAnswer = (Result<(), ArrayError>, StripePieces);
 
-impl Inner {
+impl Engine {
     /// Reads `buf.len()` bytes at `offset`.
     pub(crate) async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
         if let Err(error) = self.check_range(offset, buf.len() as u64) {
@@ -234,10 +234,10 @@ impl Inner {
         self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
         let at = Access::maintenance(0);
         let failed = self.write_targets(at, &targets, brought).await;
-        self.note_rebuilt(stripe, &targets, stale.difference(&failed), By::Piggyback);
+        self.note_rebuilt(stripe, &targets, stale.difference(&failed), RebuildSource::Piggyback);
     }
 
-    /// As [`Inner::read_degraded`], in a task that continues if the reader is dropped: it may have
+    /// As [`Engine::read_degraded`], in a task that continues if the reader is dropped: it may have
     /// a repair in progress, and must hold the stripe's lock until that has ended. While the unit
     /// is being rebuilt, the task may write it to the replacement as well (piggyback).
     async fn read_detached(&self, pieces: StripePieces) -> ReadAnswer {
@@ -260,7 +260,7 @@ impl Inner {
         self.read_locked(pieces).await
     }
 
-    /// As [`Inner::read_degraded`]; the stripe's lock is held.
+    /// As [`Engine::read_degraded`]; the stripe's lock is held.
     pub(crate) async fn read_locked(&self, pieces: StripePieces) -> ReadAnswer {
         let stripe = pieces[0].0.stripe;
         if !pieces.iter().all(|(at, buf)| self.is_home(*at, buf.len())) {

@@ -19,18 +19,22 @@ use weft_disk::{Class, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::{Access, Stripe, StripeId, Units};
 
-use crate::engine::Inner;
-use crate::engine::resolve::Target;
+use crate::engine::Engine;
+use crate::engine::resolve::ReplacementUnit;
 use crate::error::ArrayError;
 use crate::format::lane::LaneSet;
 use crate::format::length::to_len;
-use crate::maintenance::By;
+use crate::maintenance::RebuildSource;
 use crate::maintenance::experiment::{Rebuilder, Requests};
 
-impl Inner {
+impl Engine {
     /// Rebuilds one stripe on every slot that is being rebuilt, with one request per unit. The
     /// caller holds its exclusive lock.
-    pub(crate) async fn rebuild_whole(&self, stripe: StripeId, by: By) -> Result<(), ArrayError> {
+    pub(crate) async fn rebuild_whole(
+        &self,
+        stripe: StripeId,
+        by: RebuildSource,
+    ) -> Result<(), ArrayError> {
         let bytes = self.geometry_of(stripe).unit_bytes;
         let whole_units = Requests { bytes, class: Class::Maintenance, heads: None };
         self.rebuild_locked(stripe, &whole_units, by).await
@@ -42,7 +46,7 @@ impl Inner {
         &self,
         stripe: StripeId,
         requests: &Requests,
-        by: By,
+        by: RebuildSource,
     ) -> Result<(), ArrayError> {
         let targets = self.targets(stripe);
         let resolved = self.stripe(stripe);
@@ -76,7 +80,7 @@ impl Inner {
         at: Access,
         len: usize,
         wanted: UnitSet,
-        targets: &[Target],
+        targets: &[ReplacementUnit],
         requests: &Requests,
     ) -> Result<UnitSet, ArrayError> {
         let _head = match &requests.heads {
@@ -97,7 +101,7 @@ impl Inner {
     pub(crate) async fn write_targets(
         &self,
         at: Access,
-        targets: &[Target],
+        targets: &[ReplacementUnit],
         units: Units,
     ) -> UnitSet {
         let writes = units.into_iter().map(|(unit, data)| async move {
@@ -117,9 +121,14 @@ impl Inner {
     }
 
     /// The name of a replacement that is still in place and whose write failed: it has no space.
-    pub(crate) fn out_of_space(&self, targets: &[Target], failed: UnitSet) -> Option<String> {
-        let full =
-            |t: &&Target| failed.contains(t.unit) && self.members.holds(t.place.slot, &t.disk);
+    pub(crate) fn out_of_space(
+        &self,
+        targets: &[ReplacementUnit],
+        failed: UnitSet,
+    ) -> Option<String> {
+        let full = |t: &&ReplacementUnit| {
+            failed.contains(t.unit) && self.members.holds(t.place.slot, &t.disk)
+        };
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
 
@@ -130,9 +139,9 @@ impl Inner {
     pub(crate) fn note_rebuilt(
         &self,
         stripe: StripeId,
-        targets: &[Target],
+        targets: &[ReplacementUnit],
         written: UnitSet,
-        by: By,
+        by: RebuildSource,
     ) {
         let lanes = self.lanes();
         if !self.map.is_stale_in(lanes, stripe) {
@@ -140,7 +149,7 @@ impl Inner {
         }
         let state = &self.jobs.rebuild;
         let region = self.region_of(stripe);
-        for Target { unit, place, lane, disk } in targets {
+        for ReplacementUnit { unit, place, lane, disk } in targets {
             let now = self.members.rebuilt_disk(place.slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
             let whole = written.contains(*unit) && is_target;
@@ -167,7 +176,7 @@ impl Inner {
     }
 }
 
-impl Rebuilder for Inner {
+impl Rebuilder for Engine {
     fn unit_bytes(&self) -> u64 {
         self.geometry().unit_bytes
     }
@@ -184,7 +193,7 @@ impl Rebuilder for Inner {
         Box::pin(async move {
             let _memory = self.job_memory(self.geometry_of(stripe)).await?;
             let _lock = self.locks.exclusive(stripe).await;
-            self.rebuild_locked(stripe, requests, By::Executor).await
+            self.rebuild_locked(stripe, requests, RebuildSource::Executor).await
         })
     }
 }

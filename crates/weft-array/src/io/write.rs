@@ -37,7 +37,7 @@
 //! (two: a header block and the payload) and the unit writes (three) each go out together, and each
 //! step waits for the one before. A FUA request writes d1, P and Q with FUA and ends without a
 //! flush, unless a member failed or the record leaves out units of other writes
-//! ([`Inner::end_durable`]). On disks without a volatile cache every write is durable when it ends,
+//! ([`Engine::end_durable`]). On disks without a volatile cache every write is durable when it ends,
 //! which spares the next record what it would have to subtract (`log.rs`).
 //!
 //! *What a crash leaves.* Before step 4: the old stripe. During it: some units old and some new.
@@ -58,19 +58,19 @@ use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::oneshot;
 use weft_rt::{Buf, Frozen, boxed};
 use weft_stripe::{
-    Access, Band, Crash, FailedWrite, Record, Segment, Stripe, StripeId, UnitWrite, Units,
+    Access, Band, BandRecord, Crash, FailedWrite, Segment, Stripe, StripeId, UnitWrite, Units,
 };
 use weft_stripe::{Stored, Updated, store, update};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::Piece;
-use crate::io::Written;
+use crate::io::WriteProgress;
 use crate::log::{Log, LoggedWrite, Unflushed};
-use crate::state::pending_writes::Pending;
+use crate::state::pending_writes::PendingWrite;
 
-impl Inner {
+impl Engine {
     /// Writes `data` at `offset`; with `fua` it is durable when this returns.
     pub(crate) async fn write(
         &self,
@@ -208,7 +208,7 @@ impl Inner {
         fua: bool,
     ) -> Result<bool, ArrayError> {
         let (done, mut served) = oneshot();
-        self.pending.push(stripe, Pending { segments, fua, done });
+        self.pending.push(stripe, PendingWrite { segments, fua, done });
         let lock = std::pin::pin!(self.locks.exclusive(stripe));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
@@ -257,7 +257,7 @@ impl Inner {
         let segments = Segment::joined(segments);
         self.check_writable()?;
         let Updated { writes, records } = self.prepare(stripe, &segments).await?;
-        let others = records.iter().any(Record::leaves_out_others);
+        let others = records.iter().any(BandRecord::leaves_out_others);
         let logged = match &self.log {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
@@ -392,15 +392,15 @@ impl Inner {
         stripe: StripeId,
         writes: &[UnitWrite],
         fua: bool,
-    ) -> Result<Written, ArrayError> {
+    ) -> Result<WriteProgress, ArrayError> {
         let opts = WriteOpts { class: Class::User, fua };
         let Stored { failed, durable } = store(self, self.stripe(stripe), writes, opts).await;
         if failed.is_empty() {
-            return Ok(Written { whole: true, durable });
+            return Ok(WriteProgress { whole: true, durable });
         }
         Box::pin(self.write_failed(Some(stripe), failed))
             .await
-            .map(|()| Written { whole: false, durable })
+            .map(|()| WriteProgress { whole: false, durable })
     }
 
     /// Writes units to their members, where present. A member that fails is excluded.

@@ -13,9 +13,9 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Frozen, ZEROS_BYTES_MAX};
-use weft_stripe::{FailedWrite, Owner, ParityRecord, Place, Record, StripeId};
+use weft_stripe::{BandRecord, FailedWrite, Location, Owner, ParityRecord, StripeId};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::runs::{Bit, grouped, span};
 use crate::error::ArrayError;
 use crate::format::length::to_len;
@@ -28,7 +28,7 @@ const STRIPES_AT_ONCE: u64 = 32;
 /// Zeros in one write, where data must be transferred.
 const ZEROS_BYTES: u64 = ZEROS_BYTES_MAX as u64;
 
-impl Inner {
+impl Engine {
     /// Makes a range read as zeros. With `may_deallocate` the storage below may be freed.
     pub(crate) async fn write_zeroes(
         &self,
@@ -204,7 +204,7 @@ impl Inner {
         // Also on a replacement where the stripe is stale: it may hold old bytes of the stripe, and
         // no rebuild replaces them once the region is unwritten.
         let writes = geometry.units().iter().filter_map(|unit| {
-            let Place { slot, offset } = self.place(stripe, unit, 0);
+            let Location { slot, offset } = self.place(stripe, unit, 0);
             let disk = self.disk(slot)?;
             Some(async move {
                 let error = self.zero_both(stripe, slot, &disk, offset, len, opts).await.err()?;
@@ -240,7 +240,7 @@ impl Inner {
         };
         let written = geometry.data_units().difference(&lost_later);
         let parities = parity.map(record_of).collect();
-        let record = Record { from: 0, len, written, own: written, parities };
+        let record = BandRecord { from: 0, len, written, own: written, parities };
         Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
@@ -270,7 +270,7 @@ impl Inner {
             }
         }
         let runs = grouped(&mut units, 0, u64::MAX).map(span);
-        let zeroes = runs.filter_map(|(Place { slot, offset }, len)| {
+        let zeroes = runs.filter_map(|(Location { slot, offset }, len)| {
             let disk = self.disk(slot)?;
             Some(async move {
                 let second = self.members.second_disk(slot);

@@ -63,7 +63,7 @@ use weft_code::SlotNo;
 use weft_disk::{Bytes, Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::runs::{Bit, grouped, span};
 use crate::error::ArrayError;
 use crate::geometry::Geometry;
@@ -72,7 +72,7 @@ use crate::members::slot::Slot;
 use crate::region_map::{self, RegionNo};
 use crate::state::events::Event;
 use crate::superblock::{BYTES_MAX, Shape, Superblock};
-use weft_stripe::Place;
+use weft_stripe::Location;
 
 /// Bytes at the end of the new room that each member must take and give back.
 const PROBE_BYTES: u64 = 4096;
@@ -224,10 +224,10 @@ fn ranges_of(grown: &Geometry, stripes: Range<u64>) -> Vec<(SlotNo, Range<u64>)>
     for stripe in stripes {
         for unit in grown.units().iter() {
             let (slot, offset) = grown.locate(stripe, unit, 0);
-            units.push(Bit { place: Place { slot, offset }, len: grown.unit_bytes, what: () });
+            units.push(Bit { place: Location { slot, offset }, len: grown.unit_bytes, what: () });
         }
     }
-    let range = |(Place { slot, offset }, len)| (slot, offset..offset + len);
+    let range = |(Location { slot, offset }, len)| (slot, offset..offset + len);
     grouped(&mut units, 0, u64::MAX).map(span).map(range).collect()
 }
 
@@ -266,7 +266,7 @@ async fn probe(disk: &dyn Disk, end: u64) -> Result<(), DiskError> {
 }
 
 /// Says that the array grows, until it is dropped.
-struct Growing<'a>(&'a Inner);
+struct Growing<'a>(&'a Engine);
 
 impl Drop for Growing<'_> {
     fn drop(&mut self) {
@@ -274,7 +274,7 @@ impl Drop for Growing<'_> {
     }
 }
 
-impl Inner {
+impl Engine {
     /// What growth would do.
     ///
     /// # Errors
@@ -317,7 +317,7 @@ impl Inner {
     /// returns the array has its new size.
     ///
     /// # Errors
-    /// As [`Inner::plan_growth`]; or if a disk fails meanwhile.
+    /// As [`Engine::plan_growth`]; or if a disk fails meanwhile.
     pub(crate) async fn grow(&self, wanted: Option<u64>) -> Result<GrowthPlan, ArrayError> {
         // A stop waits until this has ended: it writes to the members.
         let _running = self.budget.acquire(1).await;

@@ -44,7 +44,7 @@ use weft_code::{SlotNo, SlotSet};
 use weft_rt::{Nanos, Task};
 use weft_stripe::{Generation, StripeId};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::RebuildPolicy;
@@ -63,7 +63,7 @@ type InFlight = FuturesUnordered<LocalBoxFuture<'static, (StripeId, Result<(), A
 
 /// A pass over the stale stripes.
 struct Pass<'a> {
-    array: &'a Inner,
+    array: &'a Engine,
     /// The slots that it rebuilds, and the incomplete ones. The pass ends when they change.
     slots: Vec<(SlotNo, Lane)>,
     incomplete: SlotSet,
@@ -88,7 +88,7 @@ enum Step {
     End,
 }
 
-impl Inner {
+impl Engine {
     /// The kind of job that fills the present replacements.
     pub(super) fn rebuild_kind(&self) -> JobKind {
         if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild }
@@ -124,7 +124,7 @@ impl Inner {
 }
 
 impl<'a> Pass<'a> {
-    fn new(array: &'a Inner, slots: Vec<(SlotNo, Lane)>) -> Self {
+    fn new(array: &'a Engine, slots: Vec<(SlotNo, Lane)>) -> Self {
         let policy = array.jobs.rebuild.policy();
         let incomplete = array.incomplete_slots();
         Self {
@@ -288,7 +288,7 @@ impl<'a> Pass<'a> {
 /// The orders of the live stripes of each geometry.
 fn new_orders(
     policy: &RebuildPolicy,
-    array: &Inner,
+    array: &Engine,
     lost_max: usize,
 ) -> Vec<(Generation, Box<dyn Order>)> {
     let order = order::in_effect(policy, lost_max);
@@ -299,14 +299,14 @@ fn new_orders(
 }
 
 /// The executor of the experiment, or else the engine's.
-fn new_executor(policy: &RebuildPolicy, array: &Inner) -> Rc<dyn Executor> {
+fn new_executor(policy: &RebuildPolicy, array: &Engine) -> Rc<dyn Executor> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.executor(array.handle()));
     chosen.unwrap_or_else(|| Rc::new(DiskOriented::new(policy.pace, array.handle())))
 }
 
 /// The pace of the experiment, or else the bounds alone: the process of each disk lets the users of
 /// that disk go first.
-fn new_pace(array: &Inner) -> Box<dyn Pace> {
+fn new_pace(array: &Engine) -> Box<dyn Pace> {
     let chosen = array.jobs.rebuild.experiment().and_then(|e| e.pace(array.rt.now()));
     chosen.unwrap_or_else(|| Box::new(WithinBounds))
 }

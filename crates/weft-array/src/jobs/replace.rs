@@ -31,13 +31,13 @@
 
 use weft_code::SlotNo;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::members::Spare;
 use crate::state::events::Event;
 use crate::superblock::SlotState;
 
-impl Inner {
+impl Engine {
     /// Checks whether the member of `slot`, if it works, may be replaced now.
     pub(crate) fn check_replaceable(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let refused = |why: String| Err(ArrayError::Refused(why));

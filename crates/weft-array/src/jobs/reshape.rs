@@ -18,7 +18,7 @@
 //! at every moment what both codes survive, a crash included.
 //!
 //! *Why the drain.* The next window may overwrite the old stripes that died. Reads take no lock;
-//! they look at their end whether their place is still right ([`Inner::read`]). Everything else that
+//! they look at their end whether their place is still right ([`Engine::read`]). Everything else that
 //! works on a stripe holds its lock, and looks once it has it.
 //!
 //! *Regions.* A region's mark counts for its stripes of both geometries. Where a region was never
@@ -49,7 +49,7 @@ pub mod plan;
 
 use weft_code::SlotNo;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::geometry::border::{Border, geometry};
 use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan, check_window, plan_reshape, window};
@@ -60,7 +60,7 @@ use crate::region_map::RegionNo;
 use crate::state::events::Event;
 use mover::{Mover, check_memory};
 
-impl Inner {
+impl Engine {
     /// What a reshape would do.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Inner {
     /// Begins a reshape. When this returns it is in effect, and goes on in the background.
     ///
     /// # Errors
-    /// As [`Inner::plan_reshape`]; or if a disk fails meanwhile.
+    /// As [`Engine::plan_reshape`]; or if a disk fails meanwhile.
     pub(crate) async fn begin_reshape(
         &self,
         options: &ReshapeOptions,

@@ -8,14 +8,14 @@ use futures_util::stream::FuturesUnordered;
 use weft_code::UnitSet;
 use weft_stripe::{Access, StripeId, check};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::maintenance::JobKind;
 use crate::maintenance::throttle::Window;
 use crate::region_map::RegionNo;
 use crate::state::events::Event;
 
-impl Inner {
+impl Engine {
     fn regions_to_resync(&self) -> Vec<RegionNo> {
         let all = (0..self.geometries.region_count()).map(RegionNo);
         all.filter(|region| self.map.needs_resync(*region)).collect()

@@ -22,7 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_rt::{Nanos, SECOND};
 use weft_stripe::{Access, Checked, Stripe, Units, check, wrong_unit};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::log::Log;
 use crate::maintenance::throttle::Window;
@@ -40,7 +40,7 @@ const PLACES_MAX: usize = 64;
 
 /// The findings in one stripe.
 #[derive(Debug, Default)]
-struct Seen {
+struct StripeFindings {
     /// Ranges of offsets that did not match, and how many of these were corrected.
     mismatches: u32,
     repaired: u32,
@@ -51,7 +51,7 @@ struct Seen {
     failed: bool,
 }
 
-impl Inner {
+impl Engine {
     /// Scrubs the whole array.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ impl Inner {
         if !self.is_scrubbed(self.region_of(id)) {
             return Ok(());
         }
-        let mut seen = Seen::default();
+        let mut seen = StripeFindings::default();
         for (from, len) in self.runs(self.geometry()) {
             let (resolved, at) = (self.stripe(id), Access::maintenance(from));
             match check(self, resolved, at, len).await {
@@ -285,7 +285,7 @@ impl Inner {
         at: Access,
         mode: ScrubMode,
         checked: Checked,
-        seen: &mut Seen,
+        seen: &mut StripeFindings,
     ) {
         let located = if stripe.lost.is_empty() { wrong_unit(stripe, &checked) } else { None };
         let unit = located.as_ref().map(|(unit, _)| *unit);

@@ -14,7 +14,7 @@ use weft_code::{SLOTS_MAX, SlotNo, SlotSet};
 use weft_disk::{Disk, DiskInfo};
 use weft_rt::Rt;
 
-use crate::engine::{Inner, WallClock};
+use crate::engine::{Engine, WallClock};
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
@@ -22,14 +22,14 @@ use crate::geometry::border::{Border, Geometries, geometry};
 use crate::io::map_store::{PAGES_AT_ONCE, read_pages};
 use crate::log::{Log, LogId};
 use crate::maintenance::Jobs;
-use crate::members::assemble::{Assembly, Found, decide};
+use crate::members::assemble::{Assembly, FoundDisk, decide};
 use crate::members::preparation::map_config;
 use crate::members::slot::lanes_of;
 use crate::members::{Members, Spare};
 use crate::region_map::{LoadReport, RegionMap};
-use crate::state::moving_range::Moving;
+use crate::state::moving_range::MovingRange;
 use crate::state::pending_writes::PendingWrites;
-use crate::state::space_waits::Room;
+use crate::state::space_waits::SpaceWaits;
 use crate::state::stripe_locks::StripeLocks;
 use crate::superblock::{
     Predecessor, SlotState, Superblock, SuperblockError, read_superblock, write_superblock,
@@ -61,13 +61,13 @@ pub(crate) async fn assemble(
     rt: &Rt,
     disks: Vec<Rc<dyn Disk>>,
     options: AssembleOptions,
-) -> Result<Rc<Inner>, ArrayError> {
+) -> Result<Rc<Engine>, ArrayError> {
     // Concurrently: each disk that does not answer takes its full time limit.
     let found = disks.iter().map(|disk| async move {
         let superblock = read_superblock(&**disk).await;
         // It may be larger now than when it was opened.
         let disk = DiskInfo { size_bytes: disk.size_now(), ..disk.info().clone() };
-        Found { superblock, disk }
+        FoundDisk { superblock, disk }
     });
     let mut found = join_all(found).await;
     loop {
@@ -128,7 +128,7 @@ async fn start(
 
 /// How a start went.
 enum Start {
-    Done(Rc<Inner>),
+    Done(Rc<Engine>),
     /// Nothing of the array was changed yet, and these disks (indices of found disks) must be left
     /// out.
     Without(Vec<(usize, SuperblockError)>),
@@ -173,7 +173,7 @@ async fn open(
     disks: &[Rc<dyn Disk>],
     assembly: &Assembly,
     options: &AssembleOptions,
-) -> Result<Rc<Inner>, ArrayError> {
+) -> Result<Rc<Engine>, ArrayError> {
     let superblock = assembly.superblock.clone();
     let geometries = geometries_of(&superblock)?;
     let in_slots: Vec<Option<Rc<dyn Disk>>> =
@@ -210,20 +210,20 @@ async fn open(
     let lanes_on_disk = lanes_of(&assembly.newest).union(lanes_of(&superblock));
     let members =
         Members::new(superblock, in_effect, lanes_on_disk, in_slots, replacements, waiting);
-    Ok(Rc::new_cyclic(|me| Inner {
+    Ok(Rc::new_cyclic(|me| Engine {
         rt: rt.clone(),
         clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
         geometries,
-        moving: Moving::default(),
+        moving: MovingRange::default(),
         growing: Cell::new(false),
         members,
         map,
         locks: StripeLocks::default(),
         pending: PendingWrites::default(),
         log,
-        room: Room::new(SLOTS_MAX),
-        budget: Inner::new_budget(),
-        write_budget: Inner::new_write_budget(),
+        room: SpaceWaits::new(SLOTS_MAX),
+        budget: Engine::new_budget(),
+        write_budget: Engine::new_write_budget(),
         events: crate::state::events::Events::new(),
         jobs,
         load_aware_reconstruction: Cell::new(true),
@@ -271,7 +271,7 @@ fn begin_run(superblock: &mut Superblock, nonce: u64, unreplayed: Option<u64>) {
     superblock.unreplayed = unreplayed;
 }
 
-impl Inner {
+impl Engine {
     async fn recover(
         &self,
         disks: &[Rc<dyn Disk>],

@@ -26,7 +26,7 @@ const LATELY: Nanos = 4 * RECENT;
 
 /// What rebuilt a stripe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum RebuildSource {
     Executor,
     Piggyback,
 }
@@ -104,10 +104,10 @@ impl Counts {
         self.all.get()
     }
 
-    pub fn count_stripe(&self, by: By) {
+    pub fn count_stripe(&self, by: RebuildSource) {
         self.change(|all| match by {
-            By::Executor => all.stripes_rebuilt += 1,
-            By::Piggyback => all.stripes_piggybacked += 1,
+            RebuildSource::Executor => all.stripes_rebuilt += 1,
+            RebuildSource::Piggyback => all.stripes_piggybacked += 1,
         });
     }
 

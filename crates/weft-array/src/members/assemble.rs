@@ -85,7 +85,7 @@ use crate::superblock::{
 
 /// A disk and its superblock.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundDisk {
     /// The disk.
     pub disk: DiskInfo,
     /// Its superblock; `None` if the disk is not a member.
@@ -121,7 +121,7 @@ pub struct Assembly {
     /// the regions marked in the lane of their slot.
     pub returning: Vec<(SlotNo, usize)>,
     /// Disks that are not used.
-    pub unused: Vec<Unused>,
+    pub unused: Vec<UnusedDisk>,
     /// The array was not stopped cleanly.
     pub needs_recovery: bool,
     /// The code survives the loss of all slots that lack some of their units. If not, it survives
@@ -132,7 +132,7 @@ pub struct Assembly {
 
 /// A disk that is not used, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unused {
+pub struct UnusedDisk {
     /// Index of the found disk.
     pub index: usize,
     /// Why.
@@ -243,7 +243,7 @@ pub fn majorities_meet(before: &[Id], after: &[Id]) -> bool {
 /// # Errors
 /// Each case of [`AssembleError`]; nothing has been changed then.
 pub fn decide(
-    found: &[Found],
+    found: &[FoundDisk],
     force_degraded: bool,
     survives: &dyn Fn(&Superblock, &[SlotNo]) -> bool,
 ) -> Result<Assembly, AssembleError> {
@@ -302,7 +302,7 @@ pub fn decide(
                 left => {
                     assembly.outgoing.extend(had_a_say.then_some(index));
                     let why = left.map_or(why, |_| LEFT.to_owned());
-                    unused.push(Unused { index, why });
+                    unused.push(UnusedDisk { index, why });
                 }
             },
         }
@@ -314,7 +314,7 @@ pub fn decide(
     Ok(assembly)
 }
 
-fn check_disks(found: &[Found]) -> Result<(), AssembleError> {
+fn check_disks(found: &[FoundDisk]) -> Result<(), AssembleError> {
     if found.is_empty() {
         return Err(AssembleError::Nothing);
     }
@@ -328,11 +328,11 @@ fn check_disks(found: &[Found]) -> Result<(), AssembleError> {
 type Members<'a> = Vec<(usize, &'a Superblock)>;
 
 /// Splits the members into those whose superblock can be read, and damaged ones.
-fn sort_out(found: &[Found]) -> Result<(Members<'_>, Vec<Unused>), AssembleError> {
+fn sort_out(found: &[FoundDisk]) -> Result<(Members<'_>, Vec<UnusedDisk>), AssembleError> {
     let mut members = Vec::new();
     let mut unused = Vec::new();
     let mut incompatible = None;
-    for (index, Found { disk, superblock }) in found.iter().enumerate() {
+    for (index, FoundDisk { disk, superblock }) in found.iter().enumerate() {
         let name = || disk.name.clone();
         match superblock {
             Ok(Some(superblock)) => members.push((index, superblock)),
@@ -345,7 +345,7 @@ fn sort_out(found: &[Found]) -> Result<(Members<'_>, Vec<Unused>), AssembleError
                 let unknown = unknown.clone();
                 incompatible = Some((name(), SuperblockError::UnknownFeatures { unknown }));
             }
-            Err(error) => unused.push(Unused { index, why: error.to_string() }),
+            Err(error) => unused.push(UnusedDisk { index, why: error.to_string() }),
         }
     }
     match incompatible {
@@ -354,7 +354,7 @@ fn sort_out(found: &[Found]) -> Result<(Members<'_>, Vec<Unused>), AssembleError
     }
 }
 
-fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
+fn check_one_array(found: &[FoundDisk], members: &Members<'_>) -> Result<(), AssembleError> {
     let mut arrays: BTreeMap<Id, (String, Vec<String>)> = BTreeMap::new();
     for (index, own) in members {
         let (_, disks) =
@@ -372,7 +372,7 @@ fn check_one_array(found: &[Found], members: &Members<'_>) -> Result<(), Assembl
 
 /// Checks that no two disks have the same identity ([`Id::member`]): disks that share one were
 /// copied by hand.
-fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleError> {
+fn check_clones(found: &[FoundDisk], members: &Members<'_>) -> Result<(), AssembleError> {
     for (_, own) in members {
         let same = members.iter().filter(|(_, other)| other.self_id == own.self_id);
         let disks: Vec<_> = same.map(|(index, _)| found[*index].disk.name.clone()).collect();
@@ -387,15 +387,16 @@ fn check_clones(found: &[Found], members: &Members<'_>) -> Result<(), AssembleEr
 /// A change takes effect without the spares, so a crash may leave a spare with a superblock that
 /// never took effect; so may the adding of a spare.
 fn newest(
-    found: &[Found],
+    found: &[FoundDisk],
     members: &Members<'_>,
-    unused: &[Unused],
+    unused: &[UnusedDisk],
 ) -> Result<Superblock, AssembleError> {
     let counts = |own: &Superblock| lists(own, own.self_id);
     let any = members.iter().any(|(_, own)| counts(own));
     let witnesses = || members.iter().filter(|(_, own)| counts(own) || !any);
     let Some((_, newest)) = witnesses().max_by_key(|(_, own)| own.seq) else {
-        let line = |unused: &Unused| format!("{}: {}", found[unused.index].disk.name, unused.why);
+        let line =
+            |unused: &UnusedDisk| format!("{}: {}", found[unused.index].disk.name, unused.why);
         return Err(AssembleError::Unusable { why: unused.iter().map(line).collect() });
     };
     let latest: Members<'_> =
@@ -483,7 +484,7 @@ impl Assembly {
     /// number of members found that were active before the newest superblock, if that matters.
     fn judge(
         &mut self,
-        found: &[Found],
+        found: &[FoundDisk],
         before_found: usize,
         force_degraded: bool,
         survives: &dyn Fn(&Superblock, &[SlotNo]) -> bool,
@@ -553,8 +554,8 @@ impl Assembly {
     /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
     /// if the array was started by force: they may then hold data that the others lack. Nor if a
     /// member was found that has lost its superblocks, or cannot be read: it may be any of them.
-    fn remember_absent(&mut self, found: &[Found]) {
-        let is_damaged = |found: &Found| match &found.superblock {
+    fn remember_absent(&mut self, found: &[FoundDisk]) {
+        let is_damaged = |found: &FoundDisk| match &found.superblock {
             Ok(_) => false,
             Err(SuperblockError::Disk(error)) => !error.keeps_contents(),
             Err(_) => true,

@@ -15,7 +15,7 @@ use weft_disk::{Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 use weft_stripe::StripeId;
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::format::length::to_len;
 use crate::log::{FoundRecord, LogId, Scan, pieces};
 use crate::superblock::area::Area;
@@ -38,7 +38,7 @@ pub(super) struct Logs {
     pub unread: Vec<LogBlock>,
 }
 
-impl Inner {
+impl Engine {
     /// Reads the logs of the assembly `id`. A member is excluded if recovery needs its log and
     /// cannot read it.
     pub(super) async fn read_logs(&self, id: LogId, area: &Area) -> Logs {

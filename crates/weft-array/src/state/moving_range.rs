@@ -14,7 +14,7 @@ use weft_rt::sync::Notify;
 
 /// See the [module](self).
 #[derive(Default)]
-pub(crate) struct Moving {
+pub(crate) struct MovingRange {
     addresses: RefCell<Range<u64>>,
     /// A write waits. Rings when the first does, or when the reshape is to turn back.
     wanted: Cell<bool>,
@@ -24,7 +24,7 @@ pub(crate) struct Moving {
     changed: Notify,
 }
 
-impl Moving {
+impl MovingRange {
     /// Whether writes to some of these addresses must wait.
     pub fn meets(&self, addresses: &Range<u64>) -> bool {
         let moving = self.addresses.borrow();
@@ -63,7 +63,7 @@ impl Moving {
     }
 
     /// Waits until these addresses are not being moved, or `gives_up`. It is asked again at each
-    /// [`Moving::look_again`].
+    /// [`MovingRange::look_again`].
     pub async fn settled(&self, addresses: &Range<u64>, gives_up: impl Fn() -> bool) {
         loop {
             let changed = self.changed.wait();

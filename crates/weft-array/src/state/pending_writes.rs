@@ -12,7 +12,7 @@ use crate::error::ArrayError;
 
 /// A write that waits for its stripe's lock.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingWrite {
     pub segments: Vec<Segment>,
     pub fua: bool,
     pub done: Sender<Result<bool, Arc<ArrayError>>>,
@@ -20,18 +20,18 @@ pub(crate) struct Pending {
 
 /// The waiting writes, by stripe.
 #[derive(Debug, Default)]
-pub(crate) struct PendingWrites(RefCell<BTreeMap<StripeId, Vec<Pending>>>);
+pub(crate) struct PendingWrites(RefCell<BTreeMap<StripeId, Vec<PendingWrite>>>);
 
 impl PendingWrites {
-    pub fn push(&self, stripe: StripeId, write: Pending) {
+    pub fn push(&self, stripe: StripeId, write: PendingWrite) {
         self.0.borrow_mut().entry(stripe).or_default().push(write);
     }
 
     /// Takes the first writes up to, but not including, the first that overlaps an earlier one.
-    pub fn take_batch(&self, stripe: StripeId, sector: u64) -> Vec<Pending> {
+    pub fn take_batch(&self, stripe: StripeId, sector: u64) -> Vec<PendingWrite> {
         let mut table = self.0.borrow_mut();
         let Some(waiting) = table.get_mut(&stripe) else { return Vec::new() };
-        let mut batch: Vec<Pending> = Vec::new();
+        let mut batch: Vec<PendingWrite> = Vec::new();
         let mut rest = Vec::new();
         for pending in waiting.drain(..) {
             let fits =
@@ -48,7 +48,7 @@ impl PendingWrites {
 }
 
 /// Whether two writes touch the same sector.
-fn overlaps(a: &Pending, b: &Pending, sector: u64) -> bool {
+fn overlaps(a: &PendingWrite, b: &PendingWrite, sector: u64) -> bool {
     let widen = |s: &Segment| (s.from - s.from % sector, s.end().next_multiple_of(sector));
     a.segments.iter().any(|x| {
         b.segments.iter().any(|y| {

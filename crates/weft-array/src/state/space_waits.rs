@@ -7,7 +7,7 @@ use weft_rt::sync::Semaphore;
 use weft_stripe::StripeId;
 
 /// What waits for space, and in which slots.
-pub(crate) struct Room {
+pub(crate) struct SpaceWaits {
     /// For each slot, bytes of waiting writes.
     pub waiting: Vec<Cell<u64>>,
     /// For each slot, held by the write that retries.
@@ -22,15 +22,15 @@ pub(crate) struct Room {
 }
 
 /// Bytes of a waiting write; subtracted again when dropped.
-pub(crate) struct Waiting<'a>(&'a Cell<u64>, u64);
+pub(crate) struct WaitingBytes<'a>(&'a Cell<u64>, u64);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingBytes<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - self.1);
     }
 }
 
-impl Room {
+impl SpaceWaits {
     pub fn new(slots: usize) -> Self {
         Self {
             waiting: vec![Cell::new(0); slots],
@@ -52,9 +52,9 @@ impl Room {
         self.abandoned.borrow().clone()
     }
 
-    pub fn begin_waiting(&self, slot: SlotNo, bytes: u64) -> Waiting<'_> {
+    pub fn begin_waiting(&self, slot: SlotNo, bytes: u64) -> WaitingBytes<'_> {
         let waiting = &self.waiting[slot.0];
         waiting.set(waiting.get() + bytes);
-        Waiting(waiting, bytes)
+        WaitingBytes(waiting, bytes)
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
-use super::signatures::{Place, SIGNATURES};
+use super::signatures::{SIGNATURES, SignatureOffset};
 use crate::superblock::salvage::salvage;
 
 /// A signature of another program.
@@ -66,8 +66,8 @@ fn find_in(size: u64, parts: &[(u64, Buf)]) -> Option<Foreign> {
     };
     let found = SIGNATURES.iter().find_map(|signature| {
         let offset = match signature.place {
-            Place::Start(offset) => offset,
-            Place::End(place) => place(size)?,
+            SignatureOffset::Start(offset) => offset,
+            SignatureOffset::End(place) => place(size)?,
         };
         stands(offset, signature.magic)
             .then_some(Foreign { what: signature.what, offset_bytes: offset })
@@ -125,8 +125,8 @@ mod tests {
         assert_eq!(look(&[0; SIZE]), None);
         for signature in SIGNATURES {
             let offset = match signature.place {
-                Place::Start(offset) => offset,
-                Place::End(place) => place(SIZE as u64).expect("large enough"),
+                SignatureOffset::Start(offset) => offset,
+                SignatureOffset::End(place) => place(SIZE as u64).expect("large enough"),
             };
             let mut disk = vec![0; SIZE];
             let at = usize::try_from(offset).expect("small");

@@ -16,7 +16,7 @@ pub(crate) const BLOCK: usize = 4096;
 const PIECE: usize = 64 * BLOCK;
 
 /// The readable part of an area.
-pub(crate) struct Salvaged {
+pub(crate) struct SalvagedBytes {
     /// The area's contents, with zeros where it could not be read.
     pub area: Buf,
     /// Offsets of the blocks that could not be read.
@@ -29,10 +29,14 @@ pub(crate) struct Salvaged {
 ///
 /// # Errors
 /// Any error other than a medium error.
-pub(crate) async fn salvage(disk: &dyn Disk, offset: u64, len: u64) -> Result<Salvaged, DiskError> {
+pub(crate) async fn salvage(
+    disk: &dyn Disk,
+    offset: u64,
+    len: u64,
+) -> Result<SalvagedBytes, DiskError> {
     let len = to_len(len);
     let (area, error) = read(disk, offset, len).await?;
-    let mut salvaged = Salvaged { area, bad: Vec::new(), error };
+    let mut salvaged = SalvagedBytes { area, bad: Vec::new(), error };
     if salvaged.error.is_some() {
         for from in (0..len).step_by(PIECE) {
             salvaged.read_piece(disk, offset, from, PIECE.min(len - from)).await?;
@@ -41,7 +45,7 @@ pub(crate) async fn salvage(disk: &dyn Disk, offset: u64, len: u64) -> Result<Sa
     Ok(salvaged)
 }
 
-impl Salvaged {
+impl SalvagedBytes {
     async fn read_piece(
         &mut self,
         disk: &dyn Disk,

@@ -6,12 +6,12 @@
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signature {
     pub what: &'static str,
-    pub place: Place,
+    pub place: SignatureOffset,
     pub magic: &'static [u8],
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum SignatureOffset {
     /// From the start of the disk.
     Start(u64),
     /// Computed from the disk's size.
@@ -19,11 +19,11 @@ pub(super) enum Place {
 }
 
 const fn at(what: &'static str, offset: u64, magic: &'static [u8]) -> Signature {
-    Signature { what, place: Place::Start(offset), magic }
+    Signature { what, place: SignatureOffset::Start(offset), magic }
 }
 
 const fn end(what: &'static str, place: fn(u64) -> Option<u64>, magic: &'static [u8]) -> Signature {
-    Signature { what, place: Place::End(place), magic }
+    Signature { what, place: SignatureOffset::End(place), magic }
 }
 
 const KIB: u64 = 1 << 10;

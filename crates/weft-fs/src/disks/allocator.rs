@@ -26,7 +26,7 @@ use weft_code::UnitSet;
 use crate::disks::member::Member;
 use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
-use crate::format::extent::{Column, LINES_MAX, Record};
+use crate::format::extent::{Column, Extent, LINES_MAX};
 use crate::format::inode::Ino;
 use crate::format::redundancy::{Coded, Redundancy};
 
@@ -74,10 +74,10 @@ impl Pool {
         coded: Coded,
         units: UnitSet,
         lines: u64,
-        before: Option<&Record>,
+        before: Option<&Extent>,
         (ino, line): (Ino, u64),
-    ) -> Result<Record> {
-        let lines = lines.min(Record::lines_max(coded));
+    ) -> Result<Extent> {
+        let lines = lines.min(Extent::lines_max(coded));
         let roomy = self.roomy();
         if let Some(record) =
             before.and_then(|before| self.go_on(&roomy, coded, units, lines, (before, line)))
@@ -93,7 +93,7 @@ impl Pool {
         let turn = usize::try_from(turn).expect("few disks");
         let mut lines = lines.min((least / RAIDRATIO).max(1));
         while lines > 0 {
-            let mut record = Record::new(coded, 0, lines);
+            let mut record = Extent::new(coded, 0, lines);
             let all = units.iter().enumerate().all(|(n, unit)| {
                 let at = if is_scarce { n } else { unit };
                 let member = &picked[(at + turn) % used];
@@ -117,15 +117,15 @@ impl Pool {
         coded: Coded,
         units: UnitSet,
         lines: u64,
-        (before, line): (&Record, u64),
-    ) -> Option<Record> {
+        (before, line): (&Extent, u64),
+    ) -> Option<Extent> {
         let most = roomy.first()?.free_blocks();
         if before.coded != coded {
             return None;
         }
         let has_roles = coded.k() > 1 && coded.p() > 0;
         let turns = has_roles && line / TURN_LINES != (line - before.lines) / TURN_LINES;
-        let mut record = Record::new(coded, 0, lines);
+        let mut record = Extent::new(coded, 0, lines);
         for unit in units.iter() {
             let last = before.columns[(unit + usize::from(turns)) % coded.columns].as_ref();
             let member = last.and_then(|last| self.member(last.disk));
@@ -144,7 +144,7 @@ impl Pool {
     }
 
     /// Whether so many disks have room for one more column of a record each.
-    pub(crate) fn has_columns_for(&self, record: &Record, count: usize) -> bool {
+    pub(crate) fn has_columns_for(&self, record: &Extent, count: usize) -> bool {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
         self.roomy().iter().filter(|member| !is_used(member.number)).count() >= count
     }
@@ -153,7 +153,7 @@ impl Pool {
     /// would continue another run.
     pub(crate) fn allocate_column(
         &self,
-        record: &Record,
+        record: &Extent,
         behind: Option<(u16, u64)>,
     ) -> Result<Column> {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
@@ -172,7 +172,7 @@ impl Pool {
     }
 
     /// Allocates another place for a block of a line, on its own disk if that has room.
-    pub(crate) fn allocate_instead(&self, line: &Record, unit: usize) -> Option<Column> {
+    pub(crate) fn allocate_instead(&self, line: &Extent, unit: usize) -> Option<Column> {
         let own = line.columns[unit].as_ref().and_then(|column| self.member(column.disk));
         let own = own.filter(|member| member.free_blocks() > 0);
         let there = own.and_then(|member| allocate_on(&member, 1));

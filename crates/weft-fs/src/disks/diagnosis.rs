@@ -25,7 +25,7 @@
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use crate::disks::member::{Member, Present};
+use crate::disks::member::{Member, PresentDisk};
 use crate::disks::pool::Pool;
 use crate::format::block::BLOCK;
 use crate::format::label::{Label, Site};
@@ -49,7 +49,7 @@ async fn takes(disk: &dyn Disk, at: u64, data: Frozen) -> bool {
     written.is_ok() && holds(disk, at, &data).await
 }
 
-impl Present {
+impl PresentDisk {
     /// Whether one of its sites works.
     async fn works(&self, number: u64) -> bool {
         let sites = self.label.borrow().sites();

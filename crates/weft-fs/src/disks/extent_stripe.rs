@@ -1,7 +1,7 @@
 //! A record's lines as a stripe of weft-stripe.
 //!
 //! All lines of a record are one stripe: a column is a unit, and a line is a range of 4 KiB at the
-//! same offset in all units ([`Laid`]). Columns that are not active lie on a disk of their own, the
+//! same offset in all units ([`ExtentStripe`]). Columns that are not active lie on a disk of their own, the
 //! *void*, which reads as zeros and is never written. So nothing below knows of them.
 
 use std::cell::Cell;
@@ -12,7 +12,8 @@ use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{
-    Access, Coding, Generation, Met, Owner, Place, Stripe, StripeId, gather, gather_exactly,
+    Access, Coding, DeviceEvent, Generation, Location, Owner, Stripe, StripeId, gather,
+    gather_exactly,
 };
 
 use crate::disks::bad_blocks::Suspect;
@@ -22,7 +23,7 @@ use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::format::extent::{Record, Run};
+use crate::format::extent::{Extent, Run};
 use crate::format::inode::Ino;
 
 /// Where columns lie that are not active.
@@ -30,7 +31,7 @@ const VOID: SlotNo = SlotNo(usize::MAX);
 
 impl Pool {
     /// A record's lines as a stripe.
-    pub(crate) fn lay(self: &Rc<Self>, record: &Record) -> Result<Laid> {
+    pub(crate) fn lay(self: &Rc<Self>, record: &Extent) -> Result<ExtentStripe> {
         let place = |column: &Option<crate::format::extent::Column>| {
             let Some(column) = column else { return Ok(None) };
             let member = self.member(column.disk);
@@ -38,7 +39,7 @@ impl Pool {
             Ok(Some((member.ok_or_else(unknown)?, column.start)))
         };
         let columns = record.columns.iter().map(place).collect::<Result<_>>()?;
-        Ok(Laid {
+        Ok(ExtentStripe {
             pool: self.clone(),
             coding: self.coding(record.coded)?,
             pattern: record.pattern,
@@ -50,7 +51,7 @@ impl Pool {
 }
 
 /// A record's lines as a stripe, with the disks of its columns.
-pub(crate) struct Laid {
+pub(crate) struct ExtentStripe {
     pool: Rc<Pool>,
     coding: Rc<Coding>,
     pattern: u64,
@@ -61,7 +62,7 @@ pub(crate) struct Laid {
     failed_blocks: Cell<bool>,
 }
 
-impl Laid {
+impl ExtentStripe {
     /// The stripe, as it is now.
     pub(crate) fn stripe(&self) -> Stripe<'_> {
         self.resolve(StripeId { generation: Generation::default(), number: self.pattern })
@@ -106,7 +107,7 @@ impl Laid {
     /// [`FsError::Unreadable`] if they cannot be had.
     pub(crate) async fn read(
         &self,
-        record: &Record,
+        record: &Extent,
         at: (Ino, u64),
         units: UnitSet,
         lines: std::ops::Range<u64>,
@@ -134,7 +135,7 @@ impl Laid {
     /// that do not are rewritten; those that cannot be read are suspects.
     async fn read_line(
         &self,
-        record: &Record,
+        record: &Extent,
         (ino, first): (Ino, u64),
         line: u64,
         wanted: &mut [(usize, Buf)],
@@ -213,9 +214,9 @@ impl Laid {
     }
 }
 
-impl Laid {
+impl ExtentStripe {
     /// A block of a lost disk that is back, if it is what the record says.
-    pub(crate) async fn salvage(&self, record: &Record, unit: usize, line: u64) -> Option<Frozen> {
+    pub(crate) async fn salvage(&self, record: &Extent, unit: usize, line: u64) -> Option<Frozen> {
         let (member, start) = self.column(unit)?;
         let sum = sum_of(record.columns[unit].as_ref()?, line);
         let successor = self.pool().successor(member.number).filter(|_| sum != UNKNOWN)?;
@@ -226,7 +227,7 @@ impl Laid {
     }
 
     /// The lines of a unit that a lost disk which is back does not have any more, a bit for each.
-    pub(crate) async fn missed_lines(&self, record: &Record, unit: usize) -> u64 {
+    pub(crate) async fn missed_lines(&self, record: &Extent, unit: usize) -> u64 {
         let all = (0..record.lines).fold(0, |lines, line| lines | 1 << line);
         let (Some(column), Some((member, start))) =
             (record.columns[unit].as_ref(), self.column(unit))
@@ -263,13 +264,13 @@ pub(crate) fn part_of(first: u64, line: u64) -> std::ops::Range<usize> {
 }
 
 /// Whether a block matches its checksum.
-fn is_right(record: &Record, unit: usize, line: u64, block: &[u8]) -> bool {
+fn is_right(record: &Extent, unit: usize, line: u64, block: &[u8]) -> bool {
     let Some(column) = &record.columns[unit] else { return true };
     let sum = column.sums[usize::try_from(line).expect("few lines")];
     sum == 0 || sum == crc32c(block)
 }
 
-impl Owner for Laid {
+impl Owner for ExtentStripe {
     // It repairs nothing: only blocks that match their checksums may be written back, as `read_line`
     // does.
 
@@ -283,11 +284,11 @@ impl Owner for Laid {
         Stripe { id, coding: &self.coding, lost, pinned: false, unsure: false }
     }
 
-    fn place(&self, _: StripeId, unit: usize, from: u64) -> Place {
+    fn place(&self, _: StripeId, unit: usize, from: u64) -> Location {
         match &self.columns[unit] {
-            None => Place { slot: VOID, offset: from },
+            None => Location { slot: VOID, offset: from },
             Some((member, start)) => {
-                Place { slot: SlotNo(member.number.into()), offset: start * BLOCK_BYTES + from }
+                Location { slot: SlotNo(member.number.into()), offset: start * BLOCK_BYTES + from }
             }
         }
     }
@@ -311,8 +312,8 @@ impl Owner for Laid {
         BLOCK
     }
 
-    fn met(&self, _: SlotNo, what: Met) {
-        if what == Met::ReadError {
+    fn met(&self, _: SlotNo, what: DeviceEvent) {
+        if what == DeviceEvent::ReadError {
             self.failed_blocks.set(true);
         }
     }

@@ -8,23 +8,23 @@ use futures_util::future::LocalBoxFuture;
 use weft_code::{SlotNo, UnitSet};
 use weft_disk::{Disk, DiskError};
 use weft_rt::Frozen;
-use weft_stripe::{Met, Owner, Place, Stripe, StripeId};
+use weft_stripe::{DeviceEvent, Location, Owner, Stripe, StripeId};
 
-use crate::disks::extent_stripe::Laid;
+use crate::disks::extent_stripe::ExtentStripe;
 use crate::disks::memory_disk::Memory;
 use crate::format::block::BLOCK;
 
 /// Lines of which some contents are known: these are not read.
-pub(crate) struct Knowing<'a> {
-    laid: &'a Laid,
+pub(crate) struct KnownUnits<'a> {
+    laid: &'a ExtentStripe,
     known: Vec<(usize, Rc<dyn Disk>)>,
 }
 
 /// Where known contents lie: the slot of unit 0, those of others below it.
 const KNOWN: usize = usize::MAX - 1;
 
-impl<'a> Knowing<'a> {
-    pub(crate) fn new(laid: &'a Laid, from: u64, known: &[(usize, Frozen)]) -> Self {
+impl<'a> KnownUnits<'a> {
+    pub(crate) fn new(laid: &'a ExtentStripe, from: u64, known: &[(usize, Frozen)]) -> Self {
         let disk = |(unit, data): &(usize, Frozen)| {
             (*unit, Rc::new(Memory::holding(from, data.clone())) as Rc<dyn Disk>)
         };
@@ -37,17 +37,17 @@ impl<'a> Knowing<'a> {
     }
 }
 
-impl Owner for Knowing<'_> {
+impl Owner for KnownUnits<'_> {
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let stripe = self.laid.resolve(id);
         let known: UnitSet = self.known.iter().map(|(unit, _)| *unit).collect();
         Stripe { lost: stripe.lost.difference(&known), ..stripe }
     }
 
-    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Location {
         let slot = SlotNo(KNOWN - unit);
         match self.known(slot) {
-            Some(_) => Place { slot, offset: from },
+            Some(_) => Location { slot, offset: from },
             None => self.laid.place(id, unit, from),
         }
     }
@@ -68,7 +68,7 @@ impl Owner for Knowing<'_> {
         BLOCK
     }
 
-    fn met(&self, slot: SlotNo, what: Met) {
+    fn met(&self, slot: SlotNo, what: DeviceEvent) {
         self.laid.met(slot, what);
     }
 

@@ -21,7 +21,7 @@ use crate::format::label::{Label, slice_name};
 use crate::meta::DiskRow;
 
 /// A disk that is there.
-pub(crate) struct Present {
+pub(crate) struct PresentDisk {
     /// It changes if the disk becomes larger.
     pub(crate) label: RefCell<Label>,
     /// All of it, with label and metadata.
@@ -36,7 +36,7 @@ pub(crate) struct Present {
     pub(crate) slice: Rc<SliceDisk>,
 }
 
-impl Present {
+impl PresentDisk {
     /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets another
     /// one.
     pub(crate) fn slice(&self) -> Result<Rc<dyn Disk>> {
@@ -54,7 +54,7 @@ pub(crate) fn slice_of(queue: &Rc<QueuedDisk>, label: &Label) -> Result<Rc<dyn D
 pub(crate) struct Member {
     pub(crate) number: u16,
     row: RefCell<DiskRow>,
-    present: Option<Present>,
+    present: Option<PresentDisk>,
     lost: Cell<bool>,
     /// Whether it is being emptied: nothing new goes to it.
     pub(crate) leaving: Cell<bool>,
@@ -68,7 +68,7 @@ pub(crate) struct Member {
 
 impl Member {
     /// A disk, unless it is missing.
-    pub(crate) fn new(number: u16, row: DiskRow, present: Option<Present>) -> Self {
+    pub(crate) fn new(number: u16, row: DiskRow, present: Option<PresentDisk>) -> Self {
         let lost = Cell::new(row.lost || present.is_none());
         let (space, row) = (RefCell::new(Space::new(row.blocks)), RefCell::new(row));
         let (leaving, busy, written) = (Cell::new(false), Cell::new(0), Cell::new(false));
@@ -106,7 +106,7 @@ impl Member {
     }
 
     /// What is known of it, if it was given at all.
-    pub(crate) fn present(&self) -> Option<&Present> {
+    pub(crate) fn present(&self) -> Option<&PresentDisk> {
         self.present.as_ref()
     }
 

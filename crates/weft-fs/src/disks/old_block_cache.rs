@@ -38,7 +38,7 @@ use weft_stripe::UnitWrite;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::format::extent::{Column, Record, Run};
+use crate::format::extent::{Column, Extent, Run};
 
 /// First in, first out, in three queues: blocks that are written in order leave soon.
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
@@ -53,7 +53,7 @@ pub(crate) const UNKNOWN: u32 = 0;
 
 /// What old contents at hand were good for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct AtHandCounts {
+pub struct OldBlockCounts {
     /// Old blocks that an overwrite needed and that were at hand.
     pub hits: u64,
     /// Old blocks that an overwrite needed and that were read.
@@ -63,19 +63,19 @@ pub struct AtHandCounts {
 }
 
 /// Pages of blocks of the disks.
-pub(crate) struct AtHand {
+pub(crate) struct OldBlockCache {
     pages: RefCell<Cache<Option<Frozen>>>,
     /// Pages and blocks that wait to be written, in all.
     blocks_max: u64,
     /// Blocks that wait to be written.
     waiting: Cell<u64>,
-    pub(crate) counts: Cell<AtHandCounts>,
+    pub(crate) counts: Cell<OldBlockCounts>,
 }
 
 /// Every miss reads one block.
-struct One;
+struct OneBlock;
 
-impl Penalty for One {
+impl Penalty for OneBlock {
     fn generation(&self) -> u64 {
         0
     }
@@ -90,7 +90,7 @@ fn key(disk: u16, block: u64) -> u64 {
     u64::from(disk) << BLOCK_BITS | block
 }
 
-impl AtHand {
+impl OldBlockCache {
     /// No pages; they and blocks that wait to be written are to take so many bytes.
     pub(crate) fn new(bytes: u64) -> Result<Self> {
         let none = |error: weft_cache::CacheError| FsError::Invalid(error.to_string());
@@ -123,11 +123,11 @@ impl AtHand {
         let room = self.blocks_max.saturating_sub(self.waiting.get() + more);
         let mut pages = self.pages.borrow_mut();
         while pages.len() as u64 > room {
-            pages.evict(&One);
+            pages.evict(&OneBlock);
         }
     }
 
-    pub(crate) fn count(&self, note: impl FnOnce(&mut AtHandCounts)) {
+    pub(crate) fn count(&self, note: impl FnOnce(&mut OldBlockCounts)) {
         let mut counts = self.counts.get();
         note(&mut counts);
         self.counts.set(counts);
@@ -140,7 +140,7 @@ impl AtHand {
         if self.blocks_max > self.waiting.get() {
             self.make_room(1);
             let page = Some(Frozen::copy_from(data));
-            self.pages.borrow_mut().insert(Block { key, class: 0 }, page, &One);
+            self.pages.borrow_mut().insert(Block { key, class: 0 }, page, &OneBlock);
         }
     }
 
@@ -152,7 +152,7 @@ impl AtHand {
     fn get(&self, disk: u16, block: u64, sum: u32) -> Option<Frozen> {
         let mut pages = self.pages.borrow_mut();
         let key = key(disk, block);
-        let page = pages.get(Block { key, class: 0 }, &One)?.clone()?;
+        let page = pages.get(Block { key, class: 0 }, &OneBlock)?.clone()?;
         if sum != UNKNOWN && crc32c(&page) == sum {
             return Some(page);
         }
@@ -173,7 +173,7 @@ impl AtHand {
     }
 
     /// The units of which these lines are at hand, as it seems: their checksums are not computed.
-    pub(crate) fn units(&self, record: &Record, lines: &Range<u64>) -> UnitSet {
+    pub(crate) fn units(&self, record: &Extent, lines: &Range<u64>) -> UnitSet {
         let is_here = |column: &Column| {
             lines.clone().all(|line| {
                 sum_of(column, line) != UNKNOWN && self.has(column.disk, column.start + line)
@@ -184,7 +184,7 @@ impl AtHand {
     }
 
     /// The lines of a unit that are at hand, as it seems, a bit for each.
-    pub(crate) fn lines(&self, record: &Record, unit: usize) -> u64 {
+    pub(crate) fn lines(&self, record: &Extent, unit: usize) -> u64 {
         let Some(column) = &record.columns[unit] else { return 0 };
         let is_here = |line: &u64| {
             sum_of(column, *line) != UNKNOWN && self.has(column.disk, column.start + line)
@@ -193,7 +193,7 @@ impl AtHand {
     }
 
     /// The contents of a unit over some lines, if all of them are at hand.
-    pub(crate) fn unit(&self, record: &Record, unit: usize, lines: &Range<u64>) -> Option<Frozen> {
+    pub(crate) fn unit(&self, record: &Extent, unit: usize, lines: &Range<u64>) -> Option<Frozen> {
         let count = lines.end - lines.start;
         let unit = record.columns[unit].as_ref().and_then(|column| {
             let page = |line| self.get(column.disk, column.start + line, sum_of(column, line));
@@ -215,7 +215,7 @@ impl AtHand {
     }
 
     /// Adds what was read of a unit, as far as it is not there.
-    pub(crate) fn put_read(&self, record: &Record, unit: usize, lines: &Range<u64>, data: &[u8]) {
+    pub(crate) fn put_read(&self, record: &Extent, unit: usize, lines: &Range<u64>, data: &[u8]) {
         let Some(column) = record.columns[unit].as_ref().filter(|_| is_of_use(record)) else {
             return;
         };
@@ -228,14 +228,14 @@ impl AtHand {
     }
 
     /// Units of a record are about to be written.
-    pub(crate) fn forget_before(&self, record: &Record, writes: &[UnitWrite]) {
+    pub(crate) fn forget_before(&self, record: &Extent, writes: &[UnitWrite]) {
         runs_of(record, writes).for_each(|(_, run, _)| self.forget(run));
     }
 
     /// Units of a record were written, and forgotten before. Long runs follow the order of a file, and
     /// are seldom overwritten block by block: they drive nothing out, and leave only data, from which
     /// parity can be computed.
-    pub(crate) fn put_written(&self, record: &Record, writes: &[UnitWrite]) {
+    pub(crate) fn put_written(&self, record: &Extent, writes: &[UnitWrite]) {
         if !is_of_use(record) {
             return;
         }
@@ -258,7 +258,7 @@ impl AtHand {
 
 /// The blocks that are written, by unit.
 fn runs_of<'a>(
-    record: &'a Record,
+    record: &'a Extent,
     writes: &'a [UnitWrite],
 ) -> impl Iterator<Item = (usize, Run, &'a Frozen)> {
     writes.iter().filter_map(|UnitWrite { unit, from, data }| {
@@ -269,7 +269,7 @@ fn runs_of<'a>(
 }
 
 /// Whether lines of a record ever need old contents.
-fn is_of_use(record: &Record) -> bool {
+fn is_of_use(record: &Extent) -> bool {
     record.coded.p() > 0 && record.k() > 1
 }
 
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_page_is_given_only_for_its_checksum() {
-        let at_hand = AtHand::new(1 << 20).expect("room");
+        let at_hand = OldBlockCache::new(1 << 20).expect("room");
         at_hand.put(3, 7, &block(1));
         assert_eq!(at_hand.get(3, 7, crc32c(&block(1))).as_deref(), Some(&block(1)[..]));
         assert!(at_hand.get(3, 8, crc32c(&block(1))).is_none());
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_waits_and_pages_share_the_bound() {
-        let at_hand = AtHand::new(1 << 20).expect("room");
+        let at_hand = OldBlockCache::new(1 << 20).expect("room");
         let most = 2 * at_hand.waiting_max();
         assert!(most < 256 && most > 240, "the index counts: {most}");
         (0..1000).for_each(|n| at_hand.put(0, n, &block(1)));
@@ -324,7 +324,7 @@ mod tests {
     #[cfg_attr(not(debug_assertions), ignore = "it is an assertion")]
     #[should_panic(expected = "unnoticed")]
     fn what_is_written_was_forgotten_before() {
-        let at_hand = AtHand::new(1 << 20).expect("room");
+        let at_hand = OldBlockCache::new(1 << 20).expect("room");
         at_hand.put(0, 1, &block(1));
         at_hand.put(0, 1, &block(2));
     }

@@ -16,9 +16,9 @@ use weft_stripe::Coding;
 use crate::disks::bad_blocks::BadBlocks;
 use crate::disks::member::Member;
 use crate::disks::memory_disk::Memory;
-use crate::disks::old_block_cache::AtHand;
+use crate::disks::old_block_cache::OldBlockCache;
 use crate::error::{FsError, Result};
-use crate::format::extent::{Record, Run};
+use crate::format::extent::{Extent, Run};
 use crate::format::redundancy::Coded;
 
 /// What the pool has seen since the mount.
@@ -33,7 +33,7 @@ pub struct Counts {
     /// Blocks that got another place, as theirs had failed.
     pub moved_blocks: u64,
     /// Blocks of lines that were overwritten at new places, as much of their record was overwritten.
-    pub afresh_blocks: u64,
+    pub out_of_place_blocks: u64,
 }
 
 /// The disks.
@@ -50,11 +50,11 @@ pub(crate) struct Pool {
     flushing: Semaphore,
     diagnoses: Cell<u64>,
     pub(crate) counts: Cell<Counts>,
-    pub(crate) at_hand: AtHand,
+    pub(crate) at_hand: OldBlockCache,
 }
 
 impl Pool {
-    pub(crate) fn new(members: Vec<Member>, at_hand: AtHand) -> Rc<Self> {
+    pub(crate) fn new(members: Vec<Member>, at_hand: OldBlockCache) -> Rc<Self> {
         // Disks that are missing for the first time.
         let losses = members.iter().filter(|member| member.is_lost() && !member.row().lost).count();
         let members = members.into_iter().map(|member| (member.number, Rc::new(member)));
@@ -239,6 +239,6 @@ impl Pool {
 }
 
 /// The blocks that a record has.
-pub(crate) fn runs_of(record: &Record) -> impl Iterator<Item = Run> {
+pub(crate) fn runs_of(record: &Extent) -> impl Iterator<Item = Run> {
     record.active().map(|(_, column)| column.run())
 }

@@ -225,29 +225,34 @@ pub(crate) fn chmod(tx: &Tx<'_>, ino: Ino, mode: u32) -> Result<()> {
 
 /// The lists of a new file.
 #[derive(Debug, Default)]
-pub(crate) struct OfNew {
+pub(crate) struct NewFileAcls {
     access: Option<Acl>,
     default: Option<Acl>,
 }
 
 /// The mode and the lists of a file that is made in a folder with this mode and umask.
-pub(crate) fn of_new(tx: &Tx<'_>, folder: Ino, mode: u32, umask: u32) -> Result<(u32, OfNew)> {
+pub(crate) fn of_new(
+    tx: &Tx<'_>,
+    folder: Ino,
+    mode: u32,
+    umask: u32,
+) -> Result<(u32, NewFileAcls)> {
     let kind = Kind::of_mode(mode);
     // Nobody asks for the permissions of a symbolic link.
     if kind == Kind::Symlink {
-        return Ok((mode, OfNew::default()));
+        return Ok((mode, NewFileAcls::default()));
     }
     let Some(default) = read(tx, folder, DEFAULT)? else {
-        return Ok((mode & !(umask & PERMISSIONS), OfNew::default()));
+        return Ok((mode & !(umask & PERMISSIONS), NewFileAcls::default()));
     };
     let access = default.clone().inherited(mode);
     let mode = access.mode(mode);
     let access = Some(access).filter(|access| !access.is_mode());
     let default = Some(default).filter(|_| kind == Kind::Folder);
-    Ok((mode, OfNew { access, default }))
+    Ok((mode, NewFileAcls { access, default }))
 }
 
-impl OfNew {
+impl NewFileAcls {
     /// Stores them.
     pub(crate) fn put(&self, tx: &Tx<'_>, ino: Ino) -> Result<()> {
         let lists = [(ACCESS, &self.access), (DEFAULT, &self.default)];

@@ -14,8 +14,8 @@ use crate::files::acl;
 use crate::format::inode::{Flags, Ino, Inode, SET_GID, SET_UID, Time};
 use crate::meta::Tx;
 use crate::mount::FORMAT_WITH_FLAGS;
-use crate::state::mounted::{Fs, Inner};
-use crate::state::open_files::Live;
+use crate::state::mounted::{Fs, FsState};
+use crate::state::open_files::PendingAttributes;
 
 /// The permission of the group to execute.
 const GROUP_EXEC: u32 = 0o010;
@@ -46,7 +46,7 @@ pub struct SetAttr {
     pub drop_suid: bool,
 }
 
-impl Inner {
+impl FsState {
     /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
     /// the blocks that wait to be written: as a change of its own it would make fsync commit.
     fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
@@ -58,7 +58,7 @@ impl Inner {
         if *set != times {
             return false;
         }
-        node.live.set(Some(Live { modified, ..live }));
+        node.live.set(Some(PendingAttributes { modified, ..live }));
         true
     }
 
@@ -108,7 +108,7 @@ impl Inner {
             && let Some(node) = self.in_use.get(ino)
             && let Some(live) = node.live.get()
         {
-            node.live.set(Some(Live { modified, ..live }));
+            node.live.set(Some(PendingAttributes { modified, ..live }));
         }
         Ok(self.seen(ino, inode))
     }

@@ -15,7 +15,7 @@ use crate::files::acl;
 use crate::format::inode::{Flags, Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::format::redundancy::Redundancy;
 use crate::meta::{Entry, Tx};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// Longest name, in bytes.
 pub(crate) const NAME_MAX: usize = 255;
@@ -143,7 +143,7 @@ fn is_within(tx: &Tx<'_>, mut ino: Ino, above: Ino) -> Result<bool> {
     }
 }
 
-impl Inner {
+impl FsState {
     /// Makes the root folder.
     pub(crate) fn make_root(tx: &Tx<'_>, redundancy: Redundancy, now: Time) -> Result<()> {
         let root = Inode {

@@ -8,9 +8,9 @@ use weft_token::Mode;
 use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
-impl Inner {
+impl FsState {
     /// Ends `count` uses of a file. If it has no name any more, it goes.
     pub(crate) async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
         let Some(node) = self.in_use.get(ino) else { return Ok(()) };

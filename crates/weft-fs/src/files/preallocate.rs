@@ -13,13 +13,13 @@ use crate::error::{FsError, Result};
 use crate::files::read_write::{FILE_BYTES_MAX, active_within};
 use crate::format::block::{BLOCK, blocks_of};
 use crate::format::inode::Ino;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
 
 /// Blocks reserved at a time.
 const STEP: u64 = 1024;
 
-impl Inner {
+impl FsState {
     async fn allocate(
         self: &Rc<Self>,
         ino: Ino,

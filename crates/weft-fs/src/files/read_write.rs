@@ -15,14 +15,14 @@ use futures_util::future::join_all;
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};
 
-use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES, blocks_of};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Flags, Ino, Inode};
 use crate::meta::Tx;
-use crate::state::mounted::{AccessTimes, Fs, Inner};
-use crate::state::open_files::{Live, Node};
+use crate::state::mounted::{AccessTimes, Fs, FsState};
+use crate::state::open_files::{Node, PendingAttributes};
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
@@ -42,12 +42,12 @@ struct BlocksRead {
 }
 
 /// Blocks of a range that are not zeros.
-struct Found {
+struct RangeContents {
     cached: BTreeMap<u64, Frozen>,
     read: Vec<BlocksRead>,
 }
 
-impl Found {
+impl RangeContents {
     fn count(&self) -> u64 {
         let read: usize = self.read.iter().map(|read| read.places.len()).sum();
         (self.cached.len() + read) as u64
@@ -113,9 +113,9 @@ pub(crate) fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<
 
 /// Reads these blocks of a record, which are active, one by one.
 async fn read_singly(
-    laid: &Laid,
+    laid: &ExtentStripe,
     (ino, first): (Ino, u64),
-    record: &Record,
+    record: &Extent,
     needed: &[u64],
 ) -> Result<BlocksRead> {
     let mut all = BlocksRead::default();
@@ -129,7 +129,7 @@ async fn read_singly(
 }
 
 /// The bytes of a range of which the blocks are these, and otherwise zeros.
-fn bytes_of(mut found: Found, offset: u64, len: usize) -> Buf {
+fn bytes_of(mut found: RangeContents, offset: u64, len: usize) -> Buf {
     let end = offset + len as u64;
     let blocks = blocks_of(offset, len as u64);
     let count = blocks.end - blocks.start;
@@ -158,9 +158,9 @@ pub(crate) fn index(n: u64) -> usize {
 /// Records that a search for holes looks at before others have a turn.
 const SOUGHT_RECORDS: usize = 256;
 
-impl Inner {
+impl FsState {
     /// Reads the blocks of a range that are not zeros. The caller holds the file's lock.
-    async fn read_blocks(&self, node: &Node, range: Range<u64>) -> Result<Found> {
+    async fn read_blocks(&self, node: &Node, range: Range<u64>) -> Result<RangeContents> {
         let cached: BTreeMap<u64, Frozen> = {
             let dirty = node.dirty.borrow();
             let cached = dirty.range(range.clone());
@@ -176,7 +176,7 @@ impl Inner {
             self.read_record(node.ino, *first, record, needed, is_short)
         });
         let read = join_all(reads).await.into_iter().collect::<Result<Vec<_>>>()?;
-        Ok(Found { cached, read })
+        Ok(RangeContents { cached, read })
     }
 
     /// Reads these blocks of a record, as far as they are active. Those of a short read are at hand then.
@@ -184,7 +184,7 @@ impl Inner {
         &self,
         ino: Ino,
         first: u64,
-        record: &Record,
+        record: &Extent,
         mut needed: Vec<u64>,
         is_short: bool,
     ) -> Result<BlocksRead> {
@@ -379,7 +379,7 @@ impl Inner {
     /// A file was written up to `end`.
     pub(crate) fn grow(&self, node: &Node, inode: &Inode, end: u64) {
         let known = node.live.get().map_or(inode.size, |live| live.size);
-        node.live.set(Some(Live { size: known.max(end), modified: self.now() }));
+        node.live.set(Some(PendingAttributes { size: known.max(end), modified: self.now() }));
     }
 
     /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it ends
@@ -424,7 +424,7 @@ impl Inner {
 /// The first block of a range that is data, or none. All records of the range are there.
 fn first_block(
     dirty: &BTreeMap<u64, (u64, Frozen)>,
-    records: &[(u64, Record)],
+    records: &[(u64, Extent)],
     range: Range<u64>,
     data: bool,
 ) -> Option<u64> {

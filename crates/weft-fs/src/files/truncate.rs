@@ -22,14 +22,14 @@ use weft_rt::Frozen;
 use crate::error::{FsError, Result};
 use crate::files::read_write::FILE_BYTES_MAX;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::state::mounted::{Fs, Inner};
-use crate::state::open_files::{Live, Node};
+use crate::state::mounted::{Fs, FsState};
+use crate::state::open_files::{Node, PendingAttributes};
 use crate::write::new_lines::covering;
 
-impl Inner {
+impl FsState {
     /// Sets the size of a file. The caller has the tokens of all of it.
     pub(crate) async fn truncate(&self, ino: Ino, size: u64) -> Result<()> {
         if size > FILE_BYTES_MAX {
@@ -43,7 +43,7 @@ impl Inner {
             self.clear(&node, size..inode.size, Some(size)).await
         } else {
             self.clear_behind_end(&node, inode.size, size).await?;
-            node.live.set(Some(Live { size, modified: self.now() }));
+            node.live.set(Some(PendingAttributes { size, modified: self.now() }));
             self.flush_node(&node).await
         };
         drop(alone);
@@ -76,7 +76,7 @@ impl Inner {
             self.dirty(node, block, Frozen::zeros(BLOCK));
         }
         let (now, end) = (self.now(), self.file(ino).await?.size);
-        node.live.set(Some(Live { size: size.unwrap_or(end), modified: now }));
+        node.live.set(Some(PendingAttributes { size: size.unwrap_or(end), modified: now }));
         if size.is_some() {
             self.flush_node(node).await?;
         }
@@ -180,7 +180,7 @@ impl Inner {
 const PIECE_BLOCKS: u64 = 256 << 10;
 
 /// The end of a record's blocks: the next record may cut its last line short.
-fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Record)) -> Result<u64> {
+fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Extent)) -> Result<u64> {
     let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
     Ok((first + record.blocks()).min(next))
 }
@@ -189,7 +189,7 @@ fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Record)) -> Result<u64>
 fn lines_inside(
     tx: &Tx<'_>,
     ino: Ino,
-    (first, record): (u64, &Record),
+    (first, record): (u64, &Extent),
     range: &Range<u64>,
 ) -> Result<Range<u64>> {
     let k = record.k();

@@ -55,7 +55,7 @@ impl Column {
 
 /// Consecutive lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct Extent {
     /// Their code.
     pub coded: Coded,
     /// Number of the stripe whose pattern they have, for codes that differ from stripe to stripe.
@@ -70,7 +70,7 @@ fn index(n: u64) -> usize {
     usize::try_from(n).expect("at most 64 lines")
 }
 
-impl Record {
+impl Extent {
     /// Lines without any place.
     pub(crate) fn new(coded: Coded, pattern: u64, lines: u64) -> Self {
         Self { coded, pattern, lines, columns: vec![None; coded.columns] }
@@ -277,9 +277,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn record(lines: u64) -> Record {
+    fn record(lines: u64) -> Extent {
         let coded = Redundancy::Auto.coded(4).expect("four disks");
-        let mut record = Record::new(coded, 0, lines);
+        let mut record = Extent::new(coded, 0, lines);
         for (unit, disk) in [(0, 2), (1, 0), (3, 1)] {
             let sums = (0..).map(|line: u32| u32::from(disk) + 10 * line);
             let sums = sums.take(index(lines)).collect();
@@ -293,18 +293,18 @@ pub(crate) mod tests {
         for name in ["none", "auto", "raid6", "rs:10+4", "rs:40+8", "rs:56+8"] {
             let redundancy: crate::Redundancy = name.parse().expect("known");
             let coded = redundancy.coded(64).expect("enough disks");
-            let lines = Record::lines_max(coded);
-            let mut record = Record::new(coded, 0, lines);
+            let lines = Extent::lines_max(coded);
+            let mut record = Extent::new(coded, 0, lines);
             for (disk, column) in (0..).zip(&mut record.columns) {
                 let sums = vec![7; usize::try_from(lines).expect("few")];
                 *column = Some(Column { disk, start: 1 << 40, sums });
             }
             let bytes = record.encode().len() as u64;
-            assert_eq!(bytes, Record::full_bytes(coded), "{name}");
+            assert_eq!(bytes, Extent::full_bytes(coded), "{name}");
             assert!(bytes <= BYTES_MAX, "{bytes} bytes for {name}");
             assert!(lines == LINES_MAX || coded.columns > 14, "{lines} lines for {name}");
             // It does not grow beyond that.
-            let mut next = Record::new(coded, 0, 1);
+            let mut next = Extent::new(coded, 0, 1);
             for (disk, column) in (0..).zip(&mut next.columns) {
                 *column = Some(Column { disk, start: (1 << 40) + lines, sums: vec![7] });
             }
@@ -315,14 +315,14 @@ pub(crate) mod tests {
     #[test]
     fn it_reads_back_and_nothing_shorter_or_longer_does() {
         let (record, bytes) = (record(5), record(5).encode());
-        assert_eq!(Record::decode(&bytes).expect("readable"), record);
-        assert_eq!(Record::disks_of(&bytes).expect("readable"), [2, 0, 1]);
+        assert_eq!(Extent::decode(&bytes).expect("readable"), record);
+        assert_eq!(Extent::disks_of(&bytes).expect("readable"), [2, 0, 1]);
         for cut in 0..bytes.len() {
-            Record::decode(&bytes[..cut]).expect_err("shorter");
-            Record::disks_of(&bytes[..cut]).expect_err("shorter");
+            Extent::decode(&bytes[..cut]).expect_err("shorter");
+            Extent::disks_of(&bytes[..cut]).expect_err("shorter");
         }
-        Record::disks_of(&[&bytes[..], &[0]].concat()).expect_err("longer");
-        Record::decode(&[&bytes[..], &[0]].concat()).expect_err("longer");
+        Extent::disks_of(&[&bytes[..], &[0]].concat()).expect_err("longer");
+        Extent::decode(&[&bytes[..], &[0]].concat()).expect_err("longer");
     }
 
     #[test]
@@ -332,12 +332,12 @@ pub(crate) mod tests {
         for _ in 0..50_000 {
             let mut bytes = record(1 + rng.below(LINES_MAX)).encode();
             damage(&mut rng, &mut bytes);
-            let Ok(record) = Record::decode(&bytes) else { continue };
+            let Ok(record) = Extent::decode(&bytes) else { continue };
             accepted += 1;
             let disks: Vec<u16> = record.active().map(|(_, column)| column.disk).collect();
-            assert_eq!(Record::disks_of(&bytes).expect("readable"), disks);
+            assert_eq!(Extent::disks_of(&bytes).expect("readable"), disks);
             // A number of the code may have been written in another way.
-            assert_eq!(Record::decode(&record.encode()).expect("readable"), record);
+            assert_eq!(Extent::decode(&record.encode()).expect("readable"), record);
             let (mut first, lines) = (record.clone(), record.lines);
             if lines > 1 {
                 let rest = first.split_off(lines / 2);

@@ -9,7 +9,7 @@
 //! fuller disks is enough.
 //!
 //! What has moved leaves its old place only when that is durable. So each batch is committed, and within
-//! one the blocks that it will free are counted ([`Even::freed`]).
+//! one the blocks that it will free are counted ([`BalanceMoves::freed`]).
 //!
 //! That it is wanted is in the metadata's state until it is done or was cancelled: an unmount, a crash or
 //! a rebuild only interrupts it ([`crate::jobs::scheduler`]).
@@ -24,11 +24,11 @@ use crate::disks::allocator::{RAIDRATIO, allocate_on};
 use crate::disks::member::Member;
 use crate::disks::pool::Pool;
 use crate::error::Result;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
-use crate::jobs::migration::{Decide, Fate, Moved};
+use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 
 /// Whether a balance is wanted; in the state.
 const WANTED: &str = "balance";
@@ -45,7 +45,7 @@ pub struct BalanceReport {
 }
 
 /// Columns move to where there is more room.
-struct Even<'a> {
+struct BalanceMoves<'a> {
     pool: &'a Pool,
     /// Blocks that will be free on each disk when what was decided is committed.
     freed: RefCell<BTreeMap<u16, u64>>,
@@ -58,7 +58,7 @@ struct Step {
     to: Vec<Rc<Member>>,
 }
 
-impl<'a> Even<'a> {
+impl<'a> BalanceMoves<'a> {
     fn new(pool: &'a Pool) -> Self {
         Self { pool, freed: RefCell::default() }
     }
@@ -79,7 +79,7 @@ impl<'a> Even<'a> {
     }
 
     /// The next column of a record that is to move, if it is none of these.
-    fn step(&self, record: &Record, moved: UnitSet) -> Option<Step> {
+    fn step(&self, record: &Extent, moved: UnitSet) -> Option<Step> {
         let rooms = self.rooms();
         let used: BTreeMap<u16, usize> =
             record.active().map(|(unit, column)| (column.disk, unit)).collect();
@@ -105,18 +105,18 @@ impl<'a> Even<'a> {
     }
 }
 
-impl Decide for Even<'_> {
-    fn count(&self, record: &Record) -> u64 {
+impl Decide for BalanceMoves<'_> {
+    fn count(&self, record: &Extent) -> u64 {
         u64::from(self.step(record, UnitSet::EMPTY).is_some())
     }
 
-    fn decide(&self, record: &Record) -> Fate {
+    fn decide(&self, record: &Extent) -> Decision {
         let (mut fresh, mut units) = (record.clone(), UnitSet::EMPTY);
         while let Some(Step { unit, from, to }) = self.step(&fresh, units) {
             let Some(column) = to.iter().find_map(|member| allocate_on(member, record.lines))
             else {
                 if units.is_empty() {
-                    return Fate::LacksRoom;
+                    return Decision::LacksRoom;
                 }
                 break;
             };
@@ -124,7 +124,7 @@ impl Decide for Even<'_> {
             fresh.columns[unit] = Some(column);
             units.insert(unit);
         }
-        if units.is_empty() { Fate::Stays } else { Fate::Moves(fresh, units) }
+        if units.is_empty() { Decision::Stays } else { Decision::Moves(fresh, units) }
     }
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
     tx.set_state(WANTED, 0)
 }
 
-impl Inner {
+impl FsState {
     /// Evens out the disks, as a job.
     pub(crate) async fn balance(&self) -> Result<BalanceReport> {
         self.meta
@@ -157,12 +157,12 @@ impl Inner {
     }
 
     async fn even_out(&self) -> Result<BalanceReport> {
-        let (fuller, blocks) = Even::new(&self.pool).fuller();
+        let (fuller, blocks) = BalanceMoves::new(&self.pool).fuller();
         self.job_total(blocks);
-        let mut moved = Moved::default();
+        let mut moved = MigrationReport::default();
         let mut walk = self.walk(&fuller).await?;
         loop {
-            let even = Even::new(&self.pool);
+            let even = BalanceMoves::new(&self.pool);
             let some = self.next_found(&mut walk, &even).await?;
             if some.is_empty() {
                 break;
@@ -175,7 +175,8 @@ impl Inner {
             self.job_may_go_on()?;
         }
         self.job_nears_end()?;
-        let Moved { blocks, damaged, waiting: crowded, .. } = self.without_deleted(moved).await?;
+        let MigrationReport { blocks, damaged, waiting: crowded, .. } =
+            self.without_deleted(moved).await?;
         Ok(BalanceReport { blocks, damaged, crowded })
     }
 }

@@ -19,7 +19,7 @@ use crate::jobs::membership::forget_leaving;
 use crate::jobs::scrub;
 use crate::meta::Tx;
 use crate::state::job::{Job, JobEnd};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// How often it is looked whether the job has ended its step.
 const LOOK_EVERY_MS: u64 = 20;
@@ -35,7 +35,7 @@ fn refusal(job: Job) -> Option<&'static str> {
     }
 }
 
-impl Inner {
+impl FsState {
     /// Cancels the job that runs, or the most urgent one that waits.
     async fn cancel(self: &Rc<Self>) -> Result<Job> {
         self.check_writable()?;

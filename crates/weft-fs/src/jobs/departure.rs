@@ -3,7 +3,7 @@
 use crate::disks::successor::forget_in;
 use crate::error::{FsError, Result};
 use crate::format::label::Label;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 
 /// The number that the next disk gets, if it is not that behind the highest; in the state.
 pub(super) const NEXT: &str = "next disk";
@@ -12,10 +12,10 @@ pub(super) fn no_disk(number: u16) -> FsError {
     FsError::Invalid(format!("there is no disk {number}"))
 }
 
-impl Inner {
+impl FsState {
     /// A disk that no record names leaves the file system.
     pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;

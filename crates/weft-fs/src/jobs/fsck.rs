@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
-use crate::disks::extent_stripe::Laid;
+use crate::disks::extent_stripe::ExtentStripe;
 use crate::disks::pool::{Counts, runs_of};
 use crate::error::{FsError, Result};
 use crate::files::acl;
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::{Column, Record};
+use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::paths::paths_of;
 use crate::meta::Tx;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// Something that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl FsckReport {
     }
 }
 
-impl Inner {
+impl FsState {
     fn check_metadata(&self, tx: &Tx<'_>) -> Result<FsckReport> {
         let mut report = FsckReport::default();
         let inodes: BTreeMap<Ino, Inode> = tx.inodes(0, usize::MAX)?.into_iter().collect();
@@ -174,7 +174,7 @@ impl Inner {
     }
 
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
-    pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<Checked> {
+    pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
         let before = self.pool.counts.get();
         let held = self.hold_to_check(ino).await;
         let node = self.in_use.node(ino);
@@ -188,11 +188,11 @@ impl Inner {
         let found = |counts: Counts| counts.wrong_blocks + counts.unreadable_blocks;
         let bad = found(counts) - found(before);
         let repaired = counts.repaired_blocks - before.repaired_blocks;
-        Ok(Checked { bad, repaired, ..checked? })
+        Ok(ExtentCheck { bad, repaired, ..checked? })
     }
 
-    async fn check_locked(&self, ino: Ino, first: u64) -> Result<Checked> {
-        let mut checked = Checked { ino, first, ..Checked::default() };
+    async fn check_locked(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
+        let mut checked = ExtentCheck { ino, first, ..ExtentCheck::default() };
         let mut found = self.meta.run(|tx| tx.records(ino, first, first + 1)).await?;
         let Some((_, record)) = found.pop().filter(|(at, _)| *at == first) else {
             return Ok(checked);
@@ -236,7 +236,7 @@ impl Inner {
 }
 
 /// A data block of lines that no disk gives any more, as those with it and with parity are lost.
-fn lost_unit(laid: &Laid, record: &Record) -> Option<usize> {
+fn lost_unit(laid: &ExtentStripe, record: &Extent) -> Option<usize> {
     if laid.is_readable() {
         return None;
     }
@@ -247,7 +247,7 @@ fn lost_unit(laid: &Laid, record: &Record) -> Option<usize> {
 
 /// What the blocks of a record are like.
 #[derive(Debug, Default)]
-pub(crate) struct Checked {
+pub(crate) struct ExtentCheck {
     ino: Ino,
     first: u64,
     pub(crate) blocks: u64,
@@ -259,7 +259,7 @@ pub(crate) struct Checked {
     wrong_parity: Vec<u64>,
 }
 
-impl Checked {
+impl ExtentCheck {
     /// Whether something is wrong that could not be repaired.
     pub(crate) fn is_damaged(&self) -> bool {
         self.unreadable.is_some() || !self.wrong_parity.is_empty()
@@ -394,7 +394,7 @@ impl Fs {
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
         self.sync().await?;
-        let alone = self.0.hold_alone().await;
+        let alone = self.0.hold_all_tokens().await;
         self.0.write_all().await?;
         let pages = self.0.meta.check_pages().await?;
         let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;

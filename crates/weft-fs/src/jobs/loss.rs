@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use weft_code::UnitSet;
 
 use crate::error::{FsError, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::paths::paths_of;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// Files that are named in a report.
 const NAMED_MAX: usize = 16;
@@ -43,11 +43,11 @@ impl Loss {
     }
 }
 
-impl Inner {
+impl FsState {
     /// Takes a disk out of service if nothing is lost with it. Blocks get places under the lock of
     /// flushes only: none gets one on the disk after it was looked at.
     async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         let _slices = self.changing_slices.acquire(1).await;
         let _flushes = self.flush_alone().await;
         self.check()?;
@@ -92,7 +92,7 @@ impl Inner {
     }
 
     /// Whether blocks of these lines are lost with a disk.
-    fn needs(&self, record: &Record, number: u16) -> Result<bool> {
+    fn needs(&self, record: &Extent, number: u16) -> Result<bool> {
         let on_disk: UnitSet =
             record.active().filter(|(_, c)| c.disk == number).map(|(unit, _)| unit).collect();
         if on_disk.is_empty() {

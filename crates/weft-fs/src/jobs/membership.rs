@@ -34,7 +34,7 @@ use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
 use crate::state::job::Job;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// A disk is about to join: no other one ever gets its number.
 fn begin_join(tx: &Tx<'_>, number: u16) -> Result<()> {
@@ -61,9 +61,9 @@ enum Comer {
     Back(Rc<Member>, Label),
 }
 
-impl Inner {
+impl FsState {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
         let members = self.pool.members();
         if members.iter().filter(|member| !member.is_lost()).count() >= DISKS_MAX {
@@ -99,7 +99,7 @@ impl Inner {
 
     /// Lets the file system use what a disk has become larger by. Returns the number of new blocks.
     async fn grow_disk(&self, number: u16) -> Result<u64> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         self.check()?;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         let is_lost = || FsError::Invalid(format!("disk {number} is lost"));
@@ -296,7 +296,7 @@ impl Inner {
     }
 
     async fn fail_disk(&self, number: u16) -> Result<()> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
         let _slices = self.changing_slices.acquire(1).await;
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
@@ -306,9 +306,9 @@ impl Inner {
     }
 }
 
-impl Inner {
+impl FsState {
     async fn close_lost_disks(&self) -> Result<()> {
-        let _alone = self.hold_alone().await;
+        let _alone = self.hold_all_tokens().await;
         let _slices = self.changing_slices.acquire(1).await;
         for member in self.pool.members().iter().filter(|member| member.is_lost()) {
             let path = member.present().and_then(|present| present.path.clone());
@@ -360,7 +360,7 @@ impl Fs {
     /// If the other disks are too few or have too little room (nothing is changed then), the disk is
     /// lost, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
-        let remove = async move |fs: &Inner| fs.remove_disk(number).await;
+        let remove = async move |fs: &FsState| fs.remove_disk(number).await;
         self.0.run_job(Job::Remove(number), remove).await
     }
 

@@ -17,16 +17,16 @@ use weft_disk::WriteOpts;
 use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
 
-use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::disks::old_block_cache::{UNKNOWN, sum_of};
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::format::extent::{Column, Record};
+use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::Node;
 use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::at_a_time;
@@ -37,13 +37,13 @@ const RECORDS_MAX: usize = 16;
 const BATCH_BLOCKS: u64 = 16384;
 
 /// What becomes of a record.
-pub(crate) enum Fate {
+pub(crate) enum Decision {
     /// It stays as it is.
     Stays,
     /// The same, although it was to move: there is no room.
     LacksRoom,
     /// These columns get the places that the new record has, which are allocated.
-    Moves(Record, UnitSet),
+    Moves(Extent, UnitSet),
     /// No column finds a place: its lines are laid out anew.
     Anew,
 }
@@ -51,14 +51,14 @@ pub(crate) enum Fate {
 /// Decides which columns of records move, and where to.
 pub(crate) trait Decide {
     /// How many columns of a record are to move, as far as it is known before its file is locked.
-    fn count(&self, record: &Record) -> u64;
+    fn count(&self, record: &Extent) -> u64;
     /// What becomes of it, when its file is locked.
-    fn decide(&self, record: &Record) -> Fate;
+    fn decide(&self, record: &Extent) -> Decision;
 }
 
 /// What was moved, and what was not.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct MigrationReport {
     /// Blocks read or computed, and written.
     pub(crate) blocks: u64,
     /// Blocks that stay where they are, on a disk that has come back.
@@ -69,7 +69,7 @@ pub(crate) struct Moved {
     pub(crate) waiting: BTreeSet<Ino>,
 }
 
-impl Moved {
+impl MigrationReport {
     /// Blocks of a file were moved, or could not be.
     fn note(&mut self, ino: Ino, moved: Result<u64>) -> Result<()> {
         match moved {
@@ -87,11 +87,11 @@ pub(crate) struct Walk {
     files: std::vec::IntoIter<Ino>,
     /// The file of which records come next, and from which block on.
     next: Option<(Ino, u64)>,
-    found: Vec<Found>,
+    found: Vec<MovableExtent>,
 }
 
 /// A record with columns that are to move.
-pub(crate) struct Found {
+pub(crate) struct MovableExtent {
     ino: Ino,
     first: u64,
     /// Blocks of these columns.
@@ -101,12 +101,12 @@ pub(crate) struct Found {
 }
 
 /// A record of which columns move.
-struct Moving {
+struct ExtentMove {
     ino: Ino,
     first: u64,
-    record: Record,
+    record: Extent,
     /// The record as it will be.
-    fresh: Record,
+    fresh: Extent,
     /// The columns that move.
     units: UnitSet,
     /// Those of them that stay where they are, on a disk that has come back under another number.
@@ -117,8 +117,8 @@ struct Moving {
     is_damaged: bool,
 }
 
-impl Moving {
-    fn new(pool: &Pool, at: (Ino, u64), record: Record, fresh: Record, units: UnitSet) -> Self {
+impl ExtentMove {
+    fn new(pool: &Pool, at: (Ino, u64), record: Extent, fresh: Extent, units: UnitSet) -> Self {
         let is_back = |unit: &usize| match (&record.columns[*unit], &fresh.columns[*unit]) {
             (Some(old), Some(new)) => {
                 old.start == new.start
@@ -132,7 +132,7 @@ impl Moving {
         Self { ino, first, record, fresh, units, back, kept: 0, is_damaged: false }
     }
 
-    fn columns<'a>(&'a self, of: &'a Record) -> impl Iterator<Item = &'a Column> {
+    fn columns<'a>(&'a self, of: &'a Extent) -> impl Iterator<Item = &'a Column> {
         let moves =
             |(unit, _): &(usize, &Column)| self.units.contains(*unit) && !self.back.contains(*unit);
         of.active().filter(moves).map(|(_, column)| column)
@@ -144,7 +144,7 @@ impl Moving {
     }
 }
 
-impl Inner {
+impl FsState {
     /// A walk through the records of the files that have a column on one of these disks.
     pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
         let mut files = self.files_on(disks).await?.into_iter();
@@ -180,7 +180,7 @@ impl Inner {
         &self,
         walk: &mut Walk,
         decide: &impl Decide,
-    ) -> Result<Vec<Found>> {
+    ) -> Result<Vec<MovableExtent>> {
         let Walk { files, next, found } = walk;
         while let Some((ino, from)) = *next
             && found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
@@ -199,7 +199,10 @@ impl Inner {
     }
 
     /// Does not report files that are not there any more.
-    pub(crate) async fn without_deleted(&self, mut moved: Moved) -> Result<Moved> {
+    pub(crate) async fn without_deleted(
+        &self,
+        mut moved: MigrationReport,
+    ) -> Result<MigrationReport> {
         for files in [&mut moved.damaged, &mut moved.waiting] {
             let left = self.meta.run(|tx| {
                 let mut left = BTreeSet::new();
@@ -218,9 +221,9 @@ impl Inner {
     /// Moves columns of some records, as far as these are still there.
     pub(crate) async fn move_some(
         &self,
-        some: &[Found],
+        some: &[MovableExtent],
         decide: &impl Decide,
-        moved: &mut Moved,
+        moved: &mut MigrationReport,
     ) -> Result<()> {
         let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
         let room = self.hold_room(some.iter().map(|found| found.all_blocks).sum()).await;
@@ -239,21 +242,21 @@ impl Inner {
 
     async fn move_locked(
         &self,
-        some: &[Found],
+        some: &[MovableExtent],
         decide: &impl Decide,
-        moved: &mut Moved,
+        moved: &mut MigrationReport,
     ) -> Result<()> {
         let (mut moving, mut anew) = (Vec::new(), Vec::new());
-        for Found { ino, first, .. } in some {
+        for MovableExtent { ino, first, .. } in some {
             let mut found = self.meta.run(|tx| tx.records(*ino, *first, first + 1)).await?;
             let Some((_, record)) = found.pop().filter(|(at, _)| at == first) else { continue };
             match decide.decide(&record) {
-                Fate::Stays => {}
-                Fate::LacksRoom => moved.note(*ino, Err(FsError::NoSpace))?,
-                Fate::Moves(fresh, units) => {
-                    moving.push(Moving::new(&self.pool, (*ino, *first), record, fresh, units));
+                Decision::Stays => {}
+                Decision::LacksRoom => moved.note(*ino, Err(FsError::NoSpace))?,
+                Decision::Moves(fresh, units) => {
+                    moving.push(ExtentMove::new(&self.pool, (*ino, *first), record, fresh, units));
                 }
-                Fate::Anew => anew.push(self.old(*ino, *first, record).await?),
+                Decision::Anew => anew.push(self.old(*ino, *first, record).await?),
             }
         }
         self.move_columns(moving, moved).await?;
@@ -262,7 +265,7 @@ impl Inner {
             let most = BLOCKS_MAX as u64;
             let (some, behind) =
                 rest.split_at(at_a_time(rest, most, |old| old.record.active_blocks()));
-            let laid = self.lay_anew(some).await?;
+            let laid = self.relayout(some).await?;
             some.iter().zip(laid).try_for_each(|(old, laid)| moved.note(old.ino, laid))?;
             rest = behind;
         }
@@ -270,7 +273,11 @@ impl Inner {
     }
 
     /// Writes columns to their other places, durably, and puts the records into the metadata.
-    async fn move_columns(&self, mut moving: Vec<Moving>, report: &mut Moved) -> Result<()> {
+    async fn move_columns(
+        &self,
+        mut moving: Vec<ExtentMove>,
+        report: &mut MigrationReport,
+    ) -> Result<()> {
         let written = moving.iter_mut().map(|moving| self.write_columns(moving));
         let written: Vec<_> = stream::iter(written).buffered(RECORDS_MAX).collect().await;
         self.pool.flush().await;
@@ -308,7 +315,7 @@ impl Inner {
 
     /// Reads or computes columns, and writes them to their other places; of those that stay, what is not
     /// there.
-    async fn write_columns(&self, moving: &mut Moving) -> Result<Laid> {
+    async fn write_columns(&self, moving: &mut ExtentMove) -> Result<ExtentStripe> {
         let (at, old) = ((moving.ino, moving.first), self.pool.lay(&moving.record)?);
         let moves = moving.units.difference(&moving.back);
         let mut writes = Vec::new();
@@ -320,7 +327,7 @@ impl Inner {
         for unit in moving.back.iter() {
             self.read_missed(&old, moving, unit, &mut writes).await?;
         }
-        let Moving { record, fresh, units, back, .. } = moving;
+        let ExtentMove { record, fresh, units, back, .. } = moving;
         // Each time that this is repeated, bad blocks were found that are not given out again.
         loop {
             for write in &writes {
@@ -361,8 +368,8 @@ impl Inner {
     /// Reads or computes the blocks of a column that its disk, which has come back, does not have.
     async fn read_missed(
         &self,
-        old: &Laid,
-        moving: &mut Moving,
+        old: &ExtentStripe,
+        moving: &mut ExtentMove,
         unit: usize,
         writes: &mut Vec<UnitWrite>,
     ) -> Result<()> {
@@ -399,7 +406,7 @@ impl Inner {
     }
 
     /// Gives a column that is not in the metadata yet another place.
-    fn allocate_again(&self, fresh: &mut Record, unit: usize) -> Result<()> {
+    fn allocate_again(&self, fresh: &mut Extent, unit: usize) -> Result<()> {
         let left = fresh.columns[unit].take();
         let column = self.pool.allocate_column(fresh, None);
         match column {
@@ -416,7 +423,7 @@ impl Inner {
 
 /// Puts the checksums of what is written into a record. What was read has the checksum that the record has,
 /// if it has one.
-fn put_sums(fresh: &mut Record, record: &Record, UnitWrite { unit, from, data }: &UnitWrite) {
+fn put_sums(fresh: &mut Extent, record: &Extent, UnitWrite { unit, from, data }: &UnitWrite) {
     let Some(column) = &mut fresh.columns[*unit] else { return };
     let first = from / BLOCK_BYTES;
     for line in first..first + (data.len() / BLOCK) as u64 {
@@ -447,7 +454,7 @@ fn records_to_move(
     (ino, from): (Ino, u64),
     max: usize,
     decide: &impl Decide,
-    found: &mut Vec<Found>,
+    found: &mut Vec<MovableExtent>,
 ) -> Result<Option<u64>> {
     let mut records = tx.records_from((ino, from), max)?;
     let is_all = records.len() < max;
@@ -457,7 +464,7 @@ fn records_to_move(
         let blocks = decide.count(&record) * record.lines;
         let all_blocks = record.active_blocks();
         if blocks > 0 {
-            found.push(Found { ino, first, blocks, all_blocks });
+            found.push(MovableExtent { ino, first, blocks, all_blocks });
         }
     }
     Ok(rest)

@@ -14,11 +14,11 @@ use weft_code::UnitSet;
 
 use crate::disks::pool::Pool;
 use crate::error::Result;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
-use crate::jobs::migration::{Decide, Fate, Moved};
+use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::state::job::Job;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -36,19 +36,19 @@ pub struct RebuildReport {
 }
 
 /// Columns on these disks move to any others.
-struct Off<'a> {
+struct LostDiskMoves<'a> {
     pool: &'a Pool,
     disks: &'a BTreeSet<u16>,
 }
 
-impl Off<'_> {
-    fn units(&self, record: &Record) -> UnitSet {
+impl LostDiskMoves<'_> {
+    fn units(&self, record: &Extent) -> UnitSet {
         let leaves = record.active().filter(|(_, column)| self.disks.contains(&column.disk));
         leaves.map(|(unit, _)| unit).collect()
     }
 
     /// Gives columns of disks that are back the numbers that these have now. Returns which they are.
-    fn stay(&self, fresh: &mut Record, units: UnitSet) -> UnitSet {
+    fn stay(&self, fresh: &mut Extent, units: UnitSet) -> UnitSet {
         let mut back = UnitSet::new();
         for unit in units.iter() {
             let successor = fresh.columns[unit]
@@ -66,15 +66,15 @@ impl Off<'_> {
     }
 }
 
-impl Decide for Off<'_> {
-    fn count(&self, record: &Record) -> u64 {
+impl Decide for LostDiskMoves<'_> {
+    fn count(&self, record: &Extent) -> u64 {
         self.units(record).len() as u64
     }
 
-    fn decide(&self, record: &Record) -> Fate {
+    fn decide(&self, record: &Extent) -> Decision {
         let units = self.units(record);
         if units.is_empty() {
-            return Fate::Stays;
+            return Decision::Stays;
         }
         let mut fresh = record.clone();
         // What a disk that has come back holds of it stays there.
@@ -83,16 +83,16 @@ impl Decide for Off<'_> {
         for unit in units.difference(&back).iter() {
             let Ok(column) = self.pool.allocate_column(&fresh, None) else {
                 self.pool.release(allocated);
-                return Fate::Anew;
+                return Decision::Anew;
             };
             allocated.push(column.run());
             fresh.columns[unit] = Some(column);
         }
-        Fate::Moves(fresh, units)
+        Decision::Moves(fresh, units)
     }
 }
 
-impl Inner {
+impl FsState {
     pub(crate) async fn rebuild(&self) -> Result<RebuildReport> {
         self.check_writable()?;
         let members = self.pool.members();
@@ -106,8 +106,8 @@ impl Inner {
         let used =
             |number: &u16| self.pool.member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
-        let off = Off { pool: &self.pool, disks };
-        let mut moved = Moved::default();
+        let off = LostDiskMoves { pool: &self.pool, disks };
+        let mut moved = MigrationReport::default();
         let mut is_first = true;
         loop {
             let before = moved.blocks + moved.kept;
@@ -131,7 +131,7 @@ impl Inner {
             self.commit().await?;
             is_first = false;
         }
-        let Moved { blocks, kept: kept_blocks, damaged, waiting } =
+        let MigrationReport { blocks, kept: kept_blocks, damaged, waiting } =
             self.without_deleted(moved).await?;
         let removed_disks = Vec::new();
         let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
@@ -158,6 +158,6 @@ impl Fs {
     /// If the metadata has failed, or another job runs. Files that cannot be rebuilt are in the
     /// report.
     pub async fn rebuild(&self) -> Result<RebuildReport> {
-        self.0.run_job(Job::Rebuild, Inner::rebuild).await
+        self.0.run_job(Job::Rebuild, FsState::rebuild).await
     }
 }

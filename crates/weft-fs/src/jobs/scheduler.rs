@@ -14,7 +14,7 @@
 //! now and then ([`crate::jobs::scrub`]).
 //!
 //! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
-//! ends after its step ([`Inner::job_may_go_on`]), and goes on behind the rebuild.
+//! ends after its step ([`FsState::job_may_go_on`]), and goes on behind the rebuild.
 //!
 //! A job that could not do all of its work, for want of room or disks, is tried again when a disk
 //! has joined or was lost, or a file is to have another redundancy, and otherwise now and then, as
@@ -30,7 +30,7 @@ use crate::jobs::balance;
 use crate::jobs::scrub;
 use crate::meta::Tx;
 use crate::state::job::Job;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// Time between two looks.
 const LOOK_EVERY: Nanos = SECOND;
@@ -42,13 +42,13 @@ const AGAIN_AFTER: Nanos = 600 * SECOND;
 type Standing = (u64, usize, u64);
 
 /// A job that was tried, how things stood, and when.
-struct Tried {
+struct FailedAttempt {
     job: Job,
     standing: Standing,
     ended: Nanos,
 }
 
-impl Inner {
+impl FsState {
     fn standing(&self) -> Standing {
         (self.pool.losses(), self.pool.members().len(), self.wanted.get())
     }
@@ -64,7 +64,7 @@ impl Inner {
         due.extend(leaving.map(|member| Job::Remove(member.number)));
         let wanted = |tx: &Tx<'_>| {
             Ok([
-                (Job::Set, tx.next_anew(0)?.is_some()),
+                (Job::Set, tx.next_relayout(0)?.is_some()),
                 (Job::Balance, balance::is_wanted(tx)?),
                 (Job::Scrub, scrub::is_wanted(tx)?),
             ])
@@ -75,7 +75,7 @@ impl Inner {
     }
 
     /// The next job to begin.
-    async fn next_job(&self, tried: &[Tried]) -> Option<Job> {
+    async fn next_job(&self, tried: &[FailedAttempt]) -> Option<Job> {
         let was_tried = |job: &Job| {
             tried.iter().any(|tried| {
                 tried.job == *job
@@ -98,7 +98,7 @@ impl Fs {
         self.0.keeps.set(true);
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
         self.0.rt.spawn(async move {
-            let mut tried: Vec<Tried> = Vec::new();
+            let mut tried: Vec<FailedAttempt> = Vec::new();
             loop {
                 rt.sleep(LOOK_EVERY).await;
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
@@ -108,7 +108,7 @@ impl Fs {
                 let standing = fs.0.standing();
                 note(job, running.await);
                 tried.retain(|tried| tried.job != job);
-                tried.push(Tried { job, standing, ended: rt.now() });
+                tried.push(FailedAttempt { job, standing, ended: rt.now() });
             }
         });
     }

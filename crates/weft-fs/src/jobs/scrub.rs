@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::job::Job;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// After so many records it is noted how far a scrub is.
 const NOTE_EVERY: u64 = 64;
@@ -98,7 +98,7 @@ pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
     tx.set_state(STATE[0], 0)
 }
 
-impl Inner {
+impl FsState {
     /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes on
     /// with a scrub that was interrupted.
     pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
@@ -176,6 +176,6 @@ impl Fs {
     /// # Errors
     /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn scrub(&self) -> Result<ScrubReport> {
-        self.0.run_job(Job::Scrub, Inner::scrub).await
+        self.0.run_job(Job::Scrub, FsState::scrub).await
     }
 }

@@ -14,7 +14,7 @@ use crate::format::inode::Ino;
 
 /// Changes of a transaction.
 #[derive(Default)]
-struct Of {
+struct ChangeSet {
     files: BTreeSet<Ino>,
     reshaped: BTreeSet<(Ino, u64)>,
 }
@@ -27,8 +27,8 @@ pub(crate) struct Changes {
     row_bytes: Cell<u64>,
     /// Whether what is changed now is in the RAID log.
     logged: Cell<bool>,
-    open: RefCell<Of>,
-    committing: RefCell<Of>,
+    open: RefCell<ChangeSet>,
+    committing: RefCell<ChangeSet>,
 }
 
 impl Changes {

@@ -59,7 +59,7 @@ struct JournalPart {
 
 /// What the header says.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stored {
+pub(super) struct HeaderFields {
     /// The length of the database.
     pub(super) db_bytes: u64,
     /// Where the page journal begins. None: this file system was made without one.
@@ -68,7 +68,7 @@ pub(super) struct Stored {
     pub(super) has_sums: bool,
 }
 
-impl Stored {
+impl HeaderFields {
     /// That of a new file system.
     pub(super) const NEW: Self = Self { db_bytes: 0, journal: Some(Tail::NEW), has_sums: true };
 }
@@ -118,7 +118,7 @@ impl Areas {
 
     /// Those with a table of checksums, for a file system that has none yet: if its database may become
     /// as large as before.
-    pub(super) fn upgraded(size: u64, stored: Stored) -> Option<Self> {
+    pub(super) fn upgraded(size: u64, stored: HeaderFields) -> Option<Self> {
         let before = Self::of(size, true, false).ok()?;
         let after = Self::of(size, true, true).ok()?;
         let capacity = |areas: &Self| areas.db.end - areas.db.start;
@@ -129,7 +129,7 @@ impl Areas {
 }
 
 /// Reads the header: the first copy that is right. All copies have it then, durably.
-pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
+pub(super) async fn read(array: &Array, fs_id: Id) -> Result<HeaderFields> {
     let size = array.size_bytes();
     let decode = |header: &mut [u8]| decode_header(header, size, fs_id).ok();
     match ring::read_any(array, 0, |_| Some(BLOCK), decode).await? {
@@ -146,7 +146,7 @@ pub(super) async fn read(array: &Array, fs_id: Id) -> Result<Stored> {
     }
 }
 
-fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
+fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<HeaderFields> {
     let damaged = |why: &str| FsError::Damaged(why.to_owned());
     let (mut raw, rest) =
         Header::read_from_prefix(header).map_err(|_| damaged("its header is short"))?;
@@ -181,11 +181,16 @@ fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<Stored> {
     if raw.db_bytes.get() > end - start {
         return Err(damaged("the database is longer than its place"));
     }
-    Ok(Stored { db_bytes: raw.db_bytes.get(), journal, has_sums })
+    Ok(HeaderFields { db_bytes: raw.db_bytes.get(), journal, has_sums })
 }
 
 /// Writes the header; with `durable` it is so on return.
-pub(super) async fn write(array: &Array, fs_id: Id, stored: Stored, durable: bool) -> Result<()> {
+pub(super) async fn write(
+    array: &Array,
+    fs_id: Id,
+    stored: HeaderFields,
+    durable: bool,
+) -> Result<()> {
     let version = match (stored.journal, stored.has_sums) {
         (None, _) => NO_JOURNAL,
         (Some(_), false) => NO_SUMS,
@@ -224,14 +229,14 @@ mod tests {
 
     #[test]
     fn checksums_come_only_where_the_database_may_become_as_large_as_before() {
-        let stored = Stored { has_sums: false, ..Stored::NEW };
+        let stored = HeaderFields { has_sums: false, ..HeaderFields::NEW };
         // As slices are made by default: there is room for checksums in what the array does not need.
         for pages in [4 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB] {
             let size = array_bytes(pages);
             let areas = Areas::of(size, true, true).expect("room");
             assert!(room::pages_bytes(areas.db.end - areas.db.start) >= pages, "{pages}");
             assert!(areas.sums.end <= size && areas.db.end == areas.sums.start);
-            let longest = Stored { db_bytes: areas.db.end - areas.db.start + 1, ..stored };
+            let longest = HeaderFields { db_bytes: areas.db.end - areas.db.start + 1, ..stored };
             assert!(Areas::upgraded(size, stored).is_some(), "{pages}");
             assert!(Areas::upgraded(size, longest).is_none(), "{pages}");
         }
@@ -239,6 +244,6 @@ mod tests {
         let exact = room::capacity_for(1024 * MIB) + LOG_AT + LOG_BYTES.end + JOURNAL_BYTES.end;
         assert!(Areas::of(exact, true, false).is_ok());
         assert!(Areas::upgraded(exact, stored).is_none());
-        assert!(Areas::upgraded(64 * MIB, Stored { journal: None, ..stored }).is_none());
+        assert!(Areas::upgraded(64 * MIB, HeaderFields { journal: None, ..stored }).is_none());
     }
 }

@@ -27,9 +27,9 @@ use weft_array::{Array, Id};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Local, fiber};
 
-use super::header::{Areas, Stored};
+use super::header::{Areas, HeaderFields};
 use super::journal::{Journal, Length, SUMS_MAX, Tail};
-use super::pages::{Epoch, Found, MetaCacheCounts, Page, Pages};
+use super::pages::{Epoch, MetaCacheCounts, Page, PageSource, Pages};
 use super::places::{CHECK_PAGES, MetaPageCounts, PageReport, Places};
 use super::sums::sum_of;
 use crate::error::Result;
@@ -40,7 +40,7 @@ const STEP_PAGES: usize = 64;
 /// Pages that are read together, if memory has room for many times more.
 const GROUP_MAX: usize = 16;
 
-struct Inner {
+struct ImageState {
     places: Places,
     pages: RefCell<Pages>,
     /// Pages that are read together.
@@ -58,7 +58,7 @@ struct Inner {
 
 /// The database's file. Clones are handles of the same one.
 #[derive(Clone)]
-pub(super) struct Image(Arc<Local<Inner>>);
+pub(super) struct Image(Arc<Local<ImageState>>);
 
 impl fmt::Debug for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,14 +73,14 @@ impl Image {
         array: Array,
         fs_id: Id,
         areas: &Areas,
-        stored: Stored,
+        stored: HeaderFields,
         bytes: u64,
     ) -> Result<Self> {
         let (places, stored) = Places::open(array, fs_id, areas, stored).await?;
         let pages = Pages::new(stored.db_bytes, bytes)?;
         let group = (pages.max() / GROUP_MAX).clamp(1, GROUP_MAX) as u64;
         let journal = |tail| Journal::new(areas.journal.clone(), fs_id, tail);
-        let inner = Inner {
+        let inner = ImageState {
             places,
             pages: RefCell::new(pages),
             group,
@@ -216,7 +216,7 @@ impl Image {
     }
 }
 
-impl Inner {
+impl ImageState {
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
         if self.is_closed.get() {
             return Err(io::Error::other("the file system is unmounted"));
@@ -232,9 +232,9 @@ impl Inner {
     fn page(&self, number: u64) -> io::Result<Option<Page>> {
         let found = self.pages.borrow_mut().get(number);
         match found {
-            Found::Here(page) => Ok(Some(page)),
-            Found::Zeros => Ok(None),
-            Found::Absent => waited(fiber::wait(self.fetch(number))).map(Some),
+            PageSource::Here(page) => Ok(Some(page)),
+            PageSource::Zeros => Ok(None),
+            PageSource::Absent => waited(fiber::wait(self.fetch(number))).map(Some),
         }
     }
 
@@ -537,7 +537,7 @@ mod tests {
         for at in areas.db.clone().step_by(1 << 20).take(4) {
             array.write(at, Frozen::copy_from(&[9; 1 << 20]), false).await.expect("written");
         }
-        let stored = Stored::NEW;
+        let stored = HeaderFields::NEW;
         let image = Image::open(array.clone(), ID, &areas, stored, bytes).await.expect("opened");
         write(&image, 8, 0..8, 1).await;
         image.checkpoint().await.expect("written");

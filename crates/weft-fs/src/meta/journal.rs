@@ -291,16 +291,16 @@ pub(super) async fn scan(
 
 impl Replay {
     /// The next record.
-    fn take(&mut self, record: Record) {
+    fn take(&mut self, record: JournalRecord) {
         match record {
-            Record::Pages { pages, length } => {
+            JournalRecord::Pages { pages, length } => {
                 // What is behind this is zeros, whatever was there.
                 drop(self.sums.split_off(&length.zeros_from));
                 self.sums.retain(|number, _| pages.iter().all(|(page, _)| page != number));
                 self.pages.extend(pages);
                 self.length = Some(length);
             }
-            Record::Sums { sums, zeros } => {
+            JournalRecord::Sums { sums, zeros } => {
                 let is_old = |number: &u64| !zeros.contains(number);
                 self.pages.retain(|number, _| is_old(number));
                 self.sums.retain(|number, _| is_old(number));
@@ -314,7 +314,7 @@ impl Replay {
     }
 }
 
-enum Record {
+enum JournalRecord {
     Pages { pages: Vec<(u64, Page)>, length: Length },
     Sums { sums: Vec<(u64, u32)>, zeros: Range<u64> },
 }
@@ -326,7 +326,7 @@ async fn read(
     offset: u64,
     fs_id: Id,
     wanted: Tail,
-) -> Result<Option<(u64, (Buf, Record))>> {
+) -> Result<Option<(u64, (Buf, JournalRecord))>> {
     let is_it = |header: &Header| {
         [MAGIC, SUMS_MAGIC].contains(&header.magic)
             && header.fs_id == fs_id.0
@@ -349,7 +349,7 @@ async fn read(
 }
 
 /// A record of which `bytes` have the length, if its CRC is right.
-fn decode(bytes: &mut [u8]) -> Option<Record> {
+fn decode(bytes: &mut [u8]) -> Option<JournalRecord> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     if !has_crc32c_at(bytes, std::mem::offset_of!(Header, crc32c)) {
         return None;
@@ -362,7 +362,7 @@ fn decode(bytes: &mut [u8]) -> Option<Record> {
         let (values, _) = rest.split_at_checked(count * size_of::<u32>())?;
         let numbers = numbers.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
         let values = values.as_chunks().0.iter().map(|sum| u32::from_le_bytes(*sum));
-        return Some(Record::Sums {
+        return Some(JournalRecord::Sums {
             sums: numbers.zip(values).collect(),
             zeros: zeros_from..db_bytes,
         });
@@ -372,7 +372,7 @@ fn decode(bytes: &mut [u8]) -> Option<Record> {
     let (contents, _) = contents.as_chunks();
     let numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
     let pages = numbers.zip(contents).map(|(number, page)| (number, Rc::new(*page)));
-    Some(Record::Pages { pages: pages.collect(), length: Length { db_bytes, zeros_from } })
+    Some(JournalRecord::Pages { pages: pages.collect(), length: Length { db_bytes, zeros_from } })
 }
 
 #[cfg(test)]
@@ -482,7 +482,7 @@ mod tests {
                 rng.fill(&mut bytes[rng.clone().index(size_of::<Header>() + 16)..][..1]);
             }
             put_crc32c_at(&mut bytes, std::mem::offset_of!(Header, crc32c));
-            if let Some(Record::Pages { pages, .. }) = decode(&mut bytes) {
+            if let Some(JournalRecord::Pages { pages, .. }) = decode(&mut bytes) {
                 assert!(pages.len() <= 3);
             }
         }

@@ -9,7 +9,7 @@ use redb::ReadableTable as _;
 
 use super::transaction::Tx;
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 
 impl Tx<'_> {
@@ -20,7 +20,7 @@ impl Tx<'_> {
         old: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<()> {
-        let disks = |bytes: Option<&[u8]>| bytes.map_or(Ok(Vec::new()), Record::disks_of);
+        let disks = |bytes: Option<&[u8]>| bytes.map_or(Ok(Vec::new()), Extent::disks_of);
         let (old, new) = (disks(old)?, disks(new)?);
         for disk in new.iter().filter(|disk| !old.contains(disk)) {
             self.put_mapped(*disk, ino, self.mapped(*disk, ino)? + 1)?;

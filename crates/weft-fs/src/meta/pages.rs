@@ -34,9 +34,9 @@ const PAGES_MIN: usize = 16;
 pub(super) type Page = Rc<[u8; BLOCK]>;
 
 /// Every miss reads one page.
-struct One;
+struct OnePage;
 
-impl Penalty for One {
+impl Penalty for OnePage {
     fn generation(&self) -> u64 {
         0
     }
@@ -57,7 +57,7 @@ pub(super) struct Epoch {
 }
 
 /// A page that is wanted.
-pub(super) enum Found {
+pub(super) enum PageSource {
     /// It is in memory.
     Here(Page),
     /// It was never written.
@@ -168,7 +168,7 @@ impl Pages {
     fn make_room(&mut self) -> bool {
         let pinned = self.pinned();
         while pinned + self.clean.len() >= self.max {
-            if self.clean.evict(&One).is_none() {
+            if self.clean.evict(&OnePage).is_none() {
                 return false;
             }
         }
@@ -189,16 +189,16 @@ impl Pages {
     }
 
     /// A page that is wanted.
-    pub(super) fn get(&mut self, number: u64) -> Found {
+    pub(super) fn get(&mut self, number: u64) -> PageSource {
         if let Some(page) = self.changed(number) {
-            return Found::Here(page.clone());
+            return PageSource::Here(page.clone());
         }
         if number >= self.valid {
-            return Found::Zeros;
+            return PageSource::Zeros;
         }
-        match self.clean.get(key(number), &One) {
-            Some(page) => Found::Here(page.clone().expect("a page that is cached")),
-            None => Found::Absent,
+        match self.clean.get(key(number), &OnePage) {
+            Some(page) => PageSource::Here(page.clone().expect("a page that is cached")),
+            None => PageSource::Absent,
         }
     }
 
@@ -236,7 +236,7 @@ impl Pages {
     pub(super) fn put_read(&mut self, number: u64, page: Page) {
         debug_assert!(self.is_absent(number), "page {number} changed while it was read");
         if self.make_room() {
-            self.clean.insert(key(number), Some(page), &One);
+            self.clean.insert(key(number), Some(page), &OnePage);
             self.note_most();
         }
     }
@@ -387,7 +387,7 @@ impl Pages {
     fn written<'a>(&mut self, pages: impl Iterator<Item = (&'a u64, &'a Page)>) {
         for (number, page) in pages {
             if self.changed(*number).is_none() && self.make_room() {
-                self.clean.insert(key(*number), Some(page.clone()), &One);
+                self.clean.insert(key(*number), Some(page.clone()), &OnePage);
             }
         }
     }
@@ -418,9 +418,9 @@ mod tests {
     /// What is found of a page: its contents, or 0 for zeros; none if only the array has it.
     fn found(pages: &mut Pages, number: u64) -> Option<u8> {
         match pages.get(number) {
-            Found::Here(page) => Some(page[0]),
-            Found::Zeros => Some(0),
-            Found::Absent => None,
+            PageSource::Here(page) => Some(page[0]),
+            PageSource::Zeros => Some(0),
+            PageSource::Absent => None,
         }
     }
 

@@ -14,7 +14,7 @@ use weft_array::{Array, Id};
 use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
 
-use super::header::{self, Areas, Stored};
+use super::header::{self, Areas, HeaderFields};
 use super::journal::{self, Length, Tail};
 use super::pages::{InMemory, Page, pages_of};
 use super::sums::{Sums, sum_of};
@@ -90,8 +90,8 @@ impl Places {
         array: Array,
         fs_id: Id,
         areas: &Areas,
-        stored: Stored,
-    ) -> Result<(Self, Stored)> {
+        stored: HeaderFields,
+    ) -> Result<(Self, HeaderFields)> {
         let (db, counts, tell) = (areas.db.clone(), Cell::default(), RefCell::default());
         let mut places = Self { array, fs_id, db, sums: None, counts, tell };
         let stored = places.replay(areas, stored).await?;
@@ -100,14 +100,14 @@ impl Places {
     }
 
     /// A file system that has no checksums gets a table of them, if there is room: nothing is known yet.
-    async fn upgrade(&mut self, stored: Stored) -> Result<Stored> {
+    async fn upgrade(&mut self, stored: HeaderFields) -> Result<HeaderFields> {
         let upgraded = Areas::upgraded(self.array.size_bytes(), stored);
         let Some(areas) = upgraded.filter(|_| stored.db_bytes > 0) else { return Ok(stored) };
         let sums = Sums::unknown(areas.sums, self.fs_id, pages_of(stored.db_bytes));
         (self.db, self.sums) = (areas.db, Some(RefCell::new(sums)));
         self.write_sums().await?;
         self.array.flush().await?;
-        let stored = Stored { has_sums: true, ..stored };
+        let stored = HeaderFields { has_sums: true, ..stored };
         header::write(&self.array, self.fs_id, stored, true).await?;
         Ok(stored)
     }
@@ -374,12 +374,12 @@ impl Places {
         journal: Option<Tail>,
         durable: bool,
     ) -> Result<()> {
-        let stored = Stored { db_bytes, journal, has_sums: self.has_sums() };
+        let stored = HeaderFields { db_bytes, journal, has_sums: self.has_sums() };
         header::write(&self.array, self.fs_id, stored, durable).await
     }
 
     /// Writes what the journal holds to its place. Returns the header as it is then.
-    async fn replay(&mut self, areas: &Areas, stored: Stored) -> Result<Stored> {
+    async fn replay(&mut self, areas: &Areas, stored: HeaderFields) -> Result<HeaderFields> {
         let Some(tail) = stored.journal else { return Ok(stored) };
         let found = journal::scan(&self.array, &areas.journal, self.fs_id, tail).await?;
         let Length { db_bytes, zeros_from } =
@@ -413,7 +413,7 @@ impl Places {
         self.write_sums().await?;
         self.array.flush().await?;
         let tail = Tail { generation: found.end.generation + 1, ..found.end };
-        let stored = Stored { db_bytes, journal: Some(tail), ..stored };
+        let stored = HeaderFields { db_bytes, journal: Some(tail), ..stored };
         // A new database has no header before it has pages.
         if db_bytes > 0 {
             header::write(&self.array, self.fs_id, stored, true).await?;

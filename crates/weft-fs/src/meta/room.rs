@@ -38,7 +38,7 @@ use std::ops::RangeInclusive;
 
 use redb::{Key, Value};
 
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::redundancy::{Redundancy, lines_within};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
@@ -77,9 +77,9 @@ impl LongFiles {
         let (mut blocks, mut row_bytes) = (0, 0);
         lines_within(free, redundancy, |lines, coded| {
             let key = 16;
-            let record = Record::full_bytes(coded) + key + key / KEY_PART + ROW_BYTES;
+            let record = Extent::full_bytes(coded) + key + key / KEY_PART + ROW_BYTES;
             blocks += lines * coded.k() as u64;
-            row_bytes += (lines * record).div_ceil(Record::lines_max(coded));
+            row_bytes += (lines * record).div_ceil(Extent::lines_max(coded));
         });
         Self { blocks, row_bytes }
     }

@@ -7,7 +7,7 @@ use redb::{AccessGuard, ReadableTable as _, ReadableTableMetadata as _};
 use super::room::row_bytes;
 use super::transaction::{Bytes, Tx};
 use crate::error::{FsError, InDatabase as _, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Inode};
 
 /// What is stored of a disk.
@@ -188,7 +188,7 @@ impl<'a> Tx<'a> {
     }
 
     /// The records that cover blocks from `from` to before `to`, by their first block.
-    pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Record)>> {
+    pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Extent)>> {
         self.first_records(ino, from..to, usize::MAX)
     }
 
@@ -198,32 +198,32 @@ impl<'a> Tx<'a> {
         ino: Ino,
         blocks: Range<u64>,
         max: usize,
-    ) -> Result<Vec<(u64, Record)>> {
+    ) -> Result<Vec<(u64, Extent)>> {
         let Range { start: from, end: to } = blocks;
         let table = self.read(&self.extents)?;
         let mut records = Vec::new();
         if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
             let (key, row) = row.db()?;
-            let (first, record) = (key.value().1, Record::decode(row.value())?);
+            let (first, record) = (key.value().1, Extent::decode(row.value())?);
             if first + record.blocks() > from {
                 records.push((first, record));
             }
         }
         for row in table.range((ino, from)..(ino, to)).db()?.take(max) {
             let (key, row) = row.db()?;
-            records.push((key.value().1, Record::decode(row.value())?));
+            records.push((key.value().1, Extent::decode(row.value())?));
         }
         Ok(records)
     }
 
     /// The last record that begins before a block.
-    pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
+    pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
         let table = self.read(&self.extents)?;
         let Some(row) = table.range((ino, 0)..(ino, block)).db()?.next_back() else {
             return Ok(None);
         };
         let (key, row) = row.db()?;
-        Ok(Some((key.value().1, Record::decode(row.value())?)))
+        Ok(Some((key.value().1, Extent::decode(row.value())?)))
     }
 
     /// The first block of the first record that begins at a block or behind it.
@@ -233,7 +233,7 @@ impl<'a> Tx<'a> {
         Ok(row.map(|(key, _)| key.value().1))
     }
 
-    pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Record) -> Result<()> {
+    pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Extent) -> Result<()> {
         let bytes = record.encode();
         let mut table = self.change(&self.extents, ino)?;
         let old = table.insert((ino, first), &bytes[..]).db()?;
@@ -257,13 +257,13 @@ impl<'a> Tx<'a> {
     /// Calls `each` for every record of every file, in order.
     pub(crate) fn each_record(
         &self,
-        mut each: impl FnMut(Ino, u64, Record) -> Result<()>,
+        mut each: impl FnMut(Ino, u64, Extent) -> Result<()>,
     ) -> Result<()> {
         let table = self.read(&self.extents)?;
         for row in table.iter().db()? {
             let (key, row) = row.db()?;
             let (ino, first) = key.value();
-            each(ino, first, Record::decode(row.value())?)?;
+            each(ino, first, Extent::decode(row.value())?)?;
         }
         Ok(())
     }
@@ -273,13 +273,13 @@ impl<'a> Tx<'a> {
         &self,
         from: (Ino, u64),
         max: usize,
-    ) -> Result<Vec<(Ino, u64, Record)>> {
+    ) -> Result<Vec<(Ino, u64, Extent)>> {
         let table = self.read(&self.extents)?;
         let mut records = Vec::new();
         for row in table.range(from..).db()?.take(max) {
             let (key, row) = row.db()?;
             let (ino, first) = key.value();
-            records.push((ino, first, Record::decode(row.value())?));
+            records.push((ino, first, Extent::decode(row.value())?));
         }
         Ok(records)
     }
@@ -302,16 +302,16 @@ impl<'a> Tx<'a> {
     }
 
     /// A file waits to be laid out anew.
-    pub(crate) fn put_anew(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn put_relayout(&self, ino: Ino) -> Result<()> {
         self.put(&self.anew, ino, &ino, &())
     }
 
-    pub(crate) fn remove_anew(&self, ino: Ino) -> Result<()> {
+    pub(crate) fn remove_relayout(&self, ino: Ino) -> Result<()> {
         self.take(&self.anew, ino, &ino).map(drop)
     }
 
     /// The first file, from a number on, that waits to be laid out anew.
-    pub(crate) fn next_anew(&self, from: Ino) -> Result<Option<Ino>> {
+    pub(crate) fn next_relayout(&self, from: Ino) -> Result<Option<Ino>> {
         let table = self.read(&self.anew)?;
         let first = table.range(from..).db()?.next().transpose().db()?;
         Ok(first.map(|(ino, _)| ino.value()))

@@ -7,7 +7,7 @@ use redb::{Key, ReadableTable as _, Table, TableDefinition, Value, WriteTransact
 use super::changes::Changes;
 use super::room::row_bytes;
 use crate::error::{InDatabase as _, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 
 pub(super) type Bytes = &'static [u8];
@@ -163,7 +163,7 @@ impl<'a> Tx<'a> {
     }
 
     /// The lines of a record, which existed before, have got another column.
-    pub(crate) fn note_reshaped(&self, ino: Ino, first: u64, record: &Record) {
+    pub(crate) fn note_reshaped(&self, ino: Ino, first: u64, record: &Extent) {
         let lines = (0..record.lines).map(|line| first + line * record.k());
         lines.for_each(|block| self.changes.note_reshaped(ino, block));
     }

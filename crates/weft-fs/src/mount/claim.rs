@@ -29,7 +29,7 @@ use weft_rt::{Nanos, Rt, SECOND};
 
 use crate::error::Result;
 use crate::format::mount_mark::{Host, Mark, State};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// Time between two changes.
 const BEAT: Nanos = 2 * SECOND;
@@ -78,7 +78,7 @@ pub(crate) async fn claim(
     }
 }
 
-impl Inner {
+impl FsState {
     fn marked_disks(&self) -> Vec<(u16, Rc<dyn Disk>)> {
         let members = self.pool.members();
         let works = members.iter().filter(|member| !member.is_lost());
@@ -119,7 +119,7 @@ impl Fs {
             let mut mark = Mark { state: State::Mounted, nonce, beat: 0, host };
             loop {
                 rt.sleep(BEAT).await;
-                let alive = |fs: &Rc<Inner>| !fs.mark_ended.get() && !fs.meta.is_failed();
+                let alive = |fs: &Rc<FsState>| !fs.mark_ended.get() && !fs.meta.is_failed();
                 let Some(fs) = fs.upgrade().filter(alive) else { return };
                 mark.beat += 1;
                 for (number, disk) in fs.marked_disks() {

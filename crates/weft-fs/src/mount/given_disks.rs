@@ -13,7 +13,7 @@ use weft_disk::Disk;
 use crate::error::{FsError, Result};
 use crate::files::read_write::FILE_BYTES_MAX;
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::format::label::{Label, slice_name};
 use crate::meta::{DiskRow, Tx};
@@ -137,7 +137,7 @@ pub(crate) fn check_keys(tx: &Tx<'_>) -> Result<Ino> {
 }
 
 /// Fails if a record cannot be where it is.
-pub(crate) fn check_place(next: Ino, (ino, first): (Ino, u64), record: &Record) -> Result<()> {
+pub(crate) fn check_place(next: Ino, (ino, first): (Ino, u64), record: &Extent) -> Result<()> {
     let end = first.checked_add(record.blocks());
     let most = FILE_BYTES_MAX / BLOCK_BYTES + record.k();
     match ino < next && end.is_some_and(|end| end <= most) {

@@ -31,13 +31,13 @@ use weft_stripe::{
     Access, LoggedParity, Owner as _, Replay, UnitWrite, Units, gather_exactly, store,
 };
 
-use crate::disks::extent_stripe::{Laid, part_of};
-use crate::disks::known_units::Knowing;
+use crate::disks::extent_stripe::{ExtentStripe, part_of};
+use crate::disks::known_units::KnownUnits;
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::format::extent::{Column, Record};
+use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::{LogRecord, LoggedBand};
@@ -47,7 +47,7 @@ use crate::write::remap::replace_block;
 
 /// Where a log record speaks of a line.
 #[derive(Clone, Copy)]
-struct At<'a> {
+struct LoggedLine<'a> {
     band: &'a LoggedBand,
     /// The line's number in the band.
     line: u64,
@@ -58,13 +58,13 @@ struct At<'a> {
 /// Repairs all lines that log records, oldest first, name, and puts the sizes and times of files
 /// into the metadata. Returns how many lines that were.
 pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord]) -> Result<usize> {
-    let mut lines: BTreeMap<(Ino, u64), Vec<At<'_>>> = BTreeMap::new();
+    let mut lines: BTreeMap<(Ino, u64), Vec<LoggedLine<'_>>> = BTreeMap::new();
     for (n, record) in records.iter().enumerate() {
         let is_durable = record.is_bare && n + 1 < records.len();
         for band in &record.bands {
             for line in 0..band.record.lines {
                 let key = (band.ino, band.block + line * band.record.k());
-                lines.entry(key).or_default().push(At { band, line, is_durable });
+                lines.entry(key).or_default().push(LoggedLine { band, line, is_durable });
             }
         }
     }
@@ -102,7 +102,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
 }
 
 /// Whether a line of the metadata lies where the log says, as far as it is active.
-fn is_at_same_places(record: &Record, line: u64, at: At<'_>) -> bool {
+fn is_at_same_places(record: &Extent, line: u64, at: LoggedLine<'_>) -> bool {
     let logged = &at.band.record;
     record.coded == logged.coded
         && record.pattern == logged.pattern
@@ -115,7 +115,7 @@ fn is_at_same_places(record: &Record, line: u64, at: At<'_>) -> bool {
 
 /// What the log says of a line.
 #[derive(Default)]
-struct Said {
+struct LineEvidence {
     /// Newest contents of units.
     data: BTreeMap<usize, Frozen>,
     /// Units of which any part may have been written.
@@ -126,12 +126,12 @@ struct Said {
     is_exact: bool,
 }
 
-impl Said {
+impl LineEvidence {
     /// `record` is the line's record in the metadata: units that are not active there stay zeros.
-    fn of(history: &[At<'_>], record: &Record) -> Self {
+    fn of(history: &[LoggedLine<'_>], record: &Extent) -> Self {
         let mut said = Self { is_exact: true, ..Self::default() };
         let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
-        for At { band, line, is_durable } in history {
+        for LoggedLine { band, line, is_durable } in history {
             let part = part_of(0, *line);
             said.is_exact &= band.written.is_subset(&active);
             for unit in band.written.intersection(&active) {
@@ -167,21 +167,21 @@ impl Said {
 /// Repairs a line. Returns units that had to be written elsewhere, with their places.
 async fn recover_line(
     pool: &Rc<Pool>,
-    record: &mut Record,
+    record: &mut Extent,
     line: u64,
-    history: &[At<'_>],
+    history: &[LoggedLine<'_>],
 ) -> Result<Vec<(usize, Column)>> {
     let laid = pool.lay(record)?;
     let stripe = laid.stripe();
     let from = line * BLOCK_BYTES;
-    let Said { data, torn, parities, is_exact } = Said::of(history, record);
+    let LineEvidence { data, torn, parities, is_exact } = LineEvidence::of(history, record);
     let data: Vec<(usize, Frozen)> = data.into_iter().collect();
     let logged: Vec<LoggedParity> =
         parities.into_values().filter(|parity| !stripe.lost.contains(parity.unit)).collect();
     let mut values = Units::new();
     if !logged.is_empty() {
         let replay = Replay { from, len: BLOCK, logged };
-        let owner = Knowing::new(&laid, from, &data);
+        let owner = KnownUnits::new(&laid, from, &data);
         // A block is the smallest range here: one that cannot be read counts as lost.
         let replayed = replay.values(&owner, owner.resolve(stripe.id)).await;
         values = replayed.ok_or_else(|| FsError::Damaged("a line cannot be replayed".into()))?;
@@ -236,13 +236,13 @@ async fn recover_line(
 }
 
 /// The checksum of what a disk holds of a unit; 0 if that cannot be read.
-async fn found_sum(laid: &Laid, unit: usize, from: u64) -> u32 {
+async fn found_sum(laid: &ExtentStripe, unit: usize, from: u64) -> u32 {
     let one = UnitSet::one(unit);
     let read = gather_exactly(laid, laid.stripe(), Access::user(from), BLOCK, one).await;
     read.map_or(0, |read| crc32c(&read[0].1))
 }
 
-fn logged_sum(at: &At<'_>, unit: usize) -> u32 {
+fn logged_sum(at: &LoggedLine<'_>, unit: usize) -> u32 {
     let column = at.band.record.columns[unit].as_ref();
     column.map_or(0, |column| column.sums[usize::try_from(at.line).expect("few lines")])
 }

@@ -4,28 +4,28 @@ use std::rc::Rc;
 
 use crate::error::{FsError, Result};
 use crate::state::job::{Job, JobEnd, JobStatus};
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 
 /// A running job; it ends when this is dropped.
-pub(crate) struct Running(pub(crate) Rc<Inner>);
+pub(crate) struct CurrentJob(pub(crate) Rc<FsState>);
 
-impl Drop for Running {
+impl Drop for CurrentJob {
     fn drop(&mut self) {
         self.0.job.set(None);
         self.0.job_end.set(JobEnd::Open);
     }
 }
 
-impl Inner {
+impl FsState {
     /// Begins a job.
-    pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<Running> {
+    pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<CurrentJob> {
         self.check_writable()?;
         if let Some(running) = self.job.get() {
             return Err(FsError::Busy(running.job.name()));
         }
         self.job.set(Some(JobStatus { job, done_blocks: 0, total_blocks: 0 }));
         self.job_losses.set(self.pool.losses());
-        Ok(Running(self.clone()))
+        Ok(CurrentJob(self.clone()))
     }
 
     /// Carries out a job. If the caller is dropped, it goes on.

@@ -31,7 +31,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::label::slice_name;
-use crate::state::mounted::{Fs, Inner, MountOptions};
+use crate::state::mounted::{Fs, FsState, MountOptions};
 
 /// How often it is looked whether the metadata array has its copies again.
 const LOOK_EVERY_MS: u64 = 20;
@@ -94,7 +94,7 @@ pub(crate) fn count_copies(array: &weft_array::Status, disks: usize) -> (usize, 
 /// When a slice was given back last, and how long it has to wait after that.
 type Waits = BTreeMap<u16, (Nanos, Nanos)>;
 
-impl Inner {
+impl FsState {
     /// Takes a disk's slice out of the metadata array; a spare takes its place, and with `wait` has
     /// all contents when this returns.
     pub(crate) async fn vacate_metadata(&self, member: &Member, wait: bool) -> Result<()> {

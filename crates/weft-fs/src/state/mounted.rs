@@ -17,7 +17,7 @@ use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::{Record, Run};
+use crate::format::extent::{Extent, Run};
 use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
 use crate::format::mount_mark::Host;
@@ -25,7 +25,7 @@ use crate::format::use_number;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::{JobEnd, JobStatus};
-use crate::state::open_files::{InUse, Node};
+use crate::state::open_files::{Node, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
@@ -77,7 +77,7 @@ const STREAMS: usize = 1 << 16;
 /// After so many steps an operation on very many rows commits.
 const STEPS_TO_COMMIT: u64 = 16;
 
-pub(crate) struct Inner {
+pub(crate) struct FsState {
     pub(crate) rt: Rt,
     pub(crate) label: Label,
     pub(crate) meta: Meta,
@@ -86,7 +86,7 @@ pub(crate) struct Inner {
     pub(crate) tokens: Rc<Tokens>,
     /// Opens disks again.
     pub(crate) reopen: Option<Reopen>,
-    pub(crate) in_use: InUse,
+    pub(crate) in_use: OpenFiles,
     /// Held while blocks are written: shared by streams of new lines ([`crate::write::new_line_stream`]), alone by
     /// all else.
     pub(crate) flushing: Semaphore,
@@ -113,7 +113,7 @@ pub(crate) struct Inner {
     freed: RefCell<Vec<Run>>,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file, first
     /// block, record. The disks may have them in their caches only.
-    pub(crate) unflushed: RefCell<Vec<(Ino, u64, Record)>>,
+    pub(crate) unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
     pub(crate) stopped: Cell<bool>,
     /// Nothing may be changed.
     pub(crate) read_only: bool,
@@ -147,7 +147,7 @@ pub(crate) struct Inner {
 
 /// A mounted file system. Clones are handles of the same one.
 #[derive(Clone)]
-pub struct Fs(pub(crate) Rc<Inner>);
+pub struct Fs(pub(crate) Rc<FsState>);
 
 impl std::fmt::Debug for Fs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -155,7 +155,7 @@ impl std::fmt::Debug for Fs {
     }
 }
 
-impl Inner {
+impl FsState {
     pub(crate) fn new(
         rt: Rt,
         label: Label,
@@ -178,7 +178,7 @@ impl Inner {
             pool,
             log,
             tokens,
-            in_use: InUse::default(),
+            in_use: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
             dirty_blocks: Cell::new(0),
@@ -244,7 +244,7 @@ impl Inner {
     }
 
     /// The blocks of a record that was removed in the open transaction.
-    pub(crate) fn free_later(&self, record: &Record) {
+    pub(crate) fn free_later(&self, record: &Extent) {
         self.freed.borrow_mut().extend(runs_of(record));
     }
 
@@ -314,7 +314,7 @@ impl Inner {
 
     /// Lines were flushed, if their disks were not lost: notes the files of which nothing gives
     /// the blocks.
-    fn note_lost(&self, lines: &[(Ino, u64, Record)]) {
+    fn note_lost(&self, lines: &[(Ino, u64, Extent)]) {
         if self.pool.members().iter().all(|member| !member.is_lost()) {
             return;
         }

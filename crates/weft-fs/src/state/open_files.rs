@@ -28,7 +28,7 @@ pub(crate) struct Node {
     /// Whether the lock is held only to flush the file.
     flushed: Cell<bool>,
     /// Size and times that are ahead of the metadata.
-    pub(crate) live: Cell<Option<Live>>,
+    pub(crate) live: Cell<Option<PendingAttributes>>,
     /// The first block of lines that were lost before they were durable.
     pub(crate) lost_block: Cell<Option<u64>>,
     /// Whether blocks were given up for which there was no room.
@@ -39,7 +39,7 @@ pub(crate) struct Node {
 
 /// What a file's dirty blocks will make of its inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct PendingAttributes {
     pub(crate) size: u64,
     pub(crate) modified: Time,
 }
@@ -119,7 +119,7 @@ impl Node {
 /// What the dirty blocks of files will make of them.
 pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
     let file = |node: &Rc<Node>| {
-        let Live { size, modified } = node.live.get()?;
+        let PendingAttributes { size, modified } = node.live.get()?;
         Some(LoggedFile { ino: node.ino, size, modified })
     };
     nodes.iter().filter_map(file).collect()
@@ -127,9 +127,9 @@ pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
 
 /// The files in use.
 #[derive(Default)]
-pub(crate) struct InUse(RefCell<BTreeMap<Ino, Rc<Node>>>);
+pub(crate) struct OpenFiles(RefCell<BTreeMap<Ino, Rc<Node>>>);
 
-impl InUse {
+impl OpenFiles {
     /// The node of a file, made if it has none.
     pub(crate) fn node(&self, ino: Ino) -> Rc<Node> {
         let mut nodes = self.0.borrow_mut();

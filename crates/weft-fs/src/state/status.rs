@@ -1,6 +1,6 @@
 //! What a file system reports.
 
-use crate::disks::old_block_cache::AtHandCounts;
+use crate::disks::old_block_cache::OldBlockCounts;
 use crate::disks::pool::Counts;
 use crate::error::Result;
 use crate::format::block::BLOCK_BYTES;
@@ -10,7 +10,7 @@ use crate::format::redundancy::Redundancy;
 use crate::meta::{LongFiles, MetaCacheCounts, MetaPageCounts};
 use crate::state::job::JobStatus;
 use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 
 /// A disk of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct FsStatus {
     /// Bytes of blocks at hand that were read or written lately.
     pub at_hand_bytes: u64,
     /// What they were good for, since the mount.
-    pub at_hand: AtHandCounts,
+    pub at_hand: OldBlockCounts,
     /// The pages of the metadata in memory, and what they were good for.
     pub meta_cache: MetaCacheCounts,
     /// What was found wrong with copies of the metadata, since the mount.
@@ -95,7 +95,7 @@ pub struct FsStatus {
     pub counts: Counts,
 }
 
-impl Inner {
+impl FsState {
     /// Blocks that files of this redundancy may still have, and how many the disks have room for: the
     /// metadata may have no room for what describes them.
     pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
@@ -198,7 +198,7 @@ impl Fs {
     ///
     /// # Errors
     /// If the metadata has failed.
-    pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::format::extent::Record)>> {
+    pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::format::extent::Extent)>> {
         self.0.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await
     }
 }

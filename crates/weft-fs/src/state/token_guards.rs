@@ -12,52 +12,57 @@ use weft_token::{
 use crate::error::Result;
 use crate::format::block::blocks_of;
 use crate::format::inode::Ino;
-use crate::state::mounted::Inner;
-use crate::tokens::local_node::Held;
+use crate::state::mounted::FsState;
+use crate::tokens::local_node::HeldTokens;
 use crate::tokens::needs::Need;
 
-impl Inner {
+impl FsState {
     /// For what looks at all of the file system, or changes its disks.
-    pub(crate) async fn hold_alone(&self) -> Held {
+    pub(crate) async fn hold_all_tokens(&self) -> HeldTokens {
         self.tokens.hold(vec![Need::everything(Exclusive)]).await
     }
 
     /// For the attributes of a file.
-    pub(crate) async fn hold_attributes(&self, ino: Ino, mode: Mode) -> Held {
+    pub(crate) async fn hold_attributes(&self, ino: Ino, mode: Mode) -> HeldTokens {
         self.tokens.hold(vec![Need::everything(Shared), Need::attributes(ino, mode)]).await
     }
 
     /// For the attributes of several files.
-    pub(crate) async fn hold_attributes_of(&self, inos: &[Ino], mode: Mode) -> Held {
+    pub(crate) async fn hold_attributes_of(&self, inos: &[Ino], mode: Mode) -> HeldTokens {
         let files = inos.iter().map(|ino| Need::attributes(*ino, mode));
         self.tokens.hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
     /// For attributes and all contents of files.
-    pub(crate) async fn hold_files(&self, inos: impl IntoIterator<Item = Ino>) -> Held {
+    pub(crate) async fn hold_files(&self, inos: impl IntoIterator<Item = Ino>) -> HeldTokens {
         let file = |ino| [Need::attributes(ino, Exclusive), Need::all_data(ino, Exclusive)];
         let files = inos.into_iter().flat_map(file);
         self.tokens.hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
     /// For all contents of a file, which goes. The caller may have its attributes.
-    pub(crate) async fn hold_contents(&self, ino: Ino) -> Held {
+    pub(crate) async fn hold_contents(&self, ino: Ino) -> HeldTokens {
         self.tokens.hold(vec![Need::all_data(ino, Exclusive)]).await
     }
 
     /// For blocks of a file that are compared with their checksums.
-    pub(crate) async fn hold_to_check(&self, ino: Ino) -> Held {
+    pub(crate) async fn hold_to_check(&self, ino: Ino) -> HeldTokens {
         self.tokens.hold(vec![Need::everything(Shared), Need::all_data(ino, Shared)]).await
     }
 
     /// For reading bytes of a file.
-    pub(crate) async fn hold_to_read(&self, ino: Ino, offset: u64, len: u64) -> Held {
+    pub(crate) async fn hold_to_read(&self, ino: Ino, offset: u64, len: u64) -> HeldTokens {
         let blocks = blocks_of(offset, len.min(u64::MAX - offset));
         self.hold_range(ino, Shared, blocks, Shared).await
     }
 
     /// For writing bytes of a file. Within the file its size stays, and others may look at it.
-    pub(crate) async fn hold_to_write(&self, ino: Ino, offset: u64, len: u64) -> Result<Held> {
+    pub(crate) async fn hold_to_write(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+    ) -> Result<HeldTokens> {
         let (end, blocks) = (offset.saturating_add(len), blocks_of(offset, len));
         let attributes = Space { kind: Kind::Attributes, ino };
         if !self.tokens.is_free(attributes, Exclusive) {
@@ -70,30 +75,30 @@ impl Inner {
     }
 
     /// For changing blocks of a file, and its size.
-    pub(crate) async fn hold_to_change(&self, ino: Ino, offset: u64, len: u64) -> Held {
+    pub(crate) async fn hold_to_change(&self, ino: Ino, offset: u64, len: u64) -> HeldTokens {
         let blocks = blocks_of(offset, len.min(u64::MAX - offset));
         self.hold_range(ino, Exclusive, blocks, Exclusive).await
     }
 
-    async fn hold_range(&self, ino: Ino, of: Mode, blocks: Range<u64>, mode: Mode) -> Held {
+    async fn hold_range(&self, ino: Ino, of: Mode, blocks: Range<u64>, mode: Mode) -> HeldTokens {
         let (attributes, data) = (Need::attributes(ino, of), Need::data(ino, blocks, mode));
         self.tokens.hold(vec![Need::everything(Shared), attributes, data]).await
     }
 
     /// For reading a folder.
-    pub(crate) async fn hold_folder(&self, ino: Ino) -> Held {
+    pub(crate) async fn hold_folder(&self, ino: Ino) -> HeldTokens {
         let (names, folder) = (Need::names(ino, Shared), Need::attributes(ino, Shared));
         self.tokens.hold(vec![Need::everything(Shared), names, folder]).await
     }
 
-    /// For looking a name up: [`Inner::hold_found`] follows.
-    pub(crate) async fn hold_name(&self, folder: Ino, name: &[u8]) -> Held {
+    /// For looking a name up: [`FsState::hold_found`] follows.
+    pub(crate) async fn hold_name(&self, folder: Ino, name: &[u8]) -> HeldTokens {
         self.tokens.hold(vec![Need::everything(Shared), Need::name(folder, name, Shared)]).await
     }
 
     /// For the attributes of a file that was found by its name. `false` if they may have changed since
     /// they were looked at.
-    pub(crate) async fn hold_found(&self, held: &mut Held, ino: Ino) -> bool {
+    pub(crate) async fn hold_found(&self, held: &mut HeldTokens, ino: Ino) -> bool {
         let need = Need::attributes(ino, Shared);
         if held.has(need.space) {
             return true;
@@ -106,7 +111,11 @@ impl Inner {
     /// For changing names in folders: these, the folders' attributes, and those of `files` and of what
     /// has the names now. Folders that may move to other folders move one at a time: none gets into
     /// itself.
-    pub(crate) async fn hold_names(&self, names: &[(Ino, &[u8])], files: &[Ino]) -> Result<Held> {
+    pub(crate) async fn hold_names(
+        &self,
+        names: &[(Ino, &[u8])],
+        files: &[Ino],
+    ) -> Result<HeldTokens> {
         let folders: BTreeSet<Ino> = names.iter().map(|(folder, _)| *folder).collect();
         let moves = (folders.len() > 1).then(|| Need::names(0, Exclusive));
         let each = names.iter().map(|(folder, name)| Need::name(*folder, name, Exclusive));

@@ -69,14 +69,14 @@ enum Message {
 
 /// What has to become durable, and to be forgotten if this node keeps nothing.
 #[derive(Debug, Clone)]
-pub(crate) struct GivenUp {
+pub(crate) struct Revocation {
     pub(crate) space: Space,
     pub(crate) range: Range<u64>,
     pub(crate) leaves: Option<Mode>,
 }
 
 type Deliver = Rc<dyn Fn(ToNode)>;
-type GiveUp = Rc<dyn Fn(Vec<GivenUp>)>;
+type GiveUp = Rc<dyn Fn(Vec<Revocation>)>;
 
 /// This node's tokens, and the authority.
 pub(crate) struct Tokens {
@@ -97,33 +97,33 @@ pub(crate) struct Tokens {
 }
 
 /// A token in use.
-enum Grip {
+enum HeldToken {
     Free(Rc<Free>),
     Held(Space, UseId),
 }
 
 /// The tokens of an operation, until this is dropped.
-pub(crate) struct Held {
+pub(crate) struct HeldTokens {
     tokens: Rc<Tokens>,
-    grips: Vec<Grip>,
+    grips: Vec<HeldToken>,
 }
 
-impl Held {
+impl HeldTokens {
     /// Whether there is a token of this among them.
     pub(crate) fn has(&self, space: Space) -> bool {
         self.grips.iter().any(|grip| match grip {
-            Grip::Free(free) => free.space == space,
-            Grip::Held(of, _) => *of == space,
+            HeldToken::Free(free) => free.space == space,
+            HeldToken::Held(of, _) => *of == space,
         })
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldTokens {
     fn drop(&mut self) {
         for grip in self.grips.drain(..).rev() {
             match grip {
-                Grip::Free(free) => self.tokens.end_free(&free),
-                Grip::Held(space, of) => self.tokens.end(space, of),
+                HeldToken::Free(free) => self.tokens.end_free(&free),
+                HeldToken::Held(space, of) => self.tokens.end(space, of),
             }
         }
     }
@@ -156,13 +156,13 @@ impl Tokens {
     }
 
     /// Who makes durable what is given up, and calls [`Tokens::written`] then.
-    pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<GivenUp>) + 'static) {
+    pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<Revocation>) + 'static) {
         *self.give_up.borrow_mut() = Some(Rc::new(give_up));
     }
 
     /// Waits for all tokens of an operation.
-    pub(crate) async fn hold(self: &Rc<Self>, needs: Vec<Need>) -> Held {
-        let mut held = Held { tokens: self.clone(), grips: Vec::with_capacity(needs.len()) };
+    pub(crate) async fn hold(self: &Rc<Self>, needs: Vec<Need>) -> HeldTokens {
+        let mut held = HeldTokens { tokens: self.clone(), grips: Vec::with_capacity(needs.len()) };
         for need in in_order(needs) {
             self.hold_one(&mut held, &need).await;
         }
@@ -170,23 +170,23 @@ impl Tokens {
     }
 
     /// Adds tokens to those of an operation, which are behind them in the order.
-    pub(crate) async fn hold_more(self: &Rc<Self>, held: &mut Held, needs: Vec<Need>) {
+    pub(crate) async fn hold_more(self: &Rc<Self>, held: &mut HeldTokens, needs: Vec<Need>) {
         for need in in_order(needs) {
             self.hold_one(held, &need).await;
         }
     }
 
-    async fn hold_one(self: &Rc<Self>, held: &mut Held, need: &Need) {
+    async fn hold_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {
         if let Some(free) = self.begin_free(need) {
-            held.grips.push(Grip::Free(free));
+            held.grips.push(HeldToken::Free(free));
             return;
         }
         let acquired = self.holder.borrow_mut().acquire(need.ask());
         match acquired {
-            Acquired::Now(of) => held.grips.push(Grip::Held(need.space, of)),
+            Acquired::Now(of) => held.grips.push(HeldToken::Held(need.space, of)),
             Acquired::Later(of, message) => {
                 // If this is dropped meanwhile, it waits no longer.
-                held.grips.push(Grip::Held(need.space, of));
+                held.grips.push(HeldToken::Held(need.space, of));
                 let (ready, wait) = oneshot();
                 self.waiting.borrow_mut().insert(of, ready);
                 self.send(Message::ToAuthority(self.id, message));
@@ -286,7 +286,7 @@ impl Tokens {
     }
 
     /// What was given up is durable.
-    pub(crate) fn written(&self, given: &GivenUp) {
+    pub(crate) fn written(&self, given: &Revocation) {
         let events = self.holder.borrow_mut().written(given.space, &given.range);
         self.handle(events);
     }
@@ -302,7 +302,7 @@ impl Tokens {
                     }
                 }
                 Event::Write { space, range, leaves } => {
-                    given_up.push(GivenUp { space, range, leaves });
+                    given_up.push(Revocation { space, range, leaves });
                 }
             }
         }

@@ -4,12 +4,12 @@
 
 use weft_rt::Frozen;
 
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::Node;
 
 /// Which dirty blocks are to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum FlushScope {
     /// All of them.
     All,
     /// Those at the end of a long file may wait for others that complete their lines.
@@ -21,7 +21,7 @@ pub(crate) enum Extent {
 /// The most blocks that are written at a time.
 pub(crate) const BLOCKS_MAX: usize = 4096;
 
-impl Inner {
+impl FsState {
     /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
     /// write it writes what is newer.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {

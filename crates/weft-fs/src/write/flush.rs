@@ -20,36 +20,36 @@
 //! Blocks that cannot be written on disks that work go elsewhere ([`crate::write::remap`]). If a disk is
 //! lost while new lines are written, they are laid out anew on others. Active lines do without it. If
 //! it is lost when it is flushed, the lines that were in its cache do without it as well; fsync
-//! fails if they cannot ([`Inner::note_lost`], [`Inner::note_gone`]).
+//! fails if they cannot ([`FsState::note_lost`], [`FsState::note_gone`]).
 
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedFile};
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::{Dirty, Node, live_of};
-use crate::write::dirty_memory::{BLOCKS_MAX, Extent};
+use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
 use crate::write::line_writes::{are_logged_with_contents, forget_live, put_live};
-use crate::write::new_line_stream::Ended;
-use crate::write::new_lines::{Afresh, Target};
+use crate::write::new_line_stream::StreamEnd;
+use crate::write::new_lines::{LineWrite, NewPlaces};
 
-impl Inner {
+impl FsState {
     /// Writes all dirty blocks of a file, and its size. The caller holds its lock alone.
     pub(crate) async fn flush_node(&self, node: &Rc<Node>) -> Result<()> {
-        self.flush_nodes(std::slice::from_ref(node), Extent::All).await
+        self.flush_nodes(std::slice::from_ref(node), FlushScope::All).await
     }
 
     /// The same for several files, or what `extent` says. If blocks of one cannot be written, those of
     /// others may stay dirty as well.
-    pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: Extent) -> Result<()> {
+    pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         // What is written meanwhile is left to the next flush, if a stream does not take it.
         let mut until = self.writes.get();
         let mut live = live_of(nodes);
         while nodes.iter().any(|node| node.has_dirty(until)) {
             match self.flush_new(nodes, &mut until, extent, &mut live).await? {
-                Ended::Complete if extent != Extent::All => break,
-                Ended::Complete | Ended::Interrupted => {}
-                Ended::Blocked => {
+                StreamEnd::Complete if extent != FlushScope::All => break,
+                StreamEnd::Complete | StreamEnd::Interrupted => {}
+                StreamEnd::Blocked => {
                     let _alone = self.flush_alone().await;
                     let files = dirty_of(nodes, until);
                     self.flush_some(files, until, &mut live).await?;
@@ -61,7 +61,7 @@ impl Inner {
             let node = nodes.iter().find(|node| node.ino == file.ino);
             node.is_some_and(|node| !node.has_dirty(until))
         };
-        if extent != Extent::All {
+        if extent != FlushScope::All {
             live.retain(is_written);
         }
         if live.is_empty() {
@@ -81,7 +81,7 @@ impl Inner {
         until: u64,
         live: &mut Vec<LoggedFile>,
     ) -> Result<()> {
-        let mut afresh = self.choose_afresh(&mut files).await?;
+        let mut afresh = self.choose_out_of_place(&mut files).await?;
         let files = &files[..];
         let mut targets = loop {
             let losses = self.pool.losses();
@@ -111,8 +111,8 @@ impl Inner {
     async fn lines_of_all(
         &self,
         files: &[(Rc<Node>, Dirty)],
-        afresh: Afresh,
-    ) -> Result<Vec<Target>> {
+        afresh: NewPlaces,
+    ) -> Result<Vec<LineWrite>> {
         for (node, dirty) in files {
             self.cut_for_new_columns(node.ino, dirty).await?;
             if self.make_narrower(node.ino, dirty).await? {
@@ -130,16 +130,16 @@ impl Inner {
         &self,
         file: &LoggedFile,
         files: &[(Rc<Node>, Dirty)],
-        targets: &[Target],
+        targets: &[LineWrite],
         until: u64,
     ) -> Result<bool> {
         let Some((node, _)) = files.iter().find(|(node, _)| node.ino == file.ino) else {
             return Ok(false);
         };
         let of_file = || targets.iter().filter(|target| target.ino == file.ino);
-        let planned = of_file().flat_map(Target::written).map(|(block, _)| block);
+        let planned = of_file().flat_map(LineWrite::written).map(|(block, _)| block);
         let planned = planned.filter(|block| node.waits_since(*block, until)).count();
-        let is_logged = planned == node.count_dirty(until) && of_file().all(Target::overwrites);
+        let is_logged = planned == node.count_dirty(until) && of_file().all(LineWrite::overwrites);
         if !is_logged || self.meta.has_changed(file.ino)? {
             return Ok(false);
         }

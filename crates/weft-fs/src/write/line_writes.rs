@@ -12,34 +12,34 @@ use weft_disk::WriteOpts;
 use weft_rt::Frozen;
 use weft_stripe::{Band, Crash, Owner as _, Segment, UnitWrite, Updated, store, update};
 
-use crate::disks::extent_stripe::{Laid, part_of};
-use crate::disks::known_units::Knowing;
+use crate::disks::extent_stripe::{ExtentStripe, part_of};
+use crate::disks::known_units::KnownUnits;
 use crate::disks::old_block_cache::sum_of;
 use crate::disks::pool::runs_of;
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::checksum::crc32c;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
-use crate::state::mounted::Inner;
-use crate::state::open_files::{Live, Node};
-use crate::write::new_lines::{Replaced, Target};
+use crate::state::mounted::FsState;
+use crate::state::open_files::{Node, PendingAttributes};
+use crate::write::new_lines::{LineWrite, ReplacedLines};
 use crate::write::remap::replace_block;
 
 /// A band of a target with its new parity.
-struct Ready {
+struct ReadyBand {
     target: usize,
     writes: Vec<UnitWrite>,
 }
 
-impl Inner {
+impl FsState {
     /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was
     /// lost meanwhile are taken out: their blocks are free again.
     pub(crate) async fn write_targets(
         &self,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<LineWrite>,
         files: &[LoggedFile],
     ) -> Result<()> {
         let written = self.try_write_targets(targets, files).await;
@@ -52,7 +52,7 @@ impl Inner {
 
     async fn try_write_targets(
         &self,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<LineWrite>,
         files: &[LoggedFile],
     ) -> Result<()> {
         let with_contents = are_logged_with_contents(targets);
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// Writes targets that are new lines.
-    pub(crate) async fn write_new(&self, targets: &mut Vec<Target>) -> Result<()> {
+    pub(crate) async fn write_new(&self, targets: &mut Vec<LineWrite>) -> Result<()> {
         let (ready, log) = self.prepare_all(targets, false).await?;
         debug_assert!(log.is_empty(), "new lines are not logged");
         self.store_all(targets, &ready, false).await
@@ -94,11 +94,11 @@ impl Inner {
     /// Computes what the disks must get for targets, and what must be in the log first.
     async fn prepare_all(
         &self,
-        targets: &mut [Target],
+        targets: &mut [LineWrite],
         with_contents: bool,
-    ) -> Result<(Vec<Ready>, Vec<LoggedBand>)> {
+    ) -> Result<(Vec<ReadyBand>, Vec<LoggedBand>)> {
         let (mut ready, mut log) = (Vec::new(), Vec::new());
-        let segments: Vec<Vec<Segment>> = targets.iter().map(Target::segments).collect();
+        let segments: Vec<Vec<Segment>> = targets.iter().map(LineWrite::segments).collect();
         let bands: Vec<(usize, Band<'_>)> = segments
             .iter()
             .enumerate()
@@ -108,7 +108,7 @@ impl Inner {
         let known = join_all(known).await;
         for ((index, band), known) in bands.iter().zip(known) {
             let target = &mut targets[*index];
-            ready.push(Ready {
+            ready.push(ReadyBand {
                 target: *index,
                 writes: self.prepare(target, band, &known?, with_contents, &mut log).await?,
             });
@@ -120,36 +120,36 @@ impl Inner {
     /// that lie on bad blocks, are taken out.
     async fn store_all(
         &self,
-        targets: &mut Vec<Target>,
-        ready: &[Ready],
+        targets: &mut Vec<LineWrite>,
+        ready: &[ReadyBand],
         flushes: bool,
     ) -> Result<()> {
         let laid = targets.iter().map(|target| self.pool.lay(&target.record));
         let laid = laid.collect::<Result<Vec<_>>>()?;
-        let stores = ready.iter().map(|Ready { target, writes }| {
+        let stores = ready.iter().map(|ReadyBand { target, writes }| {
             let laid = &laid[*target];
             async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
         });
-        for Ready { target, writes } in ready {
+        for ReadyBand { target, writes } in ready {
             self.pool.at_hand.forget_before(&targets[*target].record, writes);
         }
         let mut no_space = false;
-        for (Ready { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
+        for (ReadyBand { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
             no_space |= laid.write_failed(&stored.failed, writes).await;
         }
-        for Ready { target, writes } in ready {
-            if let Some(Replaced { record, .. }) = &targets[*target].replaced {
+        for ReadyBand { target, writes } in ready {
+            if let Some(ReplacedLines { record, .. }) = &targets[*target].replaced {
                 // Its blocks will be free, and others take their place.
                 runs_of(record).for_each(|run| self.pool.at_hand.forget(run));
             }
             self.pool.at_hand.put_written(&targets[*target].record, writes);
         }
-        laid.iter().for_each(Laid::written);
+        laid.iter().for_each(ExtentStripe::written);
         if no_space {
             return Err(FsError::NoSpace);
         }
         let mut on_bad = BTreeSet::new();
-        for Ready { target, writes } in ready {
+        for ReadyBand { target, writes } in ready {
             if self.avoid_bad(&mut targets[*target], &laid[*target], writes).await {
                 on_bad.insert(*target);
             }
@@ -175,7 +175,7 @@ impl Inner {
 
     /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was lost
     /// meanwhile.
-    fn note_gone(&self, target: &Target, laid: &Laid) {
+    fn note_gone(&self, target: &LineWrite, laid: &ExtentStripe) {
         let lost = laid.stripe().lost;
         if target.old.is_none() || lost.is_empty() || laid.is_readable() {
             return;
@@ -188,7 +188,7 @@ impl Inner {
     }
 
     /// Gives back what was allocated for targets.
-    pub(crate) fn release_new(&self, targets: &[Target]) {
+    pub(crate) fn release_new(&self, targets: &[LineWrite]) {
         for target in targets {
             let activated = target.activated();
             let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
@@ -207,7 +207,7 @@ impl Inner {
 
     /// Whether lines that the target writes have got another column since the last commit: recovery
     /// would not know it.
-    fn is_reshaped(&self, target: &Target) -> bool {
+    fn is_reshaped(&self, target: &LineWrite) -> bool {
         let first = |line: u64| target.first + line * target.k();
         let mut lines = target.blocks.iter().map(|(line, _, _)| *line);
         lines.any(|line| self.meta.is_reshaped(target.ino, first(line)))
@@ -217,7 +217,7 @@ impl Inner {
     /// the log, perhaps with all contents. `known` are old contents.
     async fn prepare(
         &self,
-        target: &mut Target,
+        target: &mut LineWrite,
         band: &Band<'_>,
         known: &[(usize, Frozen)],
         with_contents: bool,
@@ -237,7 +237,7 @@ impl Inner {
             unflushed: UnitSet::EMPTY,
             superseding: true,
         });
-        let owner = Knowing::new(&laid, band.from, known);
+        let owner = KnownUnits::new(&laid, band.from, known);
         let now = owner.resolve(stripe.id);
         let mut updated = Updated::default();
         let done = update(&owner, now, band, known, crash, &mut updated).await;
@@ -282,7 +282,11 @@ impl Inner {
 
     /// Old contents of units over a band: enough for the cheaper way to update its parity. What has
     /// no place yet counts as zeros.
-    async fn old_contents(&self, target: &Target, band: &Band<'_>) -> Result<Vec<(usize, Frozen)>> {
+    async fn old_contents(
+        &self,
+        target: &LineWrite,
+        band: &Band<'_>,
+    ) -> Result<Vec<(usize, Frozen)>> {
         let lines = lines_of(band.from, band.len);
         let coded = target.record.coded;
         let data = UnitSet::first(coded.k());
@@ -326,20 +330,20 @@ impl Inner {
     pub(crate) async fn take_over(
         &self,
         nodes: &[Rc<Node>],
-        targets: &[Target],
+        targets: &[LineWrite],
         until: u64,
         live: &[LoggedFile],
         logged: &[LoggedFile],
     ) -> Result<()> {
-        let node_of = |targets: &[Target]| {
+        let node_of = |targets: &[LineWrite]| {
             let node = nodes.iter().find(|node| node.ino == targets[0].ino);
             node.expect("its blocks are written")
         };
-        let end_of = |targets: &[Target]| {
+        let end_of = |targets: &[LineWrite]| {
             let file = live.iter().find(|file| file.ino == targets[0].ino);
             file.map_or(0, |file| file.size.min(written_end(node_of(targets), targets, until)))
         };
-        let files: Vec<(&[Target], u64)> = targets
+        let files: Vec<(&[LineWrite], u64)> = targets
             .chunk_by(|a, b| a.ino == b.ino)
             .map(|targets| (targets, end_of(targets)))
             .collect();
@@ -354,14 +358,14 @@ impl Inner {
         self.log.complete();
         let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
         let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
-        self.pool.count(|counts| counts.afresh_blocks += afresh);
+        self.pool.count(|counts| counts.out_of_place_blocks += afresh);
         // The disks may have these in their caches only. What the log has with all contents as well.
         let with_contents = are_logged_with_contents(targets);
         let unflushed = targets.iter().filter(|target| target.old.is_none() || with_contents);
         let unflushed = unflushed.map(|target| (target.ino, target.first, target.record.clone()));
         self.unflushed.borrow_mut().extend(unflushed);
         for (targets, _) in files {
-            for (block, data) in targets.iter().flat_map(Target::written) {
+            for (block, data) in targets.iter().flat_map(LineWrite::written) {
                 self.drop_written(node_of(targets), block, data);
             }
         }
@@ -372,32 +376,32 @@ impl Inner {
 }
 
 /// Whether the log record of these targets has all contents.
-pub(crate) fn are_logged_with_contents(targets: &[Target]) -> bool {
+pub(crate) fn are_logged_with_contents(targets: &[LineWrite]) -> bool {
     let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
-    blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(Target::overwrites)
+    blocks <= CONTENTS_BLOCKS_MAX && targets.iter().all(LineWrite::overwrites)
 }
 
 /// How far a file is written with these targets, if they are not just lines that it has. Before the
 /// last of their blocks may be some that have to be written elsewhere.
-fn written_end(node: &Node, targets: &[Target], until: u64) -> u64 {
+fn written_end(node: &Node, targets: &[LineWrite], until: u64) -> u64 {
     let written: BTreeSet<u64> =
-        targets.iter().flat_map(Target::written).map(|(block, _)| block).collect();
+        targets.iter().flat_map(LineWrite::written).map(|(block, _)| block).collect();
     let dirty = node.dirty.borrow();
     let mut waiting = dirty.iter().filter(|(_, (write, _))| *write <= until);
     let waiting = waiting.find(|(block, _)| !written.contains(block));
     let waiting = waiting.map_or(u64::MAX, |(block, _)| *block);
     let shaped = targets.iter().filter(|target| !target.overwrites());
-    let blocks = shaped.flat_map(Target::written).map(|(block, _)| block);
+    let blocks = shaped.flat_map(LineWrite::written).map(|(block, _)| block);
     let last = blocks.filter(|block| *block < waiting).max();
     last.map_or(0, |block| (block + 1) * BLOCK_BYTES)
 }
 
 /// Puts the records of a file's targets into the metadata. The file ends there, or behind what was
 /// written before.
-fn put_targets(tx: &Tx<'_>, targets: &[Target], end: u64) -> Result<()> {
+fn put_targets(tx: &Tx<'_>, targets: &[LineWrite], end: u64) -> Result<()> {
     let mut blocks = 0;
     for target in targets {
-        let Target { ino, first, record, .. } = target;
+        let LineWrite { ino, first, record, .. } = target;
         let replace = || {
             target.moved.iter().try_for_each(|(line, unit, column)| {
                 replace_block(tx, *ino, first + line * target.k(), *unit, column)
@@ -412,7 +416,7 @@ fn put_targets(tx: &Tx<'_>, targets: &[Target], end: u64) -> Result<()> {
             tx.note_reshaped(*ino, *first, record);
             blocks -= old.data_blocks().cast_signed();
         }
-        if let Some(Replaced { record: old, .. }) = &target.replaced {
+        if let Some(ReplacedLines { record: old, .. }) = &target.replaced {
             blocks -= old.data_blocks().cast_signed();
         }
         blocks += record.data_blocks().cast_signed();
@@ -441,8 +445,9 @@ pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile, now: Time) -> Result<()> 
 /// Sizes and times of files are in the metadata, as far as they were not changed again.
 pub(crate) fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
     for LoggedFile { ino, size, modified } in files.iter().copied() {
-        let is_it =
-            |node: &&Rc<Node>| node.ino == ino && node.live.get() == Some(Live { size, modified });
+        let is_it = |node: &&Rc<Node>| {
+            node.ino == ino && node.live.get() == Some(PendingAttributes { size, modified })
+        };
         if let Some(node) = nodes.iter().find(is_it) {
             node.live.set(None);
         }
@@ -450,7 +455,7 @@ pub(crate) fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
 }
 
 /// Stores a record, joined with the one before it if possible.
-pub(crate) fn put_joined(tx: &Tx<'_>, ino: Ino, first: u64, record: &Record) -> Result<()> {
+pub(crate) fn put_joined(tx: &Tx<'_>, ino: Ino, first: u64, record: &Extent) -> Result<()> {
     if let Some((at, mut before)) = tx.record_before(ino, first)?
         && at + before.blocks() == first
         && before.join(record)
@@ -461,7 +466,7 @@ pub(crate) fn put_joined(tx: &Tx<'_>, ino: Ino, first: u64, record: &Record) -> 
     tx.put_record(ino, first, record)
 }
 
-fn set_sums(record: &mut Record, unit: usize, lines: Range<u64>, sum: impl Fn(u64) -> u32) {
+fn set_sums(record: &mut Extent, unit: usize, lines: Range<u64>, sum: impl Fn(u64) -> u32) {
     let Some(column) = &mut record.columns[unit] else { return };
     for line in lines {
         column.sums[usize::try_from(line).expect("few lines")] = sum(line);

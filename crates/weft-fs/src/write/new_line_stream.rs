@@ -15,7 +15,7 @@
 //!
 //! *Nothing waits alone.* Batches are parts of one task. What this task waits for meanwhile, a page of
 //! the metadata above all, comes from the same disks, whose queues may be full of what a batch is to
-//! take back. So whatever it waits for, all batches go on ([`UnderWay::beside`]).
+//! take back. So whatever it waits for, all batches go on ([`InFlight::beside`]).
 //!
 //! *In the background* a stream goes on as long as its files grow, so that there is always another batch
 //! behind those that are being written: a disk with platters that has nothing to write for a moment loses
@@ -34,13 +34,13 @@ use std::task::{Context, Poll};
 use futures_util::future::{MaybeDone, maybe_done};
 
 use crate::error::Result;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::meta::Tx;
 use crate::raid_log::LoggedFile;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::{Node, live_of};
-use crate::write::dirty_memory::Extent;
-use crate::write::new_lines::{Target, covering};
+use crate::write::dirty_memory::FlushScope;
+use crate::write::new_lines::{LineWrite, covering};
 
 /// Batches under way at the same time, at most.
 const BATCHES_MAX: usize = 3;
@@ -49,7 +49,7 @@ const MORE_BLOCKS: usize = 512;
 
 /// Why a stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum StreamEnd {
     /// It has come to the end of all files.
     Complete,
     /// The next blocks need more than new lines, or a lost disk is to be put on record.
@@ -62,9 +62,9 @@ pub(crate) enum Ended {
 struct Stream<'a> {
     nodes: &'a [Rc<Node>],
     until: u64,
-    extent: Extent,
+    extent: FlushScope,
     /// Where each file goes on.
-    at: Vec<At>,
+    at: Vec<StreamPosition>,
     /// The file whose blocks come next.
     file: usize,
     /// The next block belongs to a line that is there, or under way.
@@ -75,15 +75,15 @@ struct Stream<'a> {
 
 /// Where a file goes on.
 #[derive(Default)]
-struct At {
+struct StreamPosition {
     block: u64,
     /// The lines planned last: first block, record.
-    last: Option<(u64, Record)>,
+    last: Option<(u64, Extent)>,
 }
 
 impl<'a> Stream<'a> {
-    fn new(nodes: &'a [Rc<Node>], until: u64, extent: Extent) -> Self {
-        let at = nodes.iter().map(|_| At::default()).collect();
+    fn new(nodes: &'a [Rc<Node>], until: u64, extent: FlushScope) -> Self {
+        let at = nodes.iter().map(|_| StreamPosition::default()).collect();
         Self { nodes, until, extent, at, file: 0, blocked: false, has_left: false }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Adds the lines of the next batch; none at the end.
-    fn plan(&mut self, fs: &Inner, tx: &Tx<'_>, targets: &mut Vec<Target>) -> Result<()> {
+    fn plan(&mut self, fs: &FsState, tx: &Tx<'_>, targets: &mut Vec<LineWrite>) -> Result<()> {
         let mut left = fs.batch_blocks();
         while left > 0 && !self.blocked && !self.is_through() {
             if self.plan_file(fs, tx, &mut left, targets)? {
@@ -111,10 +111,10 @@ impl<'a> Stream<'a> {
     /// Adds lines of one file, of `left` blocks. Returns whether that was its rest.
     fn plan_file(
         &mut self,
-        fs: &Inner,
+        fs: &FsState,
         tx: &Tx<'_>,
         left: &mut usize,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<LineWrite>,
     ) -> Result<bool> {
         let (node, at) = (&self.nodes[self.file], &mut self.at[self.file]);
         let (batch_blocks, most) = (fs.batch_blocks(), *left + MORE_BLOCKS);
@@ -129,8 +129,8 @@ impl<'a> Stream<'a> {
             let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
             if is_under_way || covering(tx, node.ino, *block)?.is_some() {
                 match self.extent {
-                    Extent::New => self.has_left = true,
-                    Extent::All | Extent::Whole => self.blocked = true,
+                    FlushScope::New => self.has_left = true,
+                    FlushScope::All | FlushScope::Whole => self.blocked = true,
                 }
                 return Ok(!self.blocked);
             }
@@ -138,7 +138,7 @@ impl<'a> Stream<'a> {
             let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
             let (lines, behind) = rest.split_at(target.blocks.len());
             rest = behind;
-            let may_wait = self.extent != Extent::All && is_rest && last.is_some();
+            let may_wait = self.extent != FlushScope::All && is_rest && last.is_some();
             if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {
                 fs.release_new(&[target]);
                 return Ok(true);
@@ -153,12 +153,12 @@ impl<'a> Stream<'a> {
 }
 
 /// Lines of a batch that are written, and whether something failed.
-type Written = (Vec<Target>, Result<()>);
+type Written = (Vec<LineWrite>, Result<()>);
 
 /// Batches that are being written, in their order.
-struct UnderWay<F: Future>(VecDeque<Pin<Box<MaybeDone<F>>>>);
+struct InFlight<F: Future>(VecDeque<Pin<Box<MaybeDone<F>>>>);
 
-impl<F: Future<Output = Written>> UnderWay<F> {
+impl<F: Future<Output = Written>> InFlight<F> {
     fn add(&mut self, batch: F) {
         self.0.push_back(Box::pin(maybe_done(batch)));
     }
@@ -198,19 +198,19 @@ impl<F: Future<Output = Written>> UnderWay<F> {
     }
 }
 
-impl Inner {
+impl FsState {
     /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have. In the
     /// background it goes on with what comes to the files meanwhile, and `until` and `live` with it.
     pub(crate) async fn flush_new(
         &self,
         nodes: &[Rc<Node>],
         until: &mut u64,
-        extent: Extent,
+        extent: FlushScope,
         live: &mut Vec<LoggedFile>,
-    ) -> Result<Ended> {
+    ) -> Result<StreamEnd> {
         let _shared = self.flushing.acquire(1).await;
         let mut stream = Stream::new(nodes, *until, extent);
-        let mut under_way = UnderWay(VecDeque::new());
+        let mut under_way = InFlight(VecDeque::new());
         let (mut result, mut ended, mut is_dry) = (Ok(()), None, false);
         while ended.is_none() || !under_way.0.is_empty() {
             if ended.is_none() && !is_dry {
@@ -222,14 +222,14 @@ impl Inner {
                     }
                     Ok(_) if stream.is_through() => {
                         is_dry = !under_way.0.is_empty() && self.may_grow(&stream);
-                        ended = (!is_dry).then_some(Ended::Complete);
+                        ended = (!is_dry).then_some(StreamEnd::Complete);
                     }
-                    Ok(_) => ended = Some(Ended::Blocked),
+                    Ok(_) => ended = Some(StreamEnd::Blocked),
                     Err(error) => result = Err(error),
                 }
             }
             if ended.is_none() && self.flushing.try_acquire(1).is_none() {
-                ended = Some(Ended::Interrupted);
+                ended = Some(StreamEnd::Interrupted);
             }
             let may_go_on =
                 ended.is_none() && !is_dry && result.is_ok() && under_way.0.len() < BATCHES_MAX;
@@ -244,13 +244,13 @@ impl Inner {
                 }
             }
             if result.is_err() {
-                ended = Some(Ended::Blocked);
+                ended = Some(StreamEnd::Blocked);
             }
             if may_go_on {
                 under_way.beside(self.rt.yield_now()).await;
             }
         }
-        result.map(|()| ended.unwrap_or(Ended::Complete))
+        result.map(|()| ended.unwrap_or(StreamEnd::Complete))
     }
 
     /// Whether a stream that is through waits for what comes to its files while its last batches are
@@ -258,14 +258,14 @@ impl Inner {
     /// anything to write.
     fn may_grow(&self, stream: &Stream<'_>) -> bool {
         let blocks = |node: &Rc<Node>| node.dirty.borrow().len() as u64;
-        stream.extent != Extent::All
+        stream.extent != FlushScope::All
             && !stream.has_left
             && !stream.nodes.iter().any(|node| node.is_wanted())
             && stream.nodes.iter().map(blocks).sum::<u64>() == self.dirty_blocks.get()
     }
 
     /// The lines of the next batch; none if the stream must end.
-    async fn next_batch(&self, stream: &mut Stream<'_>) -> Result<Vec<Target>> {
+    async fn next_batch(&self, stream: &mut Stream<'_>) -> Result<Vec<LineWrite>> {
         let mut targets = Vec::new();
         if self.pool.unrecorded_losses().is_some() {
             return Ok(targets);
@@ -278,7 +278,7 @@ impl Inner {
     }
 
     /// Writes a batch. Returns the lines that are written.
-    async fn write_batch(&self, mut targets: Vec<Target>) -> Written {
+    async fn write_batch(&self, mut targets: Vec<LineWrite>) -> Written {
         let written = self.write_new(&mut targets).await;
         if written.is_err() {
             self.release_new(&targets);

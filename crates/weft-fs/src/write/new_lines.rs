@@ -8,27 +8,27 @@ use weft_stripe::Segment;
 
 use crate::error::Result;
 use crate::format::block::BLOCK_BYTES;
-use crate::format::extent::{Column, Record};
+use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 
 /// A batch has this part of the blocks that may wait to be written.
 const BATCHES_WAITING: usize = 16;
 
 /// Lines that are written together.
-pub(crate) struct Target {
+pub(crate) struct LineWrite {
     /// The file.
     pub(crate) ino: Ino,
     /// The record's first block.
     pub(crate) first: u64,
     /// The record as the metadata has it; none for new lines.
-    pub(crate) old: Option<Record>,
+    pub(crate) old: Option<Extent>,
     /// What new lines take the place of.
-    pub(crate) replaced: Option<Replaced>,
+    pub(crate) replaced: Option<ReplacedLines>,
     /// The record as it will be.
-    pub(crate) record: Record,
+    pub(crate) record: Extent,
     /// New contents: line, unit, block.
     pub(crate) blocks: Vec<(u64, usize, Frozen)>,
     /// Blocks of lines that exist which were written elsewhere: line, unit, place.
@@ -36,12 +36,12 @@ pub(crate) struct Target {
 }
 
 /// Records that are to be written to new places, by file and first block.
-pub(crate) type Afresh = BTreeMap<(Ino, u64), Fresh>;
+pub(crate) type NewPlaces = BTreeMap<(Ino, u64), NewContents>;
 
 /// The contents of such a record, as they will be.
-pub(crate) struct Fresh {
+pub(crate) struct NewContents {
     /// The record as the metadata has it.
-    pub(crate) old: Record,
+    pub(crate) old: Extent,
     /// All active data blocks: line, unit, block.
     pub(crate) blocks: Vec<(u64, usize, Frozen)>,
     /// The blocks of the file that are dirty.
@@ -49,13 +49,13 @@ pub(crate) struct Fresh {
 }
 
 /// A record whose lines are written to new places.
-pub(crate) struct Replaced {
-    pub(crate) record: Record,
+pub(crate) struct ReplacedLines {
+    pub(crate) record: Extent,
     /// The blocks of the file that were dirty, in their order.
     pub(crate) dirty: Vec<u64>,
 }
 
-impl Target {
+impl LineWrite {
     /// What is written, as ranges of its units.
     pub(crate) fn segments(&self) -> Vec<Segment> {
         let segment = |(line, unit, data): &(u64, usize, Frozen)| Segment {
@@ -72,7 +72,7 @@ impl Target {
 
     /// Whether all its lines are whole, and as many as can be of so many blocks.
     pub(crate) fn is_full(&self, blocks_max: usize) -> bool {
-        let most = Record::lines_max(self.record.coded);
+        let most = Extent::lines_max(self.record.coded);
         let lines = (blocks_max as u64 / self.k()).clamp(1, most);
         self.record.lines == lines && self.blocks.len() as u64 == self.record.blocks()
     }
@@ -108,7 +108,7 @@ impl Target {
     }
 }
 
-impl Inner {
+impl FsState {
     /// New lines for the first of these blocks, and those behind it that fill lines alike. `planned`
     /// are the lines of the file that are not stored, and come last.
     pub(crate) fn new_lines(
@@ -117,8 +117,8 @@ impl Inner {
         ino: Ino,
         redundancy: Redundancy,
         dirty: &[(u64, Frozen)],
-        planned: Option<(u64, &Record)>,
-    ) -> Result<Target> {
+        planned: Option<(u64, &Extent)>,
+    ) -> Result<LineWrite> {
         let block = dirty[0].0;
         // Lines begin behind the record before them, stored or planned.
         let stored = tx.record_before(ino, block)?;
@@ -133,13 +133,13 @@ impl Inner {
     /// most, or one line.
     pub(crate) fn new_lines_between(
         &self,
-        before: Option<(u64, &Record)>,
+        before: Option<(u64, &Extent)>,
         (start, end): (u64, u64),
         ino: Ino,
         redundancy: Redundancy,
         dirty: &[(u64, Frozen)],
         blocks_max: usize,
-    ) -> Result<Target> {
+    ) -> Result<LineWrite> {
         let block = dirty[0].0;
         let coded = self.pool.coded_now(redundancy)?;
         let k = coded.k() as u64;
@@ -149,7 +149,7 @@ impl Inner {
         let mut units = UnitSet::new();
         let mut lines = 0;
         let mut rest = dirty;
-        let lines_max = (blocks_max as u64 / k).clamp(1, Record::lines_max(coded));
+        let lines_max = (blocks_max as u64 / k).clamp(1, Extent::lines_max(coded));
         while lines < lines_max {
             let from = first + lines * k;
             let to = from.saturating_add(k).min(end);
@@ -171,7 +171,7 @@ impl Inner {
         let record = self.pool.allocate(coded, units, lines, before, (ino, first / k))?;
         blocks.retain(|(line, _, _)| *line < record.lines);
         let moved = Vec::new();
-        Ok(Target { ino, first, old: None, replaced: None, record, blocks, moved })
+        Ok(LineWrite { ino, first, old: None, replaced: None, record, blocks, moved })
     }
 
     /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of so many.
@@ -182,7 +182,7 @@ impl Inner {
 }
 
 /// The record that covers a block.
-pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64, Record)>> {
+pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
     let found = tx.record_before(ino, block + 1)?;
     Ok(found.filter(|(first, record)| block < first + record.blocks()))
 }
@@ -192,9 +192,9 @@ pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64,
 pub(crate) fn cut_out(
     tx: &Tx<'_>,
     ino: Ino,
-    (first, mut record): (u64, Record),
+    (first, mut record): (u64, Extent),
     line: u64,
-) -> Result<(u64, Record)> {
+) -> Result<(u64, Extent)> {
     let k = record.k();
     if line + 1 < record.lines {
         let rest = record.split_off(line + 1);

@@ -39,14 +39,14 @@ use weft_rt::Frozen;
 use crate::disks::extent_stripe::part_of;
 use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
-use crate::format::extent::{LINES_MAX, Record};
+use crate::format::extent::{Extent, LINES_MAX};
 use crate::format::inode::Ino;
 use crate::meta::{META_COPIES, Tx};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedBand, LoggedFile};
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::{Dirty, Node};
 use crate::write::dirty_memory::BLOCKS_MAX;
-use crate::write::new_lines::{Afresh, Fresh, Replaced, Target, covering};
+use crate::write::new_lines::{LineWrite, NewContents, NewPlaces, ReplacedLines, covering};
 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry
 /// out about as many requests of one block in a second as of two.
@@ -57,10 +57,10 @@ const AMPLIFICATION: u64 = 2;
 const AMPLE: u64 = 4;
 
 /// A record that is to be written to new places, of which some blocks may have to be read.
-struct Chosen {
+struct OutOfPlaceCandidate {
     ino: Ino,
     first: u64,
-    record: Record,
+    record: Extent,
     dirty: Dirty,
 }
 
@@ -125,7 +125,7 @@ impl Count {
 
 /// A record with what is dirty and at hand of it.
 struct Known<'a> {
-    record: &'a Record,
+    record: &'a Extent,
     /// Active data units.
     data: UnitSet,
     /// Dirty lines of each unit.
@@ -197,7 +197,7 @@ impl Known<'_> {
     }
 
     /// Whether it is to be written to new places.
-    fn is_better_afresh(&self) -> bool {
+    fn is_better_out_of_place(&self) -> bool {
         let (in_place, afresh) = (self.in_place(), self.afresh());
         afresh.cost < in_place.cost && afresh.written <= AMPLIFICATION * in_place.written
     }
@@ -205,7 +205,7 @@ impl Known<'_> {
 
 impl Pool {
     /// What a separate request costs on the disks of a record.
-    fn request_blocks(&self, record: &Record) -> u64 {
+    fn request_blocks(&self, record: &Extent) -> u64 {
         let turns = record.active().any(|(_, column)| {
             let member = self.member(column.disk);
             member.is_some_and(|member| member.data().is_some_and(|disk| disk.info().rotational))
@@ -214,15 +214,18 @@ impl Pool {
     }
 }
 
-impl Inner {
+impl FsState {
     /// Picks the records of these dirty blocks that are to be written to new places, and reads what is
     /// missing of them. All dirty blocks of a record are written together: those of the last one are
     /// added to `files`. Blocks for which the log has no room, or because of which more than
     /// [`BLOCKS_MAX`] would have to be read, are left to the next flush.
-    pub(crate) async fn choose_afresh(&self, files: &mut Vec<(Rc<Node>, Dirty)>) -> Result<Afresh> {
+    pub(crate) async fn choose_out_of_place(
+        &self,
+        files: &mut Vec<(Rc<Node>, Dirty)>,
+    ) -> Result<NewPlaces> {
         let dirty: usize = files.iter().map(|(_, dirty)| dirty.len()).sum();
         if dirty <= CONTENTS_BLOCKS_MAX {
-            return Ok(Afresh::default());
+            return Ok(NewPlaces::default());
         }
         let chosen = self.meta.run(|tx| self.choose(tx, files)).await?;
         let fresh = chosen.into_iter().map(|chosen| self.complete(chosen));
@@ -230,7 +233,11 @@ impl Inner {
         fresh.into_iter().filter_map(Result::transpose).collect()
     }
 
-    fn choose(&self, tx: &Tx<'_>, files: &mut Vec<(Rc<Node>, Dirty)>) -> Result<Vec<Chosen>> {
+    fn choose(
+        &self,
+        tx: &Tx<'_>,
+        files: &mut Vec<(Rc<Node>, Dirty)>,
+    ) -> Result<Vec<OutOfPlaceCandidate>> {
         let mut chosen = Vec::new();
         let mut room = self.log.record_bytes_max();
         room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
@@ -250,7 +257,7 @@ impl Inner {
                 add_before(end, dirty, node);
                 let count = count_before(&dirty[at..], end);
                 let of_record = &dirty[at..at + count];
-                let afresh = self.reads_afresh(first, &record, of_record);
+                let afresh = self.reads_out_of_place(first, &record, of_record);
                 let fits = match afresh {
                     Some(reads) => take(&mut to_read, reads),
                     None => take(&mut room, LoggedBand::bytes_max(&record, 1) * count as u64),
@@ -261,7 +268,12 @@ impl Inner {
                     return Ok(chosen);
                 }
                 if afresh.is_some() {
-                    chosen.push(Chosen { ino, first, record, dirty: of_record.to_vec() });
+                    chosen.push(OutOfPlaceCandidate {
+                        ino,
+                        first,
+                        record,
+                        dirty: of_record.to_vec(),
+                    });
                 }
                 at += count;
             }
@@ -271,7 +283,12 @@ impl Inner {
 
     /// The blocks that have to be read of a record of which these blocks are dirty, if it is to be
     /// written to new places.
-    fn reads_afresh(&self, first: u64, record: &Record, dirty: &[(u64, Frozen)]) -> Option<u64> {
+    fn reads_out_of_place(
+        &self,
+        first: u64,
+        record: &Extent,
+        dirty: &[(u64, Frozen)],
+    ) -> Option<u64> {
         let k = record.coded.k();
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let mut lines: Vec<Lines> = vec![0; k];
@@ -290,19 +307,22 @@ impl Inner {
             at_hand: at_hand.collect(),
             request: self.pool.request_blocks(record),
         };
-        (known.is_better_afresh() && self.has_ample_room(record)).then(|| known.to_read())
+        (known.is_better_out_of_place() && self.has_ample_room(record)).then(|| known.to_read())
     }
 
     /// Whether each disk has more than enough room for these lines and whatever is dirty.
-    fn has_ample_room(&self, record: &Record) -> bool {
+    fn has_ample_room(&self, record: &Extent) -> bool {
         let needed = record.lines + self.dirty_blocks.get();
         AMPLE * needed <= self.pool.least_free(record.coded.columns)
     }
 
     /// Reads what is missing of a record; none if that cannot be had: blocks that are overwritten in
     /// place may not need it.
-    async fn complete(&self, chosen: Chosen) -> Result<Option<((Ino, u64), Fresh)>> {
-        let Chosen { ino, first, record, dirty } = chosen;
+    async fn complete(
+        &self,
+        chosen: OutOfPlaceCandidate,
+    ) -> Result<Option<((Ino, u64), NewContents)>> {
+        let OutOfPlaceCandidate { ino, first, record, dirty } = chosen;
         let at_hand = &self.pool.at_hand;
         let mut blocks: BTreeMap<(u64, usize), Frozen> = BTreeMap::new();
         for (block, data) in &dirty {
@@ -342,7 +362,7 @@ impl Inner {
         }
         let blocks = blocks.into_iter().map(|((line, unit), data)| (line, unit, data)).collect();
         let dirty = dirty.into_iter().map(|(block, _)| block).collect();
-        Ok(Some(((ino, first), Fresh { old: record, blocks, dirty })))
+        Ok(Some(((ino, first), NewContents { old: record, blocks, dirty })))
     }
 
     /// New places for a record, behind those of `targets`; none if it does not find room in one piece.
@@ -350,10 +370,10 @@ impl Inner {
         &self,
         tx: &Tx<'_>,
         (ino, first): (Ino, u64),
-        fresh: Fresh,
-        targets: &[Target],
-    ) -> Result<Option<Target>> {
-        let Fresh { old, blocks, dirty } = fresh;
+        fresh: NewContents,
+        targets: &[LineWrite],
+    ) -> Result<Option<LineWrite>> {
+        let NewContents { old, blocks, dirty } = fresh;
         let planned = targets.last().filter(|target| target.ino == ino && target.old.is_none());
         let stored = tx.record_before(ino, first)?;
         let before = match planned {
@@ -365,9 +385,9 @@ impl Inner {
         let before = before.map(|(_, record)| record);
         match self.pool.allocate(old.coded, units, old.lines, before, (ino, first / old.k())) {
             Ok(record) if record.lines == old.lines => {
-                let replaced = Some(Replaced { record: old, dirty });
+                let replaced = Some(ReplacedLines { record: old, dirty });
                 let moved = Vec::new();
-                Ok(Some(Target { ino, first, old: None, replaced, record, blocks, moved }))
+                Ok(Some(LineWrite { ino, first, old: None, replaced, record, blocks, moved }))
             }
             Ok(record) => {
                 self.pool.release(runs_of(&record));

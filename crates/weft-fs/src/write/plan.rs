@@ -5,15 +5,15 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::Result;
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::raid_log::{LoggedBand, LoggedFile};
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::{Dirty, Node};
-use crate::write::new_lines::{Afresh, Target, covering, cut_out};
+use crate::write::new_lines::{LineWrite, NewPlaces, covering, cut_out};
 
-impl Inner {
+impl FsState {
     /// Cuts records so that lines of which a block becomes active stand alone.
     pub(crate) async fn cut_for_new_columns(
         &self,
@@ -56,7 +56,7 @@ impl Inner {
             let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
             if self.pool.coded_now(redundancy)? != record.coded {
                 let old = self.old(ino, first, record).await?;
-                self.lay_all_anew(&[old]).await?;
+                self.relayout_all(&[old]).await?;
                 any = true;
             }
         }
@@ -68,9 +68,9 @@ impl Inner {
     pub(crate) async fn plan(
         &self,
         files: &[(Rc<Node>, Dirty)],
-        mut afresh: Afresh,
-    ) -> Result<Vec<Target>> {
-        let mut targets: Vec<Target> = Vec::new();
+        mut afresh: NewPlaces,
+    ) -> Result<Vec<LineWrite>> {
+        let mut targets: Vec<LineWrite> = Vec::new();
         let planned = self.meta.run(|tx| {
             let mut room = self.log.record_bytes_max();
             room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
@@ -95,9 +95,9 @@ impl Inner {
         &self,
         tx: &Tx<'_>,
         (ino, dirty): (Ino, &[(u64, Frozen)]),
-        afresh: &mut Afresh,
+        afresh: &mut NewPlaces,
         room: &mut u64,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<LineWrite>,
     ) -> Result<bool> {
         let redundancy = tx.inode(ino)?.redundancy;
         let mut at = 0;
@@ -144,14 +144,14 @@ impl Inner {
         &self,
         tx: &Tx<'_>,
         ino: Ino,
-        targets: &mut Vec<Target>,
-        (first, record): (u64, Record),
+        targets: &mut Vec<LineWrite>,
+        (first, record): (u64, Extent),
         unit: usize,
     ) -> Result<()> {
         if targets.last().is_none_or(|target| (target.ino, target.first) != (ino, first)) {
             let old = Some(record.clone());
             let (blocks, moved) = (Vec::new(), Vec::new());
-            targets.push(Target { ino, first, old, replaced: None, record, blocks, moved });
+            targets.push(LineWrite { ino, first, old, replaced: None, record, blocks, moved });
         }
         let record = &mut targets.last_mut().expect("just added").record;
         if record.columns[unit].is_none() {

@@ -9,22 +9,22 @@ use weft_rt::Frozen;
 
 use crate::disks::extent_stripe::part_of;
 use crate::error::{FsError, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Kind};
 use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Dirty;
 use crate::write::dirty_memory::BLOCKS_MAX;
-use crate::write::new_lines::Target;
+use crate::write::new_lines::LineWrite;
 
 /// A record that is to be laid out anew.
-pub(crate) struct Old {
+pub(crate) struct OldLines {
     pub(crate) ino: Ino,
     pub(crate) first: u64,
     /// The first block of the file behind it.
     end: u64,
-    pub(crate) record: Record,
+    pub(crate) record: Extent,
 }
 
 /// How many of these records are moved at a time: about as many as have so many blocks.
@@ -37,24 +37,24 @@ pub(crate) fn at_a_time<T>(records: &[T], most: u64, blocks: impl Fn(&T) -> u64)
     records.iter().take_while(fits).count().max(1)
 }
 
-impl Old {
-    fn covers(&self, target: &Target) -> bool {
+impl OldLines {
+    fn covers(&self, target: &LineWrite) -> bool {
         target.ino == self.ino && (self.first..self.end).contains(&target.first)
     }
 }
 
-impl Inner {
+impl FsState {
     /// A record that is to be laid out anew; `first` is its first block.
-    pub(crate) async fn old(&self, ino: Ino, first: u64, record: Record) -> Result<Old> {
+    pub(crate) async fn old(&self, ino: Ino, first: u64, record: Extent) -> Result<OldLines> {
         let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
         let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
-        Ok(Old { ino, first, end, record })
+        Ok(OldLines { ino, first, end, record })
     }
 
     /// Lays the lines of records out as new ones. Returns for each the number of its blocks, or why
     /// it stays as it is: [`FsError::Unreadable`] or [`FsError::NoSpace`]. The caller holds the locks
     /// of the files alone, and that of flushes.
-    pub(crate) async fn lay_anew(&self, records: &[Old]) -> Result<Vec<Result<u64>>> {
+    pub(crate) async fn relayout(&self, records: &[OldLines]) -> Result<Vec<Result<u64>>> {
         let read = join_all(records.iter().map(|old| self.contents_of(old))).await;
         // What is not read yet counts as done.
         let mut outcomes: Vec<Result<u64>> = Vec::with_capacity(records.len());
@@ -68,18 +68,18 @@ impl Inner {
         }
         // Each time that it has to be repeated there is a disk less.
         while !left.is_empty() {
-            left = self.try_lay_anew(records, left, &mut outcomes).await?;
+            left = self.try_relayout(records, left, &mut outcomes).await?;
         }
         Ok(outcomes)
     }
 
     /// The same, a part at a time; all must succeed.
-    pub(crate) async fn lay_all_anew(&self, records: &[Old]) -> Result<()> {
+    pub(crate) async fn relayout_all(&self, records: &[OldLines]) -> Result<()> {
         let mut rest = records;
         while !rest.is_empty() {
             let (some, behind) =
                 rest.split_at(at_a_time(rest, BLOCKS_MAX as u64, |old| old.record.active_blocks()));
-            self.lay_anew(some).await?.into_iter().try_for_each(|laid| laid.map(drop))?;
+            self.relayout(some).await?.into_iter().try_for_each(|laid| laid.map(drop))?;
             rest = behind;
         }
         Ok(())
@@ -87,13 +87,13 @@ impl Inner {
 
     /// Those that are left, by their numbers, with their blocks. Returns those that must
     /// be tried again: a disk was lost meanwhile.
-    async fn try_lay_anew(
+    async fn try_relayout(
         &self,
-        records: &[Old],
+        records: &[OldLines],
         left: Vec<(usize, Dirty)>,
         outcomes: &mut [Result<u64>],
     ) -> Result<Vec<(usize, Dirty)>> {
-        let mut targets: Vec<Target> = Vec::new();
+        let mut targets: Vec<LineWrite> = Vec::new();
         let mut planned = Vec::new();
         for (n, blocks) in left {
             match self.lines_for(&records[n], &blocks).await {
@@ -146,10 +146,10 @@ impl Inner {
     }
 
     /// New lines for the blocks of a record.
-    async fn lines_for(&self, old: &Old, blocks: &[(u64, Frozen)]) -> Result<Vec<Target>> {
-        let Old { ino, first, end, .. } = *old;
+    async fn lines_for(&self, old: &OldLines, blocks: &[(u64, Frozen)]) -> Result<Vec<LineWrite>> {
+        let OldLines { ino, first, end, .. } = *old;
         let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
-        let mut lines: Vec<Target> = Vec::new();
+        let mut lines: Vec<LineWrite> = Vec::new();
         let mut rest = blocks;
         while !rest.is_empty() {
             let before = lines.last().map(|target| (target.first, &target.record));
@@ -167,7 +167,7 @@ impl Inner {
         Ok(lines)
     }
 
-    fn replace_record(&self, tx: &Tx<'_>, old: &Old, lines: &[Target]) -> Result<()> {
+    fn replace_record(&self, tx: &Tx<'_>, old: &OldLines, lines: &[LineWrite]) -> Result<()> {
         let mut inode = tx.inode(old.ino)?;
         tx.remove_record(old.ino, old.first)?;
         inode.blocks -= old.record.data_blocks();
@@ -180,8 +180,8 @@ impl Inner {
     }
 
     /// The contents of a record's active data blocks, as far as no other record covers them.
-    async fn contents_of(&self, old: &Old) -> Result<Dirty> {
-        let Old { ino, first, end, record } = old;
+    async fn contents_of(&self, old: &OldLines) -> Result<Dirty> {
+        let OldLines { ino, first, end, record } = old;
         let data = UnitSet::first(record.coded.k());
         let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = active.intersection(&data);
@@ -227,7 +227,7 @@ impl Inner {
             let mut inode = tx.inode(ino)?;
             (inode.redundancy, inode.changed) = (redundancy, now);
             tx.put_inode(ino, &inode)?;
-            if inode.kind() == Kind::File { tx.put_anew(ino) } else { Ok(()) }
+            if inode.kind() == Kind::File { tx.put_relayout(ino) } else { Ok(()) }
         };
         self.wanted.set(self.wanted.get() + 1);
         self.meta.run(set).await
@@ -236,7 +236,7 @@ impl Inner {
     /// Lays the lines of a file that waits for it out anew, some at a time: others use the file in
     /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does for
     /// want of room. Returns how many blocks that were.
-    pub(crate) async fn lay_file_anew(
+    pub(crate) async fn relayout_file(
         &self,
         ino: Ino,
         mut step: impl FnMut(u64) -> Result<()>,
@@ -250,7 +250,7 @@ impl Inner {
             };
             let (mut from, mut laid) = (Some(0), Ok(()));
             while let (Some(block), Ok(())) = (from, &laid) {
-                match self.lay_some_anew(ino, redundancy, block).await {
+                match self.relayout_some(ino, redundancy, block).await {
                     Ok((blocks, next)) => {
                         done += blocks;
                         from = next;
@@ -265,13 +265,13 @@ impl Inner {
             let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
                 Ok(inode) if inode.redundancy != redundancy => Ok(true),
                 _ if lacks_room => Ok(false),
-                _ => tx.remove_anew(ino).map(|()| false),
+                _ => tx.remove_relayout(ino).map(|()| false),
             };
             if !self.meta.run(is_set_again).await? {
                 return laid.map(|()| done);
             }
         }
-        self.meta.run(|tx| tx.remove_anew(ino)).await?;
+        self.meta.run(|tx| tx.remove_relayout(ino)).await?;
         Ok(done)
     }
 
@@ -285,15 +285,15 @@ impl Inner {
         self.check_redundancy(redundancy)?;
         self.want_redundancy(ino, redundancy).await?;
         let step = |_| if goes_on() { Ok(()) } else { Err(FsError::Cancelled) };
-        self.lay_file_anew(ino, step).await
+        self.relayout_file(ino, step).await
     }
 
     /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be: for
     /// want of room it stays as it is, in part.
-    pub(crate) async fn lay_waiting_anew(&self) -> Result<u64> {
+    pub(crate) async fn relayout_waiting(&self) -> Result<u64> {
         let (mut total, mut from) = (0, 0);
         let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
-            let next = tx.next_anew(from)?;
+            let next = tx.next_relayout(from)?;
             Ok(next.map(|ino| (ino, tx.inode(ino).map_or(0, |inode| inode.blocks))))
         };
         while let Some((ino, blocks)) = self.meta.run(|tx| next(tx, from)).await? {
@@ -302,12 +302,12 @@ impl Inner {
         }
         self.job_total(total);
         let (mut done, mut from, mut result) = (0, 0, Ok(()));
-        while let Some(ino) = self.meta.run(|tx| tx.next_anew(from)).await? {
+        while let Some(ino) = self.meta.run(|tx| tx.next_relayout(from)).await? {
             let step = |blocks| {
                 self.job_done(blocks);
                 self.job_may_go_on()
             };
-            match self.lay_file_anew(ino, step).await {
+            match self.relayout_file(ino, step).await {
                 Ok(blocks) => done += blocks,
                 Err(error) => result = result.and(Err(error)),
             }
@@ -319,11 +319,11 @@ impl Inner {
 
     /// Lays some records out anew; where there is no room for that, after a commit: what has been
     /// replaced is free then.
-    async fn lay_last_anew(&self, records: &[Old]) -> Result<()> {
-        match self.lay_all_anew(records).await {
+    async fn relayout_last(&self, records: &[OldLines]) -> Result<()> {
+        match self.relayout_all(records).await {
             Err(FsError::NoSpace) => {
                 self.commit_within_flush().await?;
-                self.lay_all_anew(records).await
+                self.relayout_all(records).await
             }
             laid => laid,
         }
@@ -331,7 +331,7 @@ impl Inner {
 
     /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.
     /// Returns the blocks of the records that were looked at, and where there are more.
-    async fn lay_some_anew(
+    async fn relayout_some(
         &self,
         ino: Ino,
         redundancy: Redundancy,
@@ -353,7 +353,7 @@ impl Inner {
         });
         let mut some = found.await?;
         some.retain(|(of, ..)| *of == ino);
-        let blocks = |(_, _, record): &(Ino, u64, Record)| record.data_blocks();
+        let blocks = |(_, _, record): &(Ino, u64, Extent)| record.data_blocks();
         some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
         let done = some.iter().map(blocks).sum();
         let (mut records, mut next) = (Vec::new(), None);
@@ -364,14 +364,14 @@ impl Inner {
                 records.push(old);
             }
         }
-        let mut laid = self.lay_all_anew(&records).await;
+        let mut laid = self.relayout_all(&records).await;
         if matches!(laid, Err(FsError::NoSpace)) {
             laid = Ok(());
             for old in &records {
                 let again = self.meta.run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
                 if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
                 {
-                    laid = laid.and(self.lay_last_anew(std::slice::from_ref(old)).await);
+                    laid = laid.and(self.relayout_last(std::slice::from_ref(old)).await);
                 }
             }
         }

@@ -3,11 +3,11 @@
 //! *A block cannot be read.* Its contents are computed from the rest of its line, written elsewhere –
 //! on the same disk, if it has room, as the paper does it – and the record is cut so that the line
 //! stands alone and can have a place of its own. The block is bad from then on. Readers hold files
-//! together with others, so this happens behind them ([`Inner::relocate_soon`]), and before everything
+//! together with others, so this happens behind them ([`FsState::relocate_soon`]), and before everything
 //! is made durable.
 //!
 //! *A block cannot be written.* A write of many blocks that fails is repeated block by block: those
-//! that fail again are bad ([`Laid::write_failed`]). New lines are laid out anew, as if a disk had been
+//! that fail again are bad ([`ExtentStripe::write_failed`]). New lines are laid out anew, as if a disk had been
 //! lost. A line that exists has been logged at its present place, and its other blocks are written: the
 //! block's contents, which are in memory, are written elsewhere, and the record with the new place is
 //! committed before anything else is logged. After a crash before that the last log record has the line
@@ -26,18 +26,18 @@ use weft_rt::Frozen;
 use weft_stripe::{FailedWrite, UnitWrite};
 
 use crate::disks::bad_blocks::{Spot, Suspect};
-use crate::disks::extent_stripe::{Laid, part_of};
+use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
-use crate::format::extent::{Column, Record};
+use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
-use crate::write::new_lines::{Target, covering, cut_out};
+use crate::state::mounted::FsState;
+use crate::write::new_lines::{LineWrite, covering, cut_out};
 
-impl Laid {
+impl ExtentStripe {
     /// Writes failed. Disks that do not work are lost. On those that do, each block is written by
     /// itself; those that fail are bad. Returns whether there was no room left below a disk.
     pub(crate) async fn write_failed(&self, failed: &[FailedWrite], writes: &[UnitWrite]) -> bool {
@@ -101,7 +101,7 @@ impl Pool {
     /// has room. `record` is the line's.
     pub(crate) async fn write_elsewhere(
         &self,
-        record: &Record,
+        record: &Extent,
         unit: usize,
         data: &Frozen,
     ) -> Option<Column> {
@@ -150,13 +150,13 @@ pub(crate) fn replace_block(
     Ok(())
 }
 
-impl Inner {
+impl FsState {
     /// Writes elsewhere what a target was to write to bad blocks. Returns whether there are such
     /// blocks; new lines are to be laid out again then.
     pub(crate) async fn avoid_bad(
         &self,
-        target: &mut Target,
-        laid: &Laid,
+        target: &mut LineWrite,
+        laid: &ExtentStripe,
         writes: &[UnitWrite],
     ) -> bool {
         let mut any = false;

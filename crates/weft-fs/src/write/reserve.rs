@@ -18,18 +18,18 @@
 //! If a disk may be full by then, each block counts as a whole line's.
 //!
 //! When that is too much, what waits is written, and then known: the file's own blocks at once
-//! ([`Inner::reserve`]); those of other files once the operation holds nothing ([`Inner::with_room`]).
-//! What a job takes for its next batch is held back likewise ([`Inner::hold_room`]).
+//! ([`FsState::reserve`]); those of other files once the operation holds nothing ([`FsState::with_room`]).
+//! What a job takes for its next batch is held back likewise ([`FsState::hold_room`]).
 
 use std::ops::Range;
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
-use crate::format::extent::Record;
+use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Inode};
 use crate::format::redundancy::{Redundancy, WIDTH_MAX};
 use crate::meta::Tx;
-use crate::state::mounted::Inner;
+use crate::state::mounted::FsState;
 use crate::state::open_files::Node;
 use crate::state::promised_room::Reserved;
 
@@ -45,7 +45,7 @@ fn record_row_bytes(columns: usize) -> u64 {
     128 + columns as u64 * 64
 }
 
-impl Inner {
+impl FsState {
     /// Bytes of the rows that what waits may need: each block a record of its own.
     fn waiting_row_bytes(&self) -> u64 {
         self.promised.waiting_blocks(self.dirty_blocks.get())
@@ -160,6 +160,6 @@ fn lines_for(tx: &Tx<'_>, ino: Ino, blocks: Range<u64>) -> Result<u64> {
 }
 
 /// Active data blocks of a line.
-fn data_units(record: &Record) -> u64 {
+fn data_units(record: &Extent) -> u64 {
     record.active().filter(|(unit, _)| *unit < record.coded.k()).count() as u64
 }

@@ -17,19 +17,19 @@ use weft_token::{Kind, NodeId, ToAuthority, ToNode};
 use crate::disks::pool::runs_of;
 use crate::error::Result;
 use crate::format::inode::Ino;
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
-use crate::tokens::local_node::GivenUp;
-use crate::write::dirty_memory::Extent;
+use crate::tokens::local_node::Revocation;
+use crate::write::dirty_memory::FlushScope;
 
 /// After this it is tried again to write what is given up.
 const AGAIN_S: u64 = 1;
 
-impl Inner {
+impl FsState {
     /// Makes durable what was changed under tokens, and forgets what is kept of it.
-    async fn give_up(&self, given: &[GivenUp]) -> Result<()> {
+    async fn give_up(&self, given: &[Revocation]) -> Result<()> {
         if given.iter().any(|given| given.space.kind == Kind::Everything) {
-            self.flush_all(Extent::All).await?;
+            self.flush_all(FlushScope::All).await?;
         }
         let of_file = given
             .iter()
@@ -38,9 +38,9 @@ impl Inner {
         let inos: BTreeSet<Ino> = of_file.collect();
         let unclean: Vec<Rc<Node>> =
             inos.into_iter().filter_map(|ino| self.in_use.unclean_node(ino)).collect();
-        self.flush_many(unclean, Extent::All).await?;
+        self.flush_many(unclean, FlushScope::All).await?;
         self.commit().await?;
-        for GivenUp { space, range, leaves } in given {
+        for Revocation { space, range, leaves } in given {
             if leaves.is_none() && space.kind == Kind::Data {
                 self.forget_at_hand(space.ino, range.clone()).await?;
             }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 
 use crate::error::{FsError, Result};
-use crate::state::mounted::{Fs, Inner};
+use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
 use crate::state::promised_room::HeldRoom;
-use crate::write::dirty_memory::{BLOCKS_MAX, Extent};
+use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
 use crate::write::new_lines::covering;
 
 /// New lines are written from this part of the blocks that may wait. Blocks that have a place wait until
@@ -24,17 +24,22 @@ const DRAINED_PART: u64 = 4;
 /// Files that are flushed together.
 const FILES_MAX: usize = 256;
 
-impl Inner {
+impl FsState {
     /// Writes a file's dirty blocks and size.
     pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
-        let flushed = self.flush_files(std::slice::from_ref(node), Extent::All, false).await;
+        let flushed = self.flush_files(std::slice::from_ref(node), FlushScope::All, false).await;
         self.in_use.forget_clean(node);
         flushed
     }
 
     /// The same for several files, in the order of their numbers. Each of them is flushed, even if
     /// others cannot be. With `gives_up` blocks go for which there is no room.
-    async fn flush_files(&self, nodes: &[Rc<Node>], extent: Extent, gives_up: bool) -> Result<()> {
+    async fn flush_files(
+        &self,
+        nodes: &[Rc<Node>],
+        extent: FlushScope,
+        gives_up: bool,
+    ) -> Result<()> {
         let mut locks = Vec::with_capacity(nodes.len());
         for node in nodes {
             locks.push(node.alone().await);
@@ -58,7 +63,7 @@ impl Inner {
     async fn flush_as_possible(
         &self,
         node: &Rc<Node>,
-        extent: Extent,
+        extent: FlushScope,
         gives_up: bool,
     ) -> Result<()> {
         let mut result = Ok(());
@@ -134,17 +139,17 @@ impl Inner {
     async fn give_up_what_has_no_room(&self) {
         for node in self.in_use.unclean() {
             // What fails to be written for other reasons stays, and fsync reports it.
-            let _ = self.flush_files(std::slice::from_ref(&node), Extent::All, true).await;
+            let _ = self.flush_files(std::slice::from_ref(&node), FlushScope::All, true).await;
         }
     }
 
     /// Writes dirty blocks and sizes of all files.
-    pub(crate) async fn flush_all(&self, extent: Extent) -> Result<()> {
+    pub(crate) async fn flush_all(&self, extent: FlushScope) -> Result<()> {
         self.flush_many(self.in_use.unclean(), extent).await
     }
 
     /// The same of these files, in the order of their numbers.
-    pub(crate) async fn flush_many(&self, nodes: Vec<Rc<Node>>, extent: Extent) -> Result<()> {
+    pub(crate) async fn flush_many(&self, nodes: Vec<Rc<Node>>, extent: FlushScope) -> Result<()> {
         let mut result = Ok(());
         let mut rest = &nodes[..];
         while !rest.is_empty() {
@@ -171,8 +176,8 @@ impl Inner {
     pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
         let (dirty, part) = (self.dirty_blocks.get(), self.dirty_blocks_max / DRAINED_PART);
         let extent = match dirty + part >= self.dirty_blocks_max {
-            true => Extent::Whole,
-            false if dirty >= self.left_blocks.get() + part => Extent::New,
+            true => FlushScope::Whole,
+            false if dirty >= self.left_blocks.get() + part => FlushScope::New,
             false => return Ok(()),
         };
         if let Some(draining) = self.draining.try_acquire(1) {
@@ -195,7 +200,7 @@ impl Inner {
                 Either::Left((none, _)) => {
                     drop(none);
                     if self.dirty_blocks.get() >= self.dirty_blocks_max {
-                        let flushed = self.flush_all(Extent::All).await;
+                        let flushed = self.flush_all(FlushScope::All).await;
                         // What fails to be written of other files is told by their own fsync.
                         if self.dirty_blocks.get() >= self.dirty_blocks_max {
                             self.give_up_what_has_no_room().await;
@@ -227,7 +232,7 @@ impl Inner {
 
     /// Writes all dirty blocks, and makes everything durable.
     pub(crate) async fn write_all(&self) -> Result<()> {
-        let flushed = self.flush_all(Extent::All).await;
+        let flushed = self.flush_all(FlushScope::All).await;
         flushed.and(self.commit().await)
     }
 

@@ -130,7 +130,7 @@ pub(crate) async fn blocks_apart(client: &Client, middle: impl FnOnce()) {
     client.fsync(b).await;
     client.write(a, 8192, 100, 5).await;
     client.fsync(a).await;
-    assert_eq!(client.fs.status().await.expect("known").counts.afresh_blocks, 0);
+    assert_eq!(client.fs.status().await.expect("known").counts.out_of_place_blocks, 0);
 }
 
 /// Long files, of which batches of new lines are written at the same time: by a sync, because many

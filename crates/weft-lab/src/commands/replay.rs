@@ -13,7 +13,7 @@ use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use weft_array::examine::LabelReport;
-use weft_cli::disks::{Opener, Place};
+use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{self, out, outln};
 use weft_cli::progress::Progress;
@@ -244,7 +244,7 @@ impl Replay {
 /// Replays to a real target, in real time.
 fn to_target(target: String, writes: bool, replay: Replay) -> Result<Replayed, Failure> {
     thread::run(move |opener: Opener| async move {
-        if let Place::Path(path) = Place::of(&target)
+        if let DiskAddress::Path(path) = DiskAddress::of(&target)
             && !path.exists()
         {
             return Err(Failure::new(format!("{target}: no such file or device")).hint(format!(
@@ -379,7 +379,7 @@ struct BlockTimes {
 
 /// The times of `target`, if it is a block device.
 fn disk_times(target: &str) -> Option<BlockTimes> {
-    let Place::Path(path) = Place::of(target) else { return None };
+    let DiskAddress::Path(path) = DiskAddress::of(target) else { return None };
     let metadata = fs::metadata(&path).ok().filter(|data| data.file_type().is_block_device())?;
     let device = metadata.rdev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

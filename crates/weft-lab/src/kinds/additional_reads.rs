@@ -3,10 +3,10 @@
 
 use serde::Deserialize;
 use weft_code::CodeSpec;
-use weft_code::degraded::{Tried, additional_reads, ar_drc};
+use weft_code::degraded::{FailureSets, additional_reads, ar_drc};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// The panels.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,7 +28,7 @@ struct Groups {
     codes: Vec<CodeSpec>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let mut panels = Vec::new();
     for groups in &parameters.panels {
         let label = |failures: u32| format!("F = {failures}");
@@ -42,7 +42,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         for spec in &groups.codes {
             let code = lab.code(*spec, slots(*spec).ok_or_else(|| lab.wrong("no groups"))?)?;
             let counted = (1u32..=groups.failures).filter_map(|f| {
-                let reads = additional_reads(&code, usize::try_from(f).ok()?, Tried::All)?;
+                let reads = additional_reads(&code, usize::try_from(f).ok()?, FailureSets::All)?;
                 Some(Point::new(label(f), reads.ratio()))
             });
             panel = panel.with(format!("counted, {spec}"), counted.collect());
@@ -50,7 +50,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         panels.push(panel);
         (lab.progress)(panels.len(), parameters.panels.len());
     }
-    Ok(Found { panels, ..Found::default() })
+    Ok(Results { panels, ..Results::default() })
 }
 
 /// Slots of a code with local groups.

@@ -21,7 +21,7 @@ use weft_trace::Record;
 
 use super::trace::Trace;
 use crate::figure::{Panel, Point, TraceUsed};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// A trace, arrays, caches and policies: all are combined.
 #[derive(Clone, Debug, Deserialize)]
@@ -171,7 +171,7 @@ struct Ratios {
     helped: f64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.traces(lab)?;
@@ -193,7 +193,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         |cell| (0..p.repeats).map(|repeat| p.ratios(cell, repeat, &traces)).collect(),
     )?;
     let rows: Vec<&[Vec<Ratios>]> = found.chunks(policies.len()).collect();
-    Ok(Found { traces: vec![used], panels: p.panels(&policies, &rows), ..Found::default() })
+    Ok(Results { traces: vec![used], panels: p.panels(&policies, &rows), ..Results::default() })
 }
 
 impl Parameters {

@@ -20,7 +20,7 @@ use super::recovery::Policy;
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
 
 /// Arrays, caches, policies of caches and ways to rebuild: all are combined.
@@ -72,7 +72,7 @@ struct Found1 {
     loaded: Vec<Vec<Recovered>>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
     let policies = choices(&p.policies, lab)?;
@@ -120,7 +120,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         ),
         format!("means of {} seeds, each with the least and the greatest", p.repeats),
     ];
-    Ok(Found { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
+    Ok(Results { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
 }
 
 impl Parameters {

@@ -7,7 +7,7 @@ use weft_model::DiskStats;
 use super::array::Array;
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError, Repair};
+use crate::lab::{Lab, LabError, Repair, Results};
 
 /// Arrays and loads.
 #[derive(Clone, Debug, Deserialize)]
@@ -63,7 +63,7 @@ struct Outcome {
     busy: Vec<f64>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let bed = lab.bed(&parameters.model, parameters.disk_mib, parameters.unit_kib)?;
     let mut cells = Vec::new();
     for load in &parameters.loads {
@@ -99,7 +99,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             panels.push(parameters.utilisation_panel(load, failed, &of_load));
         }
     }
-    Ok(Found { disk: Some(bed.model.title.to_owned()), panels, ..Found::default() })
+    Ok(Results { disk: Some(bed.model.title.to_owned()), panels, ..Results::default() })
 }
 
 impl Parameters {

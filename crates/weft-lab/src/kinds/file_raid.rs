@@ -7,7 +7,7 @@ use weft_model::Model;
 
 use crate::bench::{FileLoad, FileSetup, Requests, rate};
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// Files, and how they are used.
 #[derive(Clone, Debug, Deserialize)]
@@ -97,7 +97,7 @@ const BESIDE: &str = "fsync of a small new file while a long one is written";
 /// A block, which a random write changes.
 const BLOCK: Requests = Requests { bytes: weft_fs::BLOCK_BYTES, depth: 1 };
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
     let mut setups = Vec::new();
@@ -143,7 +143,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         "what processors do takes no time; the paper's buses, at 65 MB/s all together, are not modelled".into(),
     ];
     let panels = p.panels(&runs);
-    Ok(Found { disk: Some(model.title.to_owned()), notes, panels, ..Found::default() })
+    Ok(Results { disk: Some(model.title.to_owned()), notes, panels, ..Results::default() })
 }
 
 impl Parameters {

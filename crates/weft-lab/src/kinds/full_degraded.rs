@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Deserialize;
 use weft_code::CodeSpec;
-use weft_code::degraded::{Tried, additional_reads, ar_drc, ar_fixed, p_fdr};
+use weft_code::degraded::{FailureSets, additional_reads, ar_drc, ar_fixed, p_fdr};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::parallel;
 
 /// Parameters.
@@ -22,7 +22,7 @@ pub struct Parameters {
     counted_units: Vec<usize>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let failures: Vec<u32> = (1..=parameters.failures).collect();
     let done = AtomicUsize::new(0);
     let panels = parallel::map(&failures, lab.options.threads, |failed| {
@@ -31,7 +31,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         panel
     });
     let panels = panels.into_iter().collect::<Result<_, _>>()?;
-    Ok(Found { panels, ..Found::default() })
+    Ok(Results { panels, ..Results::default() })
 }
 
 /// The panel for this many failures.
@@ -53,7 +53,7 @@ fn panel(parameters: &Parameters, lab: &Lab<'_>, failures: u32) -> Result<Panel,
             let count = usize::try_from(failures).map_err(|e| lab.wrong(e))?;
             let k = units * groups;
             let code = lab.code(CodeSpec::Drc { k, l: groups, r: 1 }, k + groups + 1)?;
-            if let Some(reads) = additional_reads(&code, count, Tried::All) {
+            if let Some(reads) = additional_reads(&code, count, FailureSets::All) {
                 points.push(Point::at(f64::from(l), p_fdr(reads.ratio())));
             }
         }

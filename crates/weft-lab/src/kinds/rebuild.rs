@@ -11,7 +11,7 @@ use weft_rt::SECOND;
 
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError, Repair};
+use crate::lab::{Lab, LabError, Repair, Results};
 use crate::modelled::ArraySetup;
 
 /// Intervals of the slowest rebuild.
@@ -92,7 +92,7 @@ struct Outcome {
     seconds: f64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
     let mut cells = Vec::new();
@@ -142,7 +142,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         p.region_mib, p.whole_disk_mib
     ));
     let disk = cells.first().map(|cell| cell.bed.model.title.to_owned());
-    Ok(Found { disk, notes, panels, ..Found::default() })
+    Ok(Results { disk, notes, panels, ..Results::default() })
 }
 
 impl Parameters {

@@ -18,7 +18,7 @@ use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Vol
 use super::trace::Trace;
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError, Repair};
+use crate::lab::{Lab, LabError, Repair, Results};
 use crate::modelled::{ArraySetup, ModelledArray};
 
 /// Arrays and traces.
@@ -60,7 +60,7 @@ const REPAIRS: [(Repair, &str); 2] = [
     (Repair::LoadAware, "while a disk is rebuilt, load-aware"),
 ];
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let bed = lab.bed(&p.model, p.disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
@@ -98,7 +98,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         );
     }
     let disk = Some(bed.model.title.to_owned());
-    Ok(Found { disk, traces, notes, panels })
+    Ok(Results { disk, traces, notes, panels })
 }
 
 impl Parameters {

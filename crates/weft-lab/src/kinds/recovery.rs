@@ -24,7 +24,7 @@ use weft_trace::Record;
 use super::trace::Trace;
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
 use crate::rebuild::{Parts, Way};
 
@@ -169,7 +169,7 @@ const EQUAL_MEAN: &str = "mean response time over equal time";
 const EQUAL_P99: &str = "99th percentile of response times over equal time";
 const REBUILD: &str = "rebuild time";
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
     let (mut traces, mut records) = (Vec::new(), Vec::new());
@@ -211,7 +211,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
             panels.extend(p.swept(trace, sweep, rows));
         }
     }
-    Ok(Found { disk: Some(model.title.to_owned()), traces, notes, panels })
+    Ok(Results { disk: Some(model.title.to_owned()), traces, notes, panels })
 }
 
 /// The results of each way, from those of each run.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use weft_layout::window::{safe_window, theorem_1};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// A reshape.
 #[derive(Clone, Debug, Deserialize)]
@@ -18,7 +18,7 @@ pub struct Parameters {
     units: u64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let Parameters { disks, added, units } = *parameters;
     if disks < 2 || added < 1 {
         return Err(lab.wrong("a RAID-5 has at least two disks, and grows by at least one"));
@@ -30,7 +30,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let panel = Panel::lines("size of the reordering window", "unit", "units")
         .with("Theorem 1", printed)
         .with("safe, at the begin of a new stripe", safe.collect());
-    Ok(Found { panels: vec![panel], ..Found::default() })
+    Ok(Results { panels: vec![panel], ..Results::default() })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count for people")]

@@ -14,7 +14,7 @@ use weft_trace::Record;
 
 use super::trace::Trace;
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::reshape::{Grow, Measured, Pacing, Run, Way, measure};
 
 /// Cases and policies: all are combined.
@@ -97,7 +97,7 @@ const MEASURES: &[Measure] = &[
 const RESPONSE: &str = "mean response time";
 const TIME: &str = "redistribution time";
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
     let model = p.write_cache.map_or(*model, |on| model.with_write_cache(on));
@@ -130,7 +130,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
     let rows: Vec<&[&[Measured]]> = runs.chunks(p.policies.len()).collect();
     let notes = p.notes(&rows, lab);
     let panels = p.panels(&rows, number(p.divide(lab)));
-    Ok(Found { disk: Some(model.title.to_owned()), traces, notes, panels })
+    Ok(Results { disk: Some(model.title.to_owned()), traces, notes, panels })
 }
 
 impl Parameters {

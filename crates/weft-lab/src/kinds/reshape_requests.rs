@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::reshape::{Counted, Grow, Job, Way, count};
 
 /// A reshape and ways to do it.
@@ -28,7 +28,7 @@ struct Policy {
     way: Way,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let grow = Grow {
         disks: p.disks,
@@ -55,7 +55,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         ];
         panel = panel.with(&policy.name, points);
     }
-    Ok(Found { panels: vec![panel], ..Found::default() })
+    Ok(Results { panels: vec![panel], ..Results::default() })
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count for people")]

@@ -15,7 +15,7 @@ use super::cache::{base_of, choices};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Served, Service, serve};
 use crate::figure::{Panel, Point};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
 
 /// Arrays, caches, policies and numbers of threads: all are combined.
@@ -50,7 +50,7 @@ struct Cell<'a> {
     data_units: usize,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
     let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
     let policies = choices(&p.policies, lab)?;
@@ -109,7 +109,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         format!("means of {} seeds, each with the least and the greatest", p.repeats),
     ];
     let panels = p.panels(&policies, &found);
-    Ok(Found { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
+    Ok(Results { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
 }
 
 impl Parameters {

@@ -9,7 +9,7 @@ use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
 use weft_code::{Fleet, HOURS_PER_YEAR, Survival};
 
 use crate::figure::{Panel, Point, Shape};
-use crate::lab::{Found, Lab, LabError};
+use crate::lab::{Lab, LabError, Results};
 
 /// Points of a curve.
 const CURVE: u32 = 48;
@@ -57,7 +57,7 @@ struct Rated<'a> {
     shares: Vec<f64>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let mut arrays = Vec::new();
     for array in &parameters.arrays {
         let code = lab.code(array.code, array.disks)?;
@@ -101,7 +101,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Found, LabEr
         .with(paper_n.clone(), by_array(&|r| p.speed(r.array, p.needed_mb_s(r, implied(r.array)))))
         .with(there_are, by_array(&|r| p.speed(r.array, p.needed_mb_s(r, actual(r.array))))),
     ];
-    Ok(Found { panels, ..Found::default() })
+    Ok(Results { panels, ..Results::default() })
 }
 
 impl Parameters {

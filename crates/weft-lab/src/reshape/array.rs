@@ -17,7 +17,7 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use weft_array::experiment::{Admission, Pace, Throttle};
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
-use weft_layout::{Extent, Layout};
+use weft_layout::{DiskRange, Layout};
 use weft_model::{Command, Model, Station, Verb};
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
@@ -50,11 +50,11 @@ impl Geometry {
     }
 
     /// The bytes of a unit of a stripe that are at the same offsets as `addresses` in theirs.
-    fn extent(&self, stripe: u64, unit: usize, addresses: &Range<u64>) -> Extent {
+    fn extent(&self, stripe: u64, unit: usize, addresses: &Range<u64>) -> DiskRange {
         let place = self.layout.place(stripe, unit);
         let start = DATA_OFFSET + place.row * self.unit_bytes + addresses.start % self.unit_bytes;
         let len = addresses.end - addresses.start;
-        Extent { disk: place.slot.0, bytes: start..start + len }
+        DiskRange { disk: place.slot.0, bytes: start..start + len }
     }
 }
 
@@ -222,13 +222,13 @@ impl Reshaping {
     }
 
     /// Carries out requests on all disks at once.
-    async fn all(&self, verb: Verb, extents: &[Extent], cut: Cut) {
+    async fn all(&self, verb: Verb, extents: &[DiskRange], cut: Cut) {
         let longest = match cut {
             Cut::Whole => u64::MAX,
             Cut::Pieces(_) => MERGED_BYTES_MAX,
         };
         let mut requests = Vec::new();
-        for Extent { disk, bytes } in extents {
+        for DiskRange { disk, bytes } in extents {
             let mut offset = bytes.start;
             while offset < bytes.end {
                 let len = (bytes.end - offset).min(longest);
@@ -316,7 +316,7 @@ impl Reshaping {
         if writes {
             let parity = geometry.extent(stripe, geometry.data_units(), &piece);
             let changed = [own, parity];
-            let others: Vec<Extent> = (0..geometry.data_units())
+            let others: Vec<DiskRange> = (0..geometry.data_units())
                 .filter(|other| *other != unit)
                 .map(|other| geometry.extent(stripe, other, &piece))
                 .collect();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use weft_code::{Code, UnitSet};
-use weft_layout::{Layout, Place, code_for, for_code};
+use weft_layout::{Layout, UnitLocation, code_for, for_code};
 use weft_testkit::md::{DataArea, data_area};
 
 use crate::cases::Case;
@@ -74,7 +74,7 @@ impl Members {
         self.stripes * (self.code.k() * self.unit) as u64
     }
 
-    fn at(&self, Place { slot, row }: Place) -> (usize, usize) {
+    fn at(&self, UnitLocation { slot, row }: UnitLocation) -> (usize, usize) {
         (slot.0, size(self.area.offset) + size(row) * self.unit)
     }
 

@@ -36,7 +36,7 @@ struct Zone {
 
 /// The position of a sector.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Place {
+pub(super) struct SectorPosition {
     pub(super) cylinder: u64,
     pub(super) head: u64,
     /// Angle of its start, in revolutions.
@@ -115,14 +115,14 @@ impl Geometry {
     }
 
     /// The position of a sector.
-    pub(super) fn place(&self, sector: u64) -> Place {
+    pub(super) fn place(&self, sector: u64) -> SectorPosition {
         let zone = self.zone(sector);
         let inside = sector - zone.first_sector;
         let (track, on_track) = zone.track.divide(inside);
         let (cylinder, head) = self.heads.divide(track);
         let skew = self.skew_ns(track, cylinder) * self.turns_per_ns;
         let angle = fraction(skew + on_track as f64 * zone.sector_angle);
-        Place { cylinder: zone.first_cylinder + cylinder, head, angle }
+        SectorPosition { cylinder: zone.first_cylinder + cylinder, head, angle }
     }
 
     /// Total skew of `tracks` track changes, of which `cylinders` change the cylinder.

@@ -43,7 +43,7 @@ async fn look_up(
     lookup: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
 ) -> Result<Vec<SocketAddr>, OpenError> {
     let failed = |error| OpenError::Resolve(host.to_owned(), error);
-    let Some(place) = Place::take() else {
+    let Some(place) = ThreadSlot::take() else {
         return Err(OpenError::ResolverBusy(host.to_owned()));
     };
     let (sender, answer) = oneshot::channel();
@@ -67,16 +67,16 @@ async fn look_up(
 }
 
 /// One of the threads that may ask at the same time.
-struct Place;
+struct ThreadSlot;
 
-impl Place {
+impl ThreadSlot {
     fn take() -> Option<Self> {
         let more = |taken| (taken < THREADS_MAX).then_some(taken + 1);
         THREADS.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok().map(|_| Self)
     }
 }
 
-impl Drop for Place {
+impl Drop for ThreadSlot {
     fn drop(&mut self) {
         THREADS.fetch_sub(1, Ordering::AcqRel);
     }

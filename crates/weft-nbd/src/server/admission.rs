@@ -19,7 +19,7 @@ use weft_rt::ring::Fd;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use super::connection::{Connection, Stage};
-use super::{Event, Inner, session};
+use super::{Event, ServerState, session};
 
 /// Connections beyond the limit that may exist for a moment, while displaced ones end.
 const DISPLACED_MAX: usize = 16;
@@ -28,7 +28,7 @@ const DISPLACED_MAX: usize = 16;
 const UNUSED_AGE_MIN: u64 = SECOND;
 
 /// Accepts connections until the server stops.
-pub(super) async fn accept(server: Rc<Inner>, listener: Fd) {
+pub(super) async fn accept(server: Rc<ServerState>, listener: Fd) {
     loop {
         let stop = server.stop.wait();
         if server.stopping.get() {
@@ -52,7 +52,7 @@ pub(super) async fn accept(server: Rc<Inner>, listener: Fd) {
     }
 }
 
-fn welcome(server: &Rc<Inner>, fd: Fd) {
+fn welcome(server: &Rc<ServerState>, fd: Fd) {
     if !make_room(server) {
         return server.emit(Event::Refused);
     }
@@ -75,14 +75,14 @@ fn welcome(server: &Rc<Inner>, fd: Fd) {
     });
 }
 
-fn ended(server: &Inner, id: u64, fault: Option<String>) {
+fn ended(server: &ServerState, id: u64, fault: Option<String>) {
     server.connections.borrow_mut().remove(&id);
     server.ended.notify_all();
     server.emit(Event::Disconnected { connection: id, fault });
 }
 
 /// Whether there is a place for one more connection; displaces one if necessary.
-fn make_room(server: &Inner) -> bool {
+fn make_room(server: &ServerState) -> bool {
     let connections = server.connections.borrow();
     let max = server.config.connections_max;
     let staying = || connections.values().filter(|connection| !connection.is_cut());
@@ -108,7 +108,7 @@ fn make_room(server: &Inner) -> bool {
 }
 
 /// Disconnects clients that make other clients, or the server, wait for too long.
-pub(super) async fn watch(rt: Rt, server: Weak<Inner>) {
+pub(super) async fn watch(rt: Rt, server: Weak<ServerState>) {
     loop {
         let Some(inner) = server.upgrade() else { return };
         if inner.stopping.get() && inner.connections.borrow().is_empty() {

@@ -10,7 +10,7 @@ use weft_rt::Nanos;
 use weft_rt::ring::Fd;
 use weft_rt::sync::{Permit, Semaphore};
 
-use super::Inner;
+use super::ServerState;
 use super::memory::{Allowance, Pool, Share, TRUSTED_BYTES};
 use crate::Export;
 use crate::outbox::Outbox;
@@ -68,7 +68,7 @@ pub(super) enum Fault {
 }
 
 impl Connection {
-    pub(super) fn new(id: u64, fd: Fd, server: &Inner) -> Self {
+    pub(super) fn new(id: u64, fd: Fd, server: &ServerState) -> Self {
         Self {
             id,
             fd,

@@ -164,12 +164,12 @@ impl Part {
 }
 
 /// A place in the line, left on drop.
-struct Place<'a> {
+struct QueueSlot<'a> {
     pool: &'a Pool,
     key: (Nanos, u64),
 }
 
-impl<'a> Place<'a> {
+impl<'a> QueueSlot<'a> {
     fn take(pool: &'a Pool) -> Self {
         let number = pool.waited.get();
         pool.waited.set(number + 1);
@@ -179,7 +179,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.pool.line.borrow_mut().remove(&self.key);
     }
@@ -221,7 +221,7 @@ impl Allowance {
     /// Memory of `len` bytes, as soon as there is some.
     pub(super) async fn take(&self, pool: &Pool, len: usize, trusted: bool) -> Share {
         let bound = self.bound.acquire(len).await;
-        let place = Place::take(pool);
+        let place = QueueSlot::take(pool);
         let from_pool = async {
             let large = Box::pin(pool.take_large(len, trusted));
             match pool.kept_for(len) {

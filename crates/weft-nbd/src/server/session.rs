@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 
 use super::connection::{Connection, Fault, Stage, Ticket};
 use super::transmission::{self, Leave};
-use super::{Event, Inner};
+use super::{Event, ServerState};
 use crate::Export;
 use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::proto::{ExportInfo, Limits, Negotiation, Step};
@@ -18,7 +18,7 @@ use crate::socket::tune;
 const HANDSHAKE_BYTES_UNSENT: usize = 64 << 10;
 
 /// Serves a connection to its end; gives what went wrong.
-pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Option<String> {
+pub(super) async fn run(server: &Rc<ServerState>, connection: &Rc<Connection>) -> Option<String> {
     tune(&connection.fd);
     let reader = async {
         let result = read(server, connection).await;
@@ -54,7 +54,7 @@ pub(super) async fn run(server: &Rc<Inner>, connection: &Rc<Connection>) -> Opti
         .or_else(|| written.err().map(|error| format!("cannot send to the client: {error}")))
 }
 
-async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, Fault> {
+async fn read(server: &Rc<ServerState>, connection: &Rc<Connection>) -> Result<Leave, Fault> {
     let mut inbox = Inbox::new(&server.rt, &server.ring, &connection.fd);
     *connection.owed_since.borrow_mut() = inbox.owed_since.clone();
     let Some((info, export, limits)) = handshake(server, connection, &mut inbox).await? else {
@@ -73,7 +73,7 @@ async fn read(server: &Rc<Inner>, connection: &Rc<Connection>) -> Result<Leave, 
 
 /// Runs the handshake until the client has chosen an export, or has gone.
 async fn handshake(
-    server: &Inner,
+    server: &ServerState,
     connection: &Connection,
     inbox: &mut Inbox,
 ) -> Result<Option<(ExportInfo, Rc<Export>, Limits)>, Fault> {

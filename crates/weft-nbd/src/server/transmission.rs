@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use weft_disk::{Extent, Volume, VolumeError};
+use weft_disk::{AllocationRange, Volume, VolumeError};
 use weft_rt::{Buf, Frozen};
 
-use super::Inner;
+use super::ServerState;
 use super::connection::{Connection, Fault, Stage, Ticket};
 use super::memory::Share;
 use crate::export::errno;
@@ -34,7 +34,7 @@ pub(super) enum Leave {
 
 /// State that the requests of one connection share.
 struct Service {
-    server: Rc<Inner>,
+    server: Rc<ServerState>,
     connection: Rc<Connection>,
     volume: Rc<dyn Volume>,
     structured: bool,
@@ -42,7 +42,7 @@ struct Service {
 
 /// Takes requests until the client leaves.
 pub(super) async fn run(
-    server: &Rc<Inner>,
+    server: &Rc<ServerState>,
     connection: &Rc<Connection>,
     inbox: &mut Inbox,
     volume: &Rc<dyn Volume>,
@@ -110,7 +110,7 @@ async fn skip_payload(inbox: &mut Inbox, request: &Request, limits: &Limits) -> 
 /// The memory of a request: for a read an empty buffer, for a write its payload. Waits until the
 /// client takes its replies, and the bounds allow for another request.
 async fn receive(
-    server: &Inner,
+    server: &ServerState,
     connection: &Connection,
     inbox: &mut Inbox,
     request: &Request,
@@ -160,7 +160,7 @@ async fn receive(
 
 /// The memory that a piece of a trim or of zeros counts: as much as a write of its length, but no
 /// more than the longest one. It holds hardly any memory, but others have to wait for it.
-async fn work_share(server: &Inner, connection: &Connection, len: u64) -> Share {
+async fn work_share(server: &ServerState, connection: &Connection, len: u64) -> Share {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
     match connection.try_take(&server.pool, len, false) {
         Some(share) => share,
@@ -321,7 +321,7 @@ impl Service {
 
 /// Extents as they go on the wire: neighbours of one state joined, none empty, at least one,
 /// together not longer than `len`.
-fn clip(extents: &[Extent], len: u32, most: usize) -> Vec<(u32, u32)> {
+fn clip(extents: &[AllocationRange], len: u32, most: usize) -> Vec<(u32, u32)> {
     let mut clipped: Vec<(u32, u32)> = Vec::new();
     let mut left = len;
     for extent in extents {

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weft_disk::{DoneFuture, Extent, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
+use weft_disk::{
+    AllocationRange, DoneFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+};
 use weft_nbd::server::Event;
 use weft_nbd::{Export, Server, ServerConfig};
 use weft_rt::ring::{self, Fd, RingConfig};
@@ -185,13 +187,13 @@ impl Volume for RamVolume {
         })
     }
 
-    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
         let (mut at, end) = (index(offset), index(offset + len));
         let mut extents = Vec::new();
         while at < end {
             let next = ((at / CLUSTER + 1) * CLUSTER).min(end);
             let hole = !self.allocated.borrow()[at / CLUSTER];
-            extents.push(Extent { len: (next - at) as u64, hole });
+            extents.push(AllocationRange { len: (next - at) as u64, hole });
             at = next;
         }
         Ok(extents)

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 #[derive(Debug)]
-struct Inner<T> {
+struct OneshotState<T> {
     value: Option<T>,
     waker: Option<Waker>,
     sender_gone: bool,
@@ -15,15 +15,16 @@ struct Inner<T> {
 
 /// The giving end.
 #[derive(Debug)]
-pub struct Sender<T>(Rc<RefCell<Inner<T>>>);
+pub struct Sender<T>(Rc<RefCell<OneshotState<T>>>);
 
 /// The taking end: a future that gives `Some(value)`, or `None` if the sender was dropped.
 #[derive(Debug)]
-pub struct Receiver<T>(Rc<RefCell<Inner<T>>>);
+pub struct Receiver<T>(Rc<RefCell<OneshotState<T>>>);
 
 /// A connected pair.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
-    let inner = Rc::new(RefCell::new(Inner { value: None, waker: None, sender_gone: false }));
+    let inner =
+        Rc::new(RefCell::new(OneshotState { value: None, waker: None, sender_gone: false }));
     (Sender(inner.clone()), Receiver(inner))
 }
 

@@ -11,7 +11,9 @@ use weft_code::{Code, CodeSpec, SlotNo, UnitSet};
 use weft_disk::{Class, Disk, DiskError, RamDisk, WriteOpts};
 use weft_rt::rng::Rng;
 use weft_rt::{Buf, Frozen};
-use weft_stripe::{Coding, Generation, Met, Owner, Place, Stripe, StripeId, UnitWrite, store};
+use weft_stripe::{
+    Coding, DeviceEvent, Generation, Location, Owner, Stripe, StripeId, UnitWrite, store,
+};
 
 /// Bytes of a unit.
 pub const UNIT: usize = 8 << 10;
@@ -63,7 +65,7 @@ pub struct Disks {
     pub unsure: Cell<bool>,
     /// Disks that their stripe has given up.
     pub failed: RefCell<Vec<usize>>,
-    pub met: RefCell<Vec<(usize, Met)>>,
+    pub met: RefCell<Vec<(usize, DeviceEvent)>>,
     pub repairs: Cell<bool>,
     pub rotational: Cell<bool>,
     in_flight: Vec<Cell<u32>>,
@@ -118,7 +120,7 @@ impl Disks {
 
     /// What a disk holds of a stripe.
     pub fn on_disk(&self, number: u64, unit: usize) -> Vec<u8> {
-        let Place { slot, offset } = self.place(id(number), unit, 0);
+        let Location { slot, offset } = self.place(id(number), unit, 0);
         let (result, buf) = now(self.disks[slot.0].read(offset, Buf::new(UNIT), Class::User));
         result.expect("read");
         buf.to_vec()
@@ -145,8 +147,8 @@ impl Owner for Disks {
         Stripe { id, coding: &self.coding, lost, pinned: false, unsure }
     }
 
-    fn place(&self, id: StripeId, unit: usize, from: u64) -> Place {
-        Place { slot: SlotNo(unit), offset: id.number * UNIT as u64 + from }
+    fn place(&self, id: StripeId, unit: usize, from: u64) -> Location {
+        Location { slot: SlotNo(unit), offset: id.number * UNIT as u64 + from }
     }
 
     fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
@@ -177,7 +179,7 @@ impl Owner for Disks {
         self.rotational.get()
     }
 
-    fn met(&self, slot: SlotNo, what: Met) {
+    fn met(&self, slot: SlotNo, what: DeviceEvent) {
         self.met.borrow_mut().push((slot.0, what));
     }
 

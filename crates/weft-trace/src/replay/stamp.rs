@@ -31,7 +31,7 @@ pub(crate) fn fill(data: &mut [u8], block_bytes: usize, seed: u64, first: u64, w
 
 /// The contents of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum BlockContents {
     /// The data of this write of this block, whole.
     Write(u64),
     /// The stamp of this write, with wrong data after it.
@@ -47,26 +47,30 @@ pub(crate) enum Found {
 }
 
 /// Examines one block, which should be number `block`.
-pub(crate) fn look(bytes: &[u8], seed: u64, block: u64) -> Found {
+pub(crate) fn look(bytes: &[u8], seed: u64, block: u64) -> BlockContents {
     let word = |at: usize| {
         bytes.get(at * 8..at * 8 + 8).map_or(0, |word| {
             word.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
         })
     };
     if word(0) != MAGIC {
-        return if bytes.iter().all(|byte| *byte == 0) { Found::Zeros } else { Found::Strange };
+        return if bytes.iter().all(|byte| *byte == 0) {
+            BlockContents::Zeros
+        } else {
+            BlockContents::Strange
+        };
     }
     let (found_seed, found_block, write) = (word(1), word(2), word(3));
     if found_seed != seed {
-        return Found::OtherRun;
+        return BlockContents::OtherRun;
     }
     if found_block != block {
-        return Found::OtherBlock(found_block);
+        return BlockContents::OtherBlock(found_block);
     }
     let rest = bytes.get(HEAD_BYTES..).unwrap_or_default().chunks_exact(8);
     let whole =
         rest.zip(noise(seed, block, write)).all(|(place, word)| *place == word.to_le_bytes());
-    if whole { Found::Write(write) } else { Found::Torn(write) }
+    if whole { BlockContents::Write(write) } else { BlockContents::Torn(write) }
 }
 
 #[cfg(test)]
@@ -76,14 +80,14 @@ mod tests {
     #[test]
     fn blocks_say_what_they_are() {
         let mut data = vec![0; 3 * 512];
-        assert_eq!(look(&data[..512], 9, 4), Found::Zeros);
+        assert_eq!(look(&data[..512], 9, 4), BlockContents::Zeros);
         fill(&mut data, 512, 9, 4, 77);
-        assert_eq!(look(&data[512..1024], 9, 5), Found::Write(77));
-        assert_eq!(look(&data[512..1024], 9, 4), Found::OtherBlock(5));
-        assert_eq!(look(&data[512..1024], 8, 5), Found::OtherRun);
+        assert_eq!(look(&data[512..1024], 9, 5), BlockContents::Write(77));
+        assert_eq!(look(&data[512..1024], 9, 4), BlockContents::OtherBlock(5));
+        assert_eq!(look(&data[512..1024], 8, 5), BlockContents::OtherRun);
         data[600] ^= 1;
-        assert_eq!(look(&data[512..1024], 9, 5), Found::Torn(77));
+        assert_eq!(look(&data[512..1024], 9, 5), BlockContents::Torn(77));
         data[512] ^= 1;
-        assert_eq!(look(&data[512..1024], 9, 5), Found::Strange);
+        assert_eq!(look(&data[512..1024], 9, 5), BlockContents::Strange);
     }
 }

@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use weft_rt::rng::mix;
 
-use crate::replay::stamp::{self, Found};
+use crate::replay::stamp::{self, BlockContents};
 
 /// Number of descriptions of wrong blocks that are kept.
 const WRONG_KEPT: usize = 10;
@@ -266,7 +266,9 @@ impl Tracker {
             };
             let found = stamp::look(bytes, self.seed, block);
             match found {
-                Found::Write(write) if write > ticket.began || may_hold.contains(&write) => {
+                BlockContents::Write(write)
+                    if write > ticket.began || may_hold.contains(&write) =>
+                {
                     self.verified.blocks_right += 1;
                 }
                 _ if may_hold.contains(&ANYTHING) || self.last_trim > ticket.began => {
@@ -277,21 +279,23 @@ impl Tracker {
         }
     }
 
-    fn wrong(&mut self, block: u64, may_hold: &[u64], found: Found) {
+    fn wrong(&mut self, block: u64, may_hold: &[u64], found: BlockContents) {
         self.verified.blocks_wrong += 1;
         if self.verified.wrong_first.len() >= WRONG_KEPT {
             return;
         }
         let expected: Vec<String> = may_hold.iter().map(ToString::to_string).collect();
         let found = match found {
-            Found::Write(write) => format!("write {write}, which had been overwritten"),
-            Found::Torn(write) => format!("a damaged block with the stamp of write {write}"),
-            Found::OtherBlock(other) => {
+            BlockContents::Write(write) => format!("write {write}, which had been overwritten"),
+            BlockContents::Torn(write) => {
+                format!("a damaged block with the stamp of write {write}")
+            }
+            BlockContents::OtherBlock(other) => {
                 format!("the data of offset {}", other.saturating_mul(self.block_bytes))
             }
-            Found::OtherRun => "the stamp of another replay".to_owned(),
-            Found::Zeros => "zeros".to_owned(),
-            Found::Strange => "data that no replay wrote".to_owned(),
+            BlockContents::OtherRun => "the stamp of another replay".to_owned(),
+            BlockContents::Zeros => "zeros".to_owned(),
+            BlockContents::Strange => "data that no replay wrote".to_owned(),
         };
         let text = format!(
             "offset {} should hold write {}, but holds {found}",

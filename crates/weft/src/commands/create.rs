@@ -9,7 +9,7 @@ use serde_json::json;
 use weft_array::create::{CreatePlan, PlannedRole, plan};
 use weft_array::superblock::check_name;
 use weft_array::{Consistency, CreateError, CreateOptions, create as write_array};
-use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::size;
@@ -30,7 +30,7 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
     }
     if let Some(bytes) = args.size {
         for member in &args.members {
-            if let Place::Path(path) = Place::of(member) {
+            if let DiskAddress::Path(path) = DiskAddress::of(member) {
                 new_files.create_if_missing(&path, bytes)?;
             }
         }
@@ -46,9 +46,9 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
         }
         let plan = plan(&disks, &options).await.map_err(explain)?;
         if !sparse {
-            let paths = places.iter().filter_map(|place| match Place::of(place) {
-                Place::Path(_) => Some(Path::new(place)),
-                Place::Uri(_) => None,
+            let paths = places.iter().filter_map(|place| match DiskAddress::of(place) {
+                DiskAddress::Path(_) => Some(Path::new(place)),
+                DiskAddress::Uri(_) => None,
             });
             reserve(paths, dry_run)?;
         }
@@ -87,12 +87,12 @@ fn refuse_member_as_name(args: &CreateArgs) -> Outcome {
 fn refuse_twice(members: &[String], places: &[String]) -> Outcome {
     let mut seen: BTreeMap<(u64, u64, String), &str> = BTreeMap::new();
     for (member, place) in members.iter().zip(places) {
-        let identity = match Place::of(place) {
-            Place::Path(path) => std::fs::metadata(path).ok().map(|meta| match meta.rdev() {
+        let identity = match DiskAddress::of(place) {
+            DiskAddress::Path(path) => std::fs::metadata(path).ok().map(|meta| match meta.rdev() {
                 0 => (meta.dev(), meta.ino(), String::new()),
                 device => (device, 0, String::new()),
             }),
-            Place::Uri(_) => None,
+            DiskAddress::Uri(_) => None,
         };
         let identity = identity.unwrap_or_else(|| (0, 0, place.clone()));
         if let Some(first) = seen.insert(identity, member) {

@@ -33,10 +33,10 @@ struct FileSystem<'a> {
 }
 
 /// A disk, and its label if it belongs to a weft file system.
-type Found = (MemberReport, Option<Label>);
+type ExaminedDisk = (MemberReport, Option<Label>);
 
 impl<'a> Examined<'a> {
-    fn of((report, label): &'a Found) -> Self {
+    fn of((report, label): &'a ExaminedDisk) -> Self {
         let file_system = label.as_ref().map(|label| FileSystem {
             name: &label.name,
             id: label.fs_id.to_string(),
@@ -46,7 +46,7 @@ impl<'a> Examined<'a> {
     }
 }
 
-async fn examine_one(opener: &Opener, place: &str) -> Result<Found, Failure> {
+async fn examine_one(opener: &Opener, place: &str) -> Result<ExaminedDisk, Failure> {
     let disk = opener.open(place, true).await?;
     let report = weft_array::examine(&*disk).await.map_err(|e| Failure::new(e.to_string()))?;
     // What a member holds at its end may look like a label.

@@ -19,7 +19,7 @@ use rustix::fs::{FsWord, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use serde_json::{Value, json};
-use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::interrupt::Interrupt;
 use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
@@ -114,9 +114,9 @@ async fn open_all(
 fn check_distinct(places: &[String]) -> Outcome {
     let mut seen = BTreeSet::new();
     for place in places {
-        let of = match Place::of(place) {
-            Place::Path(path) => path.canonicalize().unwrap_or(path),
-            Place::Uri(uri) => uri.into(),
+        let of = match DiskAddress::of(place) {
+            DiskAddress::Path(path) => path.canonicalize().unwrap_or(path),
+            DiskAddress::Uri(uri) => uri.into(),
         };
         if !seen.insert(of) {
             return Err(Failure::usage(format!("{place} is named twice")));
@@ -178,8 +178,8 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
     let mut found = Vec::new();
     let mut systems = BTreeSet::new();
     for place in places {
-        let folder = match Place::of(place) {
-            Place::Path(path) if path.is_dir() => path,
+        let folder = match DiskAddress::of(place) {
+            DiskAddress::Path(path) if path.is_dir() => path,
             _ => {
                 found.push(place.clone());
                 continue;
@@ -267,7 +267,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             }
             system = Some(label.fs_id);
         }
-        let is_remote = |place: &String| matches!(Place::of(place), Place::Uri(_));
+        let is_remote = |place: &String| matches!(DiskAddress::of(place), DiskAddress::Uri(_));
         let host = places.iter().any(is_remote).then(this_host);
         let options = MountOptions { host, ..options };
         let _only = match system {

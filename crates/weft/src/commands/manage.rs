@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use weft_array::{MemberState, RebuildPolicy};
-use weft_cli::disks::{Place, absolute};
+use weft_cli::disks::{DiskAddress, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::output::{self, outln};
 use weft_cli::size;
@@ -117,7 +117,7 @@ fn bring(new: &NewDiskArgs, dry_run: bool) -> Result<(NewDisk, crate::members::N
         require(disk)?;
     }
     let mut new_files = crate::members::NewFiles::default();
-    if let (Some(size), Place::Path(path)) = (new.size, Place::of(disk)) {
+    if let (Some(size), DiskAddress::Path(path)) = (new.size, DiskAddress::of(disk)) {
         if dry_run && !Path::new(&path).exists() {
             return Err(Failure::usage(format!("{disk} does not exist"))
                 .hint("--dry-run creates nothing; leave out --size, or create the file"));

@@ -6,7 +6,7 @@
 
 use serde_json::json;
 use weft_array::{Contents, contents};
-use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::thread;
@@ -36,7 +36,7 @@ pub fn wipe(
     json: bool,
 ) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
-    if places.iter().any(|place| matches!(Place::of(place), Place::Uri(_))) {
+    if places.iter().any(|place| matches!(DiskAddress::of(place), DiskAddress::Uri(_))) {
         refuse_served(&places, dir)?;
     }
     let (force, zero) = (args.force, args.zero);

@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use weft_cli::failure::Failure;
 
 use crate::control::protocol::{Answer, Envelope, Request, VERSION};
-use crate::control::table::{Activity, Admission, CONNECTIONS_MAX, Connections, Place};
+use crate::control::table::{Activity, Admission, CONNECTIONS_MAX, ConnectionSlot, Connections};
 use crate::limited_log::LimitedLog;
 
 /// A longer request is refused.
@@ -106,7 +106,11 @@ fn write_answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&text)
 }
 
-fn serve(stream: UnixStream, place: &Place, pass: &dyn Fn(Call) -> bool) -> io::Result<()> {
+fn serve(
+    stream: UnixStream,
+    place: &ConnectionSlot,
+    pass: &dyn Fn(Call) -> bool,
+) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
     stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut lines = Lines { stream, bytes: Vec::new(), descriptor: None };

@@ -46,7 +46,7 @@ struct Entry {
 
 /// A connection's place in the table, left on drop.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionSlot {
     table: Connections,
     number: u64,
 }
@@ -55,9 +55,9 @@ pub struct Place {
 #[derive(Debug)]
 pub enum Admission {
     /// A place was free.
-    Free(Place),
+    Free(ConnectionSlot),
     /// Another connection was closed to make room.
-    Displaced(Place),
+    Displaced(ConnectionSlot),
     /// All are busy.
     Full,
 }
@@ -92,7 +92,7 @@ impl Connections {
         table
             .entries
             .insert(number, Entry { stream, activity: Activity::Listening(Instant::now()) });
-        let place = Place { table: self.clone(), number };
+        let place = ConnectionSlot { table: self.clone(), number };
         Ok(if full { Admission::Displaced(place) } else { Admission::Free(place) })
     }
 
@@ -106,7 +106,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Records what the connection does now. False: its place was given to another.
     pub fn note(&self, activity: Activity) -> bool {
         let mut table = self.table.lock();
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.table.lock().entries.remove(&self.number);
     }

@@ -30,7 +30,7 @@ use futures_util::future::join_all;
 use weft_array::assemble::decide;
 use weft_array::superblock::read_superblock;
 use weft_array::{
-    Array, ArrayError, AssembleError, AssembleOptions, Consistency, Found, Id, MemberState,
+    Array, ArrayError, AssembleError, AssembleOptions, Consistency, FoundDisk, Id, MemberState,
 };
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::log_line;
@@ -517,7 +517,7 @@ async fn tell_unused(name: &str, disks: &[Rc<dyn Disk>], force_degraded: bool) {
     // All at once: each disk that does not answer takes its full time limit.
     let found = disks.iter().map(|disk| async move {
         let superblock = read_superblock(&**disk).await;
-        Found { disk: disk.info().clone(), superblock }
+        FoundDisk { disk: disk.info().clone(), superblock }
     });
     let found = join_all(found).await;
     // Whether the array survives what is missing is decided elsewhere.

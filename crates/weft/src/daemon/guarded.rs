@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use weft_disk::{
-    DoneFuture, Extent, IoFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
+    AllocationRange, DoneFuture, IoFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind,
+    VolumeInfo,
 };
 use weft_rt::{Buf, Frozen};
 
@@ -80,7 +81,7 @@ impl Volume for GuardedVolume {
         self.volume.zeroes_end(offset)
     }
 
-    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<Extent>, VolumeError> {
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
         self.isolation.call(|| self.volume.allocation(offset, len)).map_err(failed)?
     }
 

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use weft_array::superblock::{SlotState, disk_hint, read_superblock};
 use weft_array::{Id, Superblock, SuperblockError};
-use weft_cli::disks::{Opener, Place, absolute};
+use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::Failure;
 use weft_cli::output::visible_path;
 
@@ -78,8 +78,8 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
     for SearchPlace { text, named } in places {
-        let (is_missed, places) = match Place::of(text) {
-            Place::Path(path) if path.is_dir() => {
+        let (is_missed, places) = match DiskAddress::of(text) {
+            DiskAddress::Path(path) if path.is_dir() => {
                 scan.unused.extend(unnameable(opener, &path).await);
                 (false, members_of(&path))
             }
@@ -366,8 +366,8 @@ fn may_be_member(path: &Path) -> bool {
 
 /// Equal for all names of one file.
 fn identity(place: &str) -> PathBuf {
-    match Place::of(place) {
-        Place::Path(path) => fs::canonicalize(&path).unwrap_or(path),
-        Place::Uri(uri) => uri.into(),
+    match DiskAddress::of(place) {
+        DiskAddress::Path(path) => fs::canonicalize(&path).unwrap_or(path),
+        DiskAddress::Uri(uri) => uri.into(),
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 use std::rc::Rc;
 
-use weft_cli::disks::Place;
+use weft_cli::disks::DiskAddress;
 use weft_cli::thread;
 use weft_rt::{Nanos, SECOND};
 
@@ -33,9 +33,9 @@ pub enum Identity {
 impl Identity {
     /// The file or device at `place` now; `None` if that is not a path, or nothing is there.
     pub fn of(place: &str) -> Option<Self> {
-        match Place::of(place) {
-            Place::Path(path) => fs::metadata(path).ok().map(|data| Self::from(&data)),
-            Place::Uri(_) => None,
+        match DiskAddress::of(place) {
+            DiskAddress::Path(path) => fs::metadata(path).ok().map(|data| Self::from(&data)),
+            DiskAddress::Uri(_) => None,
         }
     }
 

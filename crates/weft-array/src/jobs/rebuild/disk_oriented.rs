@@ -20,10 +20,10 @@ use weft_code::{Plan, UnitSet};
 use weft_rt::Buf;
 use weft_stripe::{Access, Owner, Stripe, StripeId, Units, compute};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::rebuild_policy::RebuildPace;
-use crate::maintenance::By;
+use crate::maintenance::RebuildSource;
 use crate::maintenance::experiment::Executor;
 use process::Process;
 
@@ -31,14 +31,14 @@ use process::Process;
 const POOL_BYTES: usize = 16 << 20;
 
 pub(super) struct DiskOriented {
-    array: Rc<Inner>,
+    array: Rc<Engine>,
     users_first: bool,
     /// One per slot.
     processes: Vec<Process>,
 }
 
 impl DiskOriented {
-    pub fn new(pace: RebuildPace, array: Rc<Inner>) -> Self {
+    pub fn new(pace: RebuildPace, array: Rc<Engine>) -> Self {
         let processes = (0..array.members.len()).map(|_| Process::new()).collect();
         Self { array, users_first: pace == RebuildPace::UsersFirst, processes }
     }
@@ -87,7 +87,7 @@ impl DiskOriented {
         if array.out_of_space(&targets, failed).is_some() {
             return false;
         }
-        array.note_rebuilt(stripe, &targets, wanted.difference(&failed), By::Executor);
+        array.note_rebuilt(stripe, &targets, wanted.difference(&failed), RebuildSource::Executor);
         true
     }
 }
@@ -109,7 +109,7 @@ impl Executor for DiskOriented {
                 return Ok(());
             }
             let _lock = array.locks.exclusive(stripe).await;
-            array.rebuild_whole(stripe, By::Executor).await
+            array.rebuild_whole(stripe, RebuildSource::Executor).await
         })
     }
 }

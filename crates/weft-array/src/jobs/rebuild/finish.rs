@@ -11,10 +11,10 @@ use weft_stripe::StripeId;
 
 use super::order;
 use super::work::Taken;
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
-use crate::maintenance::{By, HotZone, RebuildStatus};
+use crate::maintenance::{HotZone, RebuildSource, RebuildStatus};
 use crate::members::slot::Slot;
 use crate::region_map::RegionNo;
 use crate::state::events::Event;
@@ -34,7 +34,7 @@ const STOP_TIME_MAX: Nanos = 2 * SECOND;
 /// Stripes that a stop rebuilds at once.
 const AT_ONCE_AT_STOP: usize = 8;
 
-impl Inner {
+impl Engine {
     /// Completes regions that are partly rebuilt, as the array is being stopped: only the marks of
     /// whole regions are stored, and requests of users rebuild stripes here and there. Users are
     /// gone, so the bounds of the rate do not apply; the time is limited instead.
@@ -64,7 +64,7 @@ impl Inner {
         let geometry = self.geometry_of(stripe);
         let _memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
         let _lock = self.locks.exclusive(stripe).await;
-        self.rebuild_whole(stripe, By::Executor).await
+        self.rebuild_whole(stripe, RebuildSource::Executor).await
     }
 
     /// Clears the marks of finished regions in a separate task, so that the rebuild continues

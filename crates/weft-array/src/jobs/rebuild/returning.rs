@@ -18,8 +18,8 @@ use std::rc::Rc;
 use weft_code::SlotNo;
 use weft_disk::Disk;
 
-use super::spares::Joining;
-use crate::engine::Inner;
+use super::spares::JoiningContents;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::members::Spare;
 use crate::members::assemble::may_return;
@@ -27,7 +27,7 @@ use crate::members::slot::Slot;
 use crate::state::events::Event;
 use crate::superblock::{LeftMeta, read_superblock};
 
-impl Inner {
+impl Engine {
     /// Takes `disk` back if it is a former member of this array in the state in which it left.
     /// Returns its slot; `None` if it has to be added like any other disk.
     ///
@@ -61,7 +61,7 @@ impl Inner {
         let Slot::Left(LeftMeta { lane, .. }) = self.members.slot(slot) else { return Ok(None) };
         let (name, stale_regions) = (disk.info().name.clone(), self.map.stale_count(lane));
         let spare = Spare::new(id, disk.clone());
-        let joined = self.join(slot, lane, spare, Joining::Back).await;
+        let joined = self.join(slot, lane, spare, JoiningContents::Back).await;
         // Nothing was rebuilt meanwhile, on other slots either.
         self.jobs.wake();
         if !joined {

@@ -5,7 +5,7 @@
 //! by a crash resumes from the map. Regions that were never written need no rebuild; what is first
 //! written from now on goes to the replacement directly.
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::engine::membership::Trust;
 use crate::format::lane::Lane;
 use crate::members::Spare;
@@ -15,14 +15,14 @@ use weft_code::SlotNo;
 
 /// What a disk holds that takes a missing slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Joining {
+pub(super) enum JoiningContents {
     /// Nothing.
     New,
     /// Everything except the regions marked in its lane: it is the slot's former member.
     Back,
 }
 
-impl Inner {
+impl Engine {
     /// Puts spares into missing slots. Returns whether one was taken.
     pub(crate) async fn take_spares(&self) -> bool {
         let mut taken = false;
@@ -44,7 +44,7 @@ impl Inner {
                 drop(self.change(|change| change.add_spare(spare)));
                 continue;
             }
-            self.join(slot, lane, spare, Joining::New).await;
+            self.join(slot, lane, spare, JoiningContents::New).await;
             taken = true;
         }
         taken
@@ -57,7 +57,13 @@ impl Inner {
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.
-    pub(super) async fn join(&self, slot: SlotNo, lane: Lane, spare: Spare, how: Joining) -> bool {
+    pub(super) async fn join(
+        &self,
+        slot: SlotNo,
+        lane: Lane,
+        spare: Spare,
+        how: JoiningContents,
+    ) -> bool {
         let disk = spare.disk.info().name.clone();
         // From here on, in one poll: regions written so far are stale on the new disk, and regions
         // first written later go to it. The superblock names the disk only when the map with the
@@ -67,8 +73,8 @@ impl Inner {
         }
         self.members.join(slot, spare.clone(), lane);
         let joined = match how {
-            Joining::New => self.map.start_lane(self, lane).await,
-            Joining::Back => self.map.rejoin_lane(self, lane).await,
+            JoiningContents::New => self.map.start_lane(self, lane).await,
+            JoiningContents::Back => self.map.rejoin_lane(self, lane).await,
         };
         if let Err(cause) = joined {
             let job = format!("rebuild of slot {slot}");
@@ -76,7 +82,7 @@ impl Inner {
             if self.members.holds(slot, &spare.disk) {
                 self.empty_slot(slot, Trust::Kept);
             }
-            if how == Joining::New {
+            if how == JoiningContents::New {
                 drop(self.change(|change| change.add_spare(spare.touched())));
             }
             self.jobs.stalled.set(true);
@@ -90,7 +96,7 @@ impl Inner {
             return false;
         }
         // Of another member than this one, what it misses is marked until that no longer counts.
-        if how == Joining::Back {
+        if how == JoiningContents::Back {
             self.map.end_absence(lane);
         }
         if self.change(|change| change.publish(slot)).await.is_err() {

@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use weft_layout::window::{Direction, Window};
 use weft_rt::Nanos;
 
-use crate::engine::{Inner, OPERATION_BYTES_MAX};
+use crate::engine::{Engine, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
 use crate::geometry::border::Border;
 use crate::geometry::{Geometry, lcm};
@@ -41,7 +41,7 @@ const NO_MEMORY: &str =
 /// Checks that a reshape between these geometries goes on with the memory that there is, whatever
 /// disks the array has or gets.
 pub(super) fn check_memory(
-    array: &Inner,
+    array: &Engine,
     old: &Geometry,
     new: &Geometry,
 ) -> Result<(), ArrayError> {
@@ -53,7 +53,7 @@ pub(super) fn check_memory(
 
 /// A reshape in progress.
 pub(super) struct Mover<'a> {
-    array: &'a Inner,
+    array: &'a Engine,
     old: &'a Geometry,
     new: &'a Geometry,
     window: Window,
@@ -63,7 +63,7 @@ pub(super) struct Mover<'a> {
 }
 
 impl<'a> Mover<'a> {
-    pub fn new(array: &'a Inner) -> Result<Self, ArrayError> {
+    pub fn new(array: &'a Engine) -> Result<Self, ArrayError> {
         let (old, new) = match array.geometries.former() {
             Some((old, _)) => (old, array.geometry()),
             None => return Err(ArrayError::Refused("the array is not being reshaped".into())),

@@ -25,7 +25,7 @@ use weft_code::CodeSpec;
 use weft_layout::window::{Direction, Window};
 use weft_layout::{Algorithm, Placement};
 
-use crate::engine::Inner;
+use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::region_map;
@@ -273,7 +273,7 @@ fn check(
     described.encode(superblock.self_id).map_err(ArrayError::from).map(drop)
 }
 
-impl Inner {
+impl Engine {
     /// Fails while the array is being reshaped, or grows.
     pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
         if self.growing.get() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use weft_array::{Consistency, Id};
-use weft_cli::disks::{Place, absolute};
+use weft_cli::disks::{DiskAddress, absolute};
 use weft_cli::failure::Failure;
 use weft_rt::SECOND;
 
@@ -24,9 +24,9 @@ impl Daemon {
         wait_s: Option<u64>,
         dry_run: bool,
     ) -> Result<Value, Failure> {
-        let is_disk = |place: &str| match Place::of(place) {
-            Place::Uri(_) => true,
-            Place::Path(path) => path.exists(),
+        let is_disk = |place: &str| match DiskAddress::of(place) {
+            DiskAddress::Uri(_) => true,
+            DiskAddress::Path(path) => path.exists(),
         };
         let disks = targets.iter().map(|target| &target.place).filter(|place| is_disk(place));
         let more: Vec<String> = disks.cloned().collect();

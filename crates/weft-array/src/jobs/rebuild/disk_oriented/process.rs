@@ -30,7 +30,7 @@ use weft_code::SlotNo;
 use weft_disk::Class;
 use weft_rt::sync::{Permit, Receiver, Semaphore, Sender, oneshot};
 use weft_rt::{Buf, MILLISECOND, Nanos};
-use weft_stripe::{Owner, Place};
+use weft_stripe::{Location, Owner};
 
 use super::DiskOriented;
 
@@ -54,7 +54,7 @@ const BATCH_BYTES: usize = 5 << 18;
 
 pub(super) struct Process {
     /// Units that wait to be read.
-    queue: RefCell<VecDeque<Wanted>>,
+    queue: RefCell<VecDeque<AwaitedUnit>>,
     /// Whose turn it is to begin a read.
     turn: Semaphore,
     /// Kept back while no other read may begin.
@@ -69,7 +69,7 @@ pub(super) struct Process {
 }
 
 /// A unit that waits to be read.
-struct Wanted {
+struct AwaitedUnit {
     offset: u64,
     len: usize,
     /// Gets its contents; is dropped if they cannot be read.
@@ -132,7 +132,7 @@ impl Process {
     /// Queues a unit.
     fn ask(&self, offset: u64, len: usize) -> Receiver<Buf> {
         let (done, unit) = oneshot();
-        self.queue.borrow_mut().push_back(Wanted { offset, len, done });
+        self.queue.borrow_mut().push_back(AwaitedUnit { offset, len, done });
         unit
     }
 
@@ -143,11 +143,11 @@ impl Process {
 
     /// Takes the unit at `offset` out of the queue, with those behind it that can be read in the
     /// same request.
-    fn take(&self, offset: u64) -> Vec<Wanted> {
+    fn take(&self, offset: u64) -> Vec<AwaitedUnit> {
         let mut queue = self.queue.borrow_mut();
         let first = queue.iter().position(|wanted| wanted.offset == offset).unwrap_or(queue.len());
         let (mut end, mut bytes) = (offset, 0);
-        let fits = |wanted: &&Wanted| {
+        let fits = |wanted: &&AwaitedUnit| {
             let fits = wanted.offset == end && (bytes == 0 || bytes + wanted.len <= READ_BYTES);
             (end, bytes) = (end + wanted.len as u64, bytes + wanted.len);
             fits
@@ -159,7 +159,11 @@ impl Process {
 
 impl DiskOriented {
     /// Reads a unit when its disk's process reaches it. `None` if it cannot be read.
-    pub(super) async fn read_unit(&self, Place { slot, offset }: Place, len: usize) -> Option<Buf> {
+    pub(super) async fn read_unit(
+        &self,
+        Location { slot, offset }: Location,
+        len: usize,
+    ) -> Option<Buf> {
         let process = &self.processes[slot.0];
         let unit = process.ask(offset, len);
         let turn = process.turn.acquire(1).await;

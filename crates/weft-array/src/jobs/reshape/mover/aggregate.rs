@@ -23,11 +23,11 @@ use std::ops::Range;
 use futures_util::future::join_all;
 use weft_disk::{Class, DiskError, WriteOpts};
 use weft_rt::Buf;
-use weft_stripe::{Access, Busy, InFlight, Place};
+use weft_stripe::{Access, Busy, InFlight, Location};
 
 use super::{Mover, NO_MEMORY};
 use crate::engine::runs::{Bit, grouped, span};
-use crate::engine::{Inner, OPERATION_BYTES_MAX};
+use crate::engine::{Engine, OPERATION_BYTES_MAX};
 use crate::error::ArrayError;
 use crate::format::length::to_len;
 use crate::geometry::{Address, Geometry, Piece};
@@ -58,7 +58,7 @@ impl Step {
     /// The step for so many new stripes that are moved together; `None` if they take more than
     /// `most` bytes of memory, however short the step is.
     pub fn of(
-        array: &Inner,
+        array: &Engine,
         [old, new]: [&Geometry; 2],
         rotational: bool,
         stripes: u64,
@@ -162,7 +162,7 @@ impl Mover<'_> {
         for (index, stripe) in stripes.clone().enumerate() {
             for unit in self.new.units().iter() {
                 let (slot, offset) = self.new.locate(stripe, unit, from);
-                let place = Place { slot, offset };
+                let place = Location { slot, offset };
                 places.push(Bit { place, len: len as u64, what: (index, unit) });
             }
         }
@@ -221,7 +221,7 @@ impl Mover<'_> {
                     others.push(source);
                 } else {
                     let (slot, offset) = self.old.locate(at.stripe.number, at.unit, at.unit_offset);
-                    let place = Place { slot, offset };
+                    let place = Location { slot, offset };
                     direct.push(Bit { place, len: len as u64, what: source });
                 }
             }

@@ -102,7 +102,7 @@ fn data_of_long_runs_is_at_hand_while_memory_is_spare() {
             fs.fsync(ino).await.expect("synced");
             assert_eq!(at_hand().await, BLOCKS, "what is at the old places is of no use");
         }
-        let afresh = fs.status().await.expect("known").counts.afresh_blocks;
+        let afresh = fs.status().await.expect("known").counts.out_of_place_blocks;
         assert!(afresh >= 3 * BLOCKS, "{afresh}");
         assert_eq!(reads(&disks), before);
         let other = make_as(&fs, "other", "raid5").await;

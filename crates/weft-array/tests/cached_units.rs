@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use crate::common::{make, pattern, rt};
 use weft_code::SlotNo;
-use weft_disk::{AtHand, Disk, FaultDisk, Faults, RamDisk, Volume};
+use weft_disk::{CachedContents, Disk, FaultDisk, Faults, RamDisk, Volume};
 use weft_rt::{Buf, Frozen, Rt};
 
 const LEN: usize = 4096;
@@ -19,7 +19,7 @@ struct Known {
     spared: Cell<u64>,
 }
 
-impl AtHand for Known {
+impl CachedContents for Known {
     fn holds(&self, offset: u64, len: usize) -> bool {
         len == LEN && self.blocks.borrow().contains_key(&offset)
     }
@@ -60,7 +60,7 @@ impl Bench {
                 let slot = array.failure_domain(unit as u64 * unit_bytes(&array));
                 array.fail(SlotNo(slot)).await.expect("failed");
             }
-            let weak: Rc<dyn AtHand> = offered;
+            let weak: Rc<dyn CachedContents> = offered;
             array.offer(Rc::downgrade(&weak));
             array
         });

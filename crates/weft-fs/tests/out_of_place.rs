@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Ino, MountOptions, Record};
+use weft_fs::{CreateOptions, Extent, Fs, FsError, Ino, MountOptions};
 use weft_random::Rng;
 use weft_rt::Rt;
 
@@ -39,15 +39,15 @@ async fn overwrite(fs: &Fs, ino: Ino, bytes: &mut [u8], of_hundred: u64, version
 }
 
 /// Where each block of a file lies.
-fn places(records: &[(u64, Record)]) -> BTreeSet<(u16, u64)> {
+fn places(records: &[(u64, Extent)]) -> BTreeSet<(u16, u64)> {
     let columns = records.iter().flat_map(|(_, record)| record.columns.iter().flatten());
     columns
         .flat_map(|of| (0..of.sums.len() as u64).map(|line| (of.disk, of.start + line)))
         .collect()
 }
 
-async fn afresh_blocks(fs: &Fs) -> u64 {
-    fs.status().await.expect("known").counts.afresh_blocks
+async fn out_of_place_blocks(fs: &Fs) -> u64 {
+    fs.status().await.expect("known").counts.out_of_place_blocks
 }
 
 async fn free_bytes(fs: &Fs) -> u64 {
@@ -73,7 +73,7 @@ fn much_goes_to_new_places_and_little_stays_in_place() {
             // Without parity there is little to save.
             if !["raid1", "raid0", "none"].contains(&redundancy) {
                 assert!(now.is_disjoint(&at_first), "{redundancy}");
-                assert!(afresh_blocks(&fs).await >= BLOCKS, "{redundancy}");
+                assert!(out_of_place_blocks(&fs).await >= BLOCKS, "{redundancy}");
             }
             // It is as long as it was, in runs as long as records may be.
             assert_eq!((now.len(), free_bytes(&fs).await), (at_first.len(), free), "{redundancy}");
@@ -81,10 +81,10 @@ fn much_goes_to_new_places_and_little_stays_in_place() {
             assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
             assert_sound(&fs).await;
             // Few blocks go to the log with their contents.
-            let before = afresh_blocks(&fs).await;
+            let before = out_of_place_blocks(&fs).await;
             write(&fs, ino, 0, &pattern(64 * BLOCK as usize, 4)).await;
             fs.fsync(ino).await.expect("synced");
-            assert_eq!(afresh_blocks(&fs).await, before, "{redundancy}");
+            assert_eq!(out_of_place_blocks(&fs).await, before, "{redundancy}");
         });
     }
 }
@@ -164,7 +164,7 @@ fn old_places_stay_as_they_are_until_a_commit() {
                 fs.sync().await.expect("synced");
             }
         }
-        let overwritten = afresh_blocks(&fs).await;
+        let overwritten = out_of_place_blocks(&fs).await;
         assert!(overwritten > 20 * BLOCKS, "{overwritten} blocks");
         let media: Vec<Medium> =
             held.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect();
@@ -208,7 +208,7 @@ fn blocks_written_meanwhile_are_not_lost() {
                 }
                 rt.sleep(rng.below(200_000)).await;
             }
-            assert!(afresh_blocks(&fs).await > 0);
+            assert!(out_of_place_blocks(&fs).await > 0);
             assert!(read_all(&fs, ino).await == bytes);
             fs.unmount().await.expect("unmounted");
             let fs = mount(&rt, &disks).await;
