@@ -54,7 +54,7 @@ const WRITE_BUDGET_BYTES: usize = BUDGET_BYTES / 2;
 pub(crate) struct WallClock {
     /// When the array was assembled, in the engine's time.
     pub assembled: Nanos,
-    /// The same moment in seconds since 1970, as given by the caller.
+    /// The start of the clock in seconds since 1970, as given by the caller.
     pub unix_s: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Small pieces that several structures on disk share: checksums, identities, lanes, the names of enums.
+//! Small pieces that several structures on disk share: checksums, identities, lanes, the names of
+//! enums.
 
 pub(crate) mod checksum;
 pub(crate) mod consistency;

@@ -2,9 +2,10 @@
 //! scrub.
 //!
 //! One task runs everything that changes redundancy, most urgent first: resync of the regions that
-//! a crash left dirty (their parity protects nothing), then rebuild, then reshape. It sleeps until something
-//! changes: a member fails, a spare is added, a job is resumed. A second task clears the dirty
-//! marks of idle regions. A scrub runs on request, concurrently with users and with the other jobs.
+//! a crash left dirty (their parity protects nothing), then rebuild, then reshape. It sleeps until
+//! something changes: a member fails, a spare is added, a job is resumed. A second task clears the
+//! dirty marks of idle regions. A scrub runs on request, concurrently with users and with the other
+//! jobs.
 //!
 //! Every job works stripe by stripe, several at a time, each under its stripe's lock. Between two
 //! stripes a job can be paused, throttled or stopped without losing progress.

@@ -1,4 +1,5 @@
-//! What happens to an array as a whole: it is created, assembled, stopped, examined, and changes its policy.
+//! What happens to an array as a whole: it is created, assembled, stopped, examined, and changes
+//! its policy.
 
 pub(crate) mod consistency_change;
 pub mod create;

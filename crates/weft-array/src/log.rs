@@ -31,10 +31,11 @@
 //!
 //! *What "being written" means.* Disks have volatile caches: a completed write may still be gone
 //! after a crash. So a unit counts as being written until a flush that began after its write has
-//! completed, unless that write is durable by itself (FUA, or disks without a volatile cache), and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
-//! The newest record for an offset is therefore always sufficient, and recovery uses only the
-//! newest. A write of all units at its offsets needs no record, but is remembered too: a later
-//! record must not count on its units.
+//! completed, unless that write is durable by itself (FUA, or disks without a volatile cache), and
+//! a new record for the same offsets leaves out all such units ([`Log::unflushed`]). The newest
+//! record for an offset is therefore always sufficient, and recovery uses only the newest. A write
+//! of all units at its offsets needs no record, but is remembered too: a later record must not
+//! count on its units.
 //!
 //! A unit that *is* durable, on the other hand, must be counted: a flush acknowledged it, and a
 //! later record that left it out could not restore it if its disk is lost. A flush covers every
@@ -60,8 +61,8 @@
 //! one, a write at the same offsets makes a new record, even if it writes every byte and needs none
 //! for itself. Only a retirement noted in the record's own ring counts here: if another disk held
 //! the only note, losing that disk would bring the record back. What writes stripes without records
-//! that once had some - a reshape that turns back, a scrub that corrects one - has every ring note the
-//! retirement first (`Inner::retire_durably`).
+//! that once had some - a reshape that turns back, a scrub that corrects one - has every ring note
+//! the retirement first (`Inner::retire_durably`).
 //!
 //! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
 //! The units of that write are then untouched, and applying half of its records would make parity

@@ -77,9 +77,9 @@ pub(crate) struct Jobs {
     pub scrub: ScrubState,
     /// The rebuild cannot continue, and waits for a change.
     pub stalled: Cell<bool>,
-    /// The same for the resync.
+    /// The job state of the resync.
     pub resync_stalled: Cell<bool>,
-    /// The same for the reshape.
+    /// The job state of the reshape.
     pub reshape_stalled: Cell<bool>,
     pub tasks: RefCell<Vec<Task<()>>>,
 }

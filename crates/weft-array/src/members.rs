@@ -65,12 +65,13 @@ pub(crate) struct Members {
     writing: RefCell<Option<Predecessor>>,
     /// The last superblock written, if it did not take effect.
     without_effect: RefCell<Option<Rc<Superblock>>>,
-    /// The lanes that a superblock gives to a member and that may still count after a crash: the one
-    /// in effect, the one being written, and those written since without effect.
+    /// The lanes that a superblock gives to a member and that may still count after a crash: the
+    /// one in effect, the one being written, and those written since without effect.
     lanes_on_disk: Cell<LaneSet>,
     /// Whether any slot has a second disk.
     any_second: Cell<bool>,
-    /// Members that became spares by a change that is not in effect: they could become active again.
+    /// Members that became spares by a change that is not in effect: they could become active
+    /// again.
     released: RefCell<Vec<(SlotNo, Spare, SlotMeta)>>,
     /// Whether any member has rotating platters.
     any_rotational: Cell<bool>,
@@ -209,8 +210,8 @@ impl Members {
     }
 
     /// The lanes of the region map that are in use: by a slot, or by a superblock that may count
-    /// after a crash. Such a crash finds the marks of the lane, which must still say what its member
-    /// lacks: until a superblock without it is in effect, they belong to that member.
+    /// after a crash. Such a crash finds the marks of the lane, which must still say what its
+    /// member lacks: until a superblock without it is in effect, they belong to that member.
     pub fn used_lanes(&self) -> LaneSet {
         let lanes = self.places.iter().flat_map(|place| place.slot.get().lanes());
         lanes.collect::<LaneSet>().union(self.lanes_on_disk.get())
@@ -340,8 +341,8 @@ impl Members {
     }
 
     /// Puts a disk into an empty slot, or next to its working member, in memory only. From now on
-    /// requests use it where its lane is not stale. [`Change::publish`] must follow once the lane is
-    /// durable.
+    /// requests use it where its lane is not stale. [`Change::publish`] must follow once the lane
+    /// is durable.
     ///
     /// # Panics
     /// If a disk is joining there already, or being rebuilt or copied to.

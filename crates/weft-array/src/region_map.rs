@@ -305,9 +305,9 @@ impl RegionMap {
         before..count.max(before)
     }
 
-    /// Makes room for so many regions. New ones are unwritten, and their pages are durable on return.
-    /// Where members hold a new page already, from a change that did not take effect, its numbers go
-    /// on from the one in `found`: pages with the same number never differ.
+    /// Makes room for this number of regions. New ones are unwritten, and their pages are durable
+    /// on return. Where members hold a new page already, from a change that did not take effect,
+    /// its numbers go on from the one in `found`: pages with the same number never differ.
     ///
     /// # Errors
     /// If the members cannot be written.

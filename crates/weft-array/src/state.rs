@@ -1,4 +1,5 @@
-//! State that requests and jobs share: locks, waiting writes, events, memory budgets. It does no I/O.
+//! State that requests and jobs share: locks, waiting writes, events, memory budgets. It does no
+//! I/O.
 
 pub(crate) mod budget;
 pub(crate) mod events;

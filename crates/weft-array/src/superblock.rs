@@ -263,8 +263,8 @@ pub struct Superblock {
     /// both majorities.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<Predecessor>,
-    /// The rebuild policy and the bounds of the rate of jobs, if they were changed. What is in words
-    /// of another version is ignored: no array stays down for a preference.
+    /// The rebuild policy and the bounds of the rate of jobs, if they were changed. What is in
+    /// words of another version is ignored: no array stays down for a preference.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",

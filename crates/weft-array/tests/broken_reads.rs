@@ -1,5 +1,5 @@
-//! An array that breaks in the middle of a write: of what was not being written, reads give what was
-//! there, or an error, and never anything else; of what was, whatever the first read gave.
+//! An array that breaks in the middle of a write: of what was not being written, reads give what
+//! was there, or an error, and never anything else; of what was, whatever the first read gave.
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
 use crate::common::disk::{Medium, Power, holding};
@@ -96,8 +96,8 @@ fn so_it_is_if_parity_is_what_could_not_be_written() {
     }
 }
 
-/// Loses the slots `lost` of a mirror, and then the writes to slot `bad`, which the others cannot do
-/// without. Of a stripe with other copies too, which was being written, all reads give the same.
+/// Loses the slots `lost` of a mirror, and then the writes to slot `bad`, which the others cannot
+/// do without. Of a stripe with other copies too, which was being written, all reads give the same.
 fn flips(code: &'static str, count: usize, lost: &'static [usize], bad: usize) {
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);

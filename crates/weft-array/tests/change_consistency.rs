@@ -179,8 +179,8 @@ fn it_is_refused_where_something_is_to_be_recovered_or_there_is_no_room() {
     });
 }
 
-/// A member that left may come back with its data, as the map marks what it is missing. Without a policy
-/// the map does not, and it is rebuilt as a whole.
+/// A member that left may come back with its data, as the map marks what it is missing. Without a
+/// policy the map does not, and it is rebuilt as a whole.
 #[test]
 fn a_member_that_left_does_not_come_back_to_an_array_that_keeps_no_marks() {
     let rt = rt();
@@ -203,7 +203,8 @@ fn a_member_that_left_does_not_come_back_to_an_array_that_keeps_no_marks() {
     });
 }
 
-/// An array with a log becomes one of mirrors, and one of mirrors gets a log when it is one of parity.
+/// An array with a log becomes one of mirrors, and one of mirrors gets a log when it is one of
+/// parity.
 #[test]
 fn every_code_can_become_any_other() {
     let rt = rt();

@@ -1,5 +1,6 @@
 //! Discarded stripes had log records once. After a power cut, with any disk lost, recovery does not
-//! compute parity from these: what was discarded reads as zeros, and what was written since is there.
+//! compute parity from these: what was discarded reads as zeros, and what was written since is
+//! there.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -488,8 +488,8 @@ fn growth_and_reshapes_follow_each_other() {
     });
 }
 
-/// Stripes stay where they are, on every layout that says so, and new ones follow on each slot: there
-/// one of the first has the lowest row.
+/// Stripes stay where they are, on every layout that says so, and new ones follow on each slot:
+/// there one of the first has the lowest row.
 #[test]
 fn layouts_that_can_be_extended_keep_their_stripes() {
     let codes =

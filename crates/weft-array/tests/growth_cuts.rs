@@ -1,7 +1,7 @@
-//! A power cut at every step of growth with users' writes, with non-durable writes kept, lost or torn,
-//! and all disks present or one lost at the same time. What was acknowledged and flushed is there, the
-//! array has its old or its new size – the new one once that was said –, what is new reads as zeros,
-//! and the array grows then if it has not grown before.
+//! A power cut at every step of growth with users' writes, with non-durable writes kept, lost or
+//! torn, and all disks present or one lost at the same time. What was acknowledged and flushed is
+//! there, the array has its old or its new size – the new one once that was said –, what is new
+//! reads as zeros, and the array grows then if it has not grown before.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

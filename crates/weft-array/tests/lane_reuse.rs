@@ -1,7 +1,7 @@
 //! A lane of the region map goes to the next disk only when no superblock on disk gives it to the
 //! last one. A replacement dies, a spare takes the slot of a former member, a former member is
-//! forgotten; before the superblock that says so is durable, another disk fails, and then the power.
-//! All disks return: the marks must still say what the disk of the old superblock lacks.
+//! forgotten; before the superblock that says so is durable, another disk fails, and then the
+//! power. All disks return: the marks must still say what the disk of the old superblock lacks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

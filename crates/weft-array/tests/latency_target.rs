@@ -1,8 +1,8 @@
 //! A latency target: while users are active, every job runs so fast that their requests take that
 //! long on average.
 //!
-//! Modelled hard disks, in virtual time. Users read and write at random, at times that do not depend
-//! on how long their requests take.
+//! Modelled hard disks, in virtual time. Users read and write at random, at times that do not
+//! depend on how long their requests take.
 #![allow(clippy::cast_precision_loss, reason = "means and rates")]
 
 use std::cell::RefCell;

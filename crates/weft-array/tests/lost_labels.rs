@@ -168,7 +168,7 @@ fn a_member_that_is_erased_is_none_from_the_first_write_on() {
     assert!(is_gone);
 }
 
-/// The same of an array that could not be created, whatever a disk took before it failed.
+/// A label is wiped from an array that could not be created, whatever a disk took before it failed.
 #[test]
 fn a_failed_creation_leaves_no_member() {
     run(|rt| async move {

@@ -23,7 +23,8 @@ async fn assembled(rt: &Rt, disks: &[Rc<dyn Disk>], nonce: u64) -> Array {
 }
 
 /// What the disks hold after a clean stop, one of them set back to an image taken before the last
-/// writes, and what was written. `runs`: how often the array was started before the image was taken.
+/// writes, and what was written. `runs`: how often the array was started before the image was
+/// taken.
 fn stopped(code: &'static str, slots: usize, runs: u64) -> (Vec<Medium>, Vec<u8>) {
     let left: Rc<RefCell<(Vec<Medium>, Vec<u8>)>> = Rc::default();
     let out = left.clone();

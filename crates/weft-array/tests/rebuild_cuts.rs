@@ -448,8 +448,8 @@ fn after_cut(setup: Setup, moment: Moment, lost: Option<usize>, before: Option<(
 
 /// A crash with a lost disk is tried at every step of every setup, a crash alone at every second
 /// one. A run with a disk lost on the way starts over for each step at which that happens, so each
-/// setup takes every fifth step; the seven setups together take each step, half of them with a crash
-/// soon after. `./test` takes a third of all that.
+/// setup takes every fifth step; the seven setups together take each step, half of them with a
+/// crash soon after. `./test` takes a third of all that.
 fn everywhere(setup: Setup, turn: u64) {
     let is_due = |step: u64, stride| (step + turn).is_multiple_of(stride);
     let (moments, steps) = rebuild(setup, Trouble { record: true, ..Trouble::default() });

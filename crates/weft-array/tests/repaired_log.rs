@@ -1,5 +1,5 @@
-//! A scrub has corrected a stripe whose log records are still on disk. After a power cut, with any disk
-//! lost, recovery does not compute parity from them.
+//! A scrub has corrected a stripe whose log records are still on disk. After a power cut, with any
+//! disk lost, recovery does not compute parity from them.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -73,8 +73,8 @@ fn a_grown_array_has_its_data_and_more_space() {
     }
 }
 
-/// The new code survives the loss of all old members, so the new ones must have the region map. Where
-/// nothing was ever written, nothing else writes it to them.
+/// The new code survives the loss of all old members, so the new ones must have the region map.
+/// Where nothing was ever written, nothing else writes it to them.
 #[test]
 fn an_array_that_grew_to_more_than_twice_its_disks_can_start_without_the_old_ones() {
     let rt = rt();

@@ -38,9 +38,9 @@ struct Setup {
     fails: bool,
     /// A spare takes its place, and is rebuilt before the reshape goes on.
     spare: bool,
-    /// It turns back after so many writes.
+    /// It turns back after this many writes.
     turns: Option<u64>,
-    /// It moves at most so many bytes a second, so that users have time for some writes.
+    /// It moves at most this many bytes a second, so that users have time for some writes.
     pace: Option<u64>,
 }
 

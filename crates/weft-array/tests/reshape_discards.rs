@@ -1,5 +1,5 @@
-//! A discard while an array is reshaped lets the disks make the zeros, as at any other time, and holds
-//! up no stop.
+//! A discard while an array is reshaped lets the disks make the zeros, as at any other time, and
+//! holds up no stop.
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
 use crate::common::disk::{Medium, Power, holding};
@@ -75,8 +75,8 @@ fn a_discard_during_a_reshape_transfers_no_zeros() {
     }
 }
 
-/// The discard writes what is being moved like data, for which other writes leave no memory, until the
-/// stop waits for all of it.
+/// The discard writes what is being moved like data, for which other writes leave no memory, until
+/// the stop waits for all of it.
 #[test]
 fn a_stop_ends_that_comes_during_a_discard_of_what_is_moved() {
     const BIG: u64 = 256 << 10;

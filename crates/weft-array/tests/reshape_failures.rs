@@ -1,6 +1,6 @@
-//! A member that fails at any one of its writes while the array is reshaped: the array loses nothing
-//! but this member, and the reshape goes on to its end. One of these writes says that the member of
-//! a slot that ends is released; that and the failure then count together.
+//! A member that fails at any one of its writes while the array is reshaped: the array loses
+//! nothing but this member, and the reshape goes on to its end. One of these writes says that the
+//! member of a slot that ends is released; that and the failure then count together.
 
 use crate::common::cuts::{disks_of, members};
 use crate::common::disk::{Medium, Power};
@@ -12,8 +12,8 @@ use weft_rt::MILLISECOND;
 const UNIT: u64 = 4096;
 const ROWS: u64 = 12;
 
-/// Reshapes a RAID-5; the disk `victim` is gone after so many of its writes. Returns whether it had
-/// so many.
+/// Reshapes a RAID-5; the disk `victim` is gone after this many of its writes. Returns whether it
+/// had that many.
 fn fails_after(slots: usize, wanted: &ReshapeOptions, victim: usize, writes: u64) -> bool {
     let rt = rt();
     let power = Power::new();

@@ -30,8 +30,8 @@ async fn moved(rt: &Rt, array: &Array, stripes: u64) {
     }
 }
 
-/// What the disks hold some time after a reshape turned, and the array's contents. `turns`: once, or
-/// back and forth again.
+/// What the disks hold some time after a reshape turned, and the array's contents. `turns`: once,
+/// or back and forth again.
 fn turned(turns: usize) -> (Vec<Medium>, Vec<u8>) {
     let left: Rc<RefCell<(Vec<Medium>, Vec<u8>)>> = Rc::default();
     let out = left.clone();

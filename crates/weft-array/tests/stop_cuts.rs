@@ -1,6 +1,6 @@
 //! The program dies while it stops an array, at any operation, and the next one while it assembles
-//! the array. What they wrote has reached the caches of the disks. Then the power goes, and one disk
-//! loses what its cache held: no member is taken for one that was set back.
+//! the array. What they wrote has reached the caches of the disks. Then the power goes, and one
+//! disk loses what its cache held: no member is taken for one that was set back.
 
 use std::cell::RefCell;
 use std::rc::Rc;

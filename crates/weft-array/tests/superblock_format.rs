@@ -302,8 +302,8 @@ fn an_unknown_rebuild_policy_is_ignored() {
     assert_eq!(read, chosen);
 }
 
-/// The bounds of the jobs' rate stand beside the policy. Impossible or unknown ones are ignored, and
-/// cost the policy nothing.
+/// The bounds of the jobs' rate stand beside the policy. Impossible or unknown ones are ignored,
+/// and cost the policy nothing.
 #[test]
 fn unknown_bounds_of_the_rate_are_ignored() {
     let mut chosen = sample();

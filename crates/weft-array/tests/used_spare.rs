@@ -1,6 +1,6 @@
 //! A spare takes a slot, gets the first writes of regions there, and the program dies before the
-//! superblock names it. The next program gives the spare another slot: what it got for the first does
-//! not show through where nothing was ever written.
+//! superblock names it. The next program gives the spare another slot: what it got for the first
+//! does not show through where nothing was ever written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

@@ -320,7 +320,7 @@ impl Reshape {
 const HARD_DISK_BYTES: u64 = 2 << 30;
 const HEAD_BYTES: u64 = 128 << 20;
 
-/// Reads and then writes so much in order, four requests of 1 MiB at a time.
+/// Reads and then writes `bytes` in order, four requests of 1 MiB at a time.
 async fn in_order(disk: &dyn Disk, moved: Moved) {
     let at = |n: u64| HEAD_BYTES + (n << 20);
     let read = |n: u64| async move {

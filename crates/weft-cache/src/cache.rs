@@ -127,7 +127,7 @@ impl<V: Default> Cache<V> {
         self.policy.find(key).and_then(|slot| self.values.get(slot as usize))
     }
 
-    /// The same, to change it.
+    /// The contents of a block, to change them.
     pub fn peek_mut(&mut self, key: u64) -> Option<&mut V> {
         self.policy.find(key).and_then(|slot| self.values.get_mut(slot as usize))
     }

@@ -18,8 +18,8 @@
 //!   write b         |---------------|             the cache
 //! ```
 //!
-//! A volume ends what was begun even if its caller no longer waits for it. The end of such a change is
-//! never seen, so its blocks are not cached again: they are *stray*.
+//! A volume ends what was begun even if its caller no longer waits for it. The end of such a change
+//! is never seen, so its blocks are not cached again: they are *stray*.
 
 use std::ops::Range;
 

@@ -67,7 +67,7 @@ impl Queues {
         self.lens[queue as usize]
     }
 
-    /// The same, but of a class whose end has a penalty above 1 only every such block counts.
+    /// Counts only blocks with a penalty above 1 of a class whose last block has one.
     /// Nothing has changed since [`Self::refresh`].
     pub(crate) fn weight_of(&self, queue: u32) -> usize {
         let spared = self.victims.spared(queue, |list| self.counts[list as usize]);

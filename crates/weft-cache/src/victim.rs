@@ -19,20 +19,20 @@
 //! *different* penalties changes with time. So the tournament is among the lists with the most
 //! common penalty, and its winner is compared with the ends of the others, which are few.
 //!
-//! **Healthy, this is the policy itself.** The paper keeps a global list of all blocks as well (GS),
-//! for arrays that have lost nothing. It is not needed: with equal penalties the least of the ends
-//! is the end of the global list. So nothing has to be switched when a disk is lost or is back;
-//! only penalties change. It also saves two links per block, and touching two more neighbours at
-//! each hit.
+//! **Healthy, this is the policy itself.** The paper keeps a global list of all blocks as well
+//! (GS), for arrays that have lost nothing. It is not needed: with equal penalties the least of the
+//! ends is the end of the global list. So nothing has to be switched when a disk is lost or is
+//! back; only penalties change. It also saves two links per block, and touching two more neighbours
+//! at each hit.
 //!
 //! **Ties** go to the older block, by its stamp. Among blocks of equal frequency the paper does so
 //! as well.
 //!
 //! **A rebuild** lowers the penalty of blocks one by one. When it has advanced, the ends that were
-//! dear are asked for again. Behind an end that is still lost there are blocks that are rebuilt, and
-//! those are found by a *scout*, which walks through the list from the end on, a few blocks at each
-//! eviction, until it finds one that is cheaper. That block is weighed as well, as if it were the end
-//! of a list of its own. The scout then begins again, up to the block that it found:
+//! dear are asked for again. Behind an end that is still lost there are blocks that are rebuilt,
+//! and those are found by a *scout*, which walks through the list from the end on, a few blocks at
+//! each eviction, until it finds one that is cheaper. That block is weighed as well, as if it were
+//! the end of a list of its own. The scout then begins again, up to the block that it found:
 //!
 //! ```text
 //!   disk 0  ● ● ● ○ ● ● ○ ● ● ● ●    ● lost: MP 4, the end   ○ rebuilt: MP 1
@@ -41,8 +41,8 @@
 //! ```
 //!
 //! So a block is asked for once in each round of the scout, only while a rebuild advances, and the
-//! work of an eviction is bounded. What the scout passed, and is rebuilt later, is found in the next
-//! round.
+//! work of an eviction is bounded. What the scout passed, and is rebuilt later, is found in the
+//! next round.
 //!
 //! Penalties may be dear to compute. That of an end is asked for when the block becomes the end,
 //! and again when the generation has changed.
@@ -109,8 +109,8 @@ const CLASS_BITS: u32 = 12;
 /// The order of a list that does not take part. Stamps are below 2⁵².
 const LAST: u64 = u64::MAX;
 
-/// A list's place in a tournament: the least is worth least. `u64` if the end's stamp alone decides,
-/// which is what is worth it: half of the work.
+/// A list's place in a tournament: the least is worth least. `u64` if the end's stamp alone
+/// decides, which is what is worth it: half of the work.
 pub(crate) trait Rank: Copy + Ord + fmt::Debug {
     /// Behind all others: what no list has.
     const LAST: Self;
@@ -192,7 +192,7 @@ impl<P: Rank> Victims<P> {
         }
     }
 
-    /// Lists of so many queues; not all may be used.
+    /// Lists for this number of queues; not all may be used.
     pub(crate) fn lists_of(queues: usize, classes: u16) -> usize {
         queues << bits(classes)
     }
@@ -272,7 +272,8 @@ impl<P: Rank> Victims<P> {
         least.map(|(end, penalty)| (end.id, penalty))
     }
 
-    /// Looks for a block behind the end of `list` that is cheaper than it. The oldest that is known.
+    /// Looks for a block behind the end of `list` that is cheaper than it. The oldest that is
+    /// known.
     fn scout(
         &mut self,
         list: u32,
@@ -334,8 +335,8 @@ impl<P: Rank> Victims<P> {
         }
     }
 
-    /// How many of the blocks of `queue` do not count, if of each list only one in as many counts as
-    /// the penalty of its end. `count(list)` tells the blocks of a list.
+    /// How many of the blocks of `queue` do not count, if of each list only one in as many counts
+    /// as the penalty of its end. `count(list)` tells the blocks of a list.
     pub(crate) fn spared(&self, queue: u32, count: impl Fn(u32) -> u32) -> usize {
         let of = |list: u32| {
             let (_, penalty) = self.ends[list as usize];

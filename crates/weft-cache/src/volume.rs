@@ -8,13 +8,13 @@
 //!     the volume        an array
 //! ```
 //!
-//! **Nothing is kept that is not also below.** Writes go through, so a crash loses nothing more than
-//! without the cache. A write brings blocks up to date that are cached, and admits none. A failed
-//! write, a write at the same time as another to the same block, zeroing and discarding take blocks
-//! out. `coherence.rs` says when a block may be cached.
+//! **Nothing is kept that is not also below.** Writes go through, so a crash loses nothing more
+//! than without the cache. A write brings blocks up to date that are cached, and admits none. A
+//! failed write, a write at the same time as another to the same block, zeroing and discarding take
+//! blocks out. `coherence.rs` says when a block may be cached.
 //!
-//! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes the others of
-//! its stripe from the cache, where they are there ([`CachedContents`]).
+//! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes the others
+//! of its stripe from the cache, where they are there ([`CachedContents`]).
 //!
 //! **What a miss costs** is the volume's answer ([`Volume::read_cost`]), and classes of blocks are
 //! its failure domains: so the cache favours blocks of a lost disk, until they are rebuilt. Ranges
@@ -199,8 +199,8 @@ impl std::fmt::Debug for CachedVolume {
     }
 }
 
-/// The answers of a volume that is divided into blocks of [`PAGE_BYTES`], as a policy asks for them.
-/// The class of a block is its failure domain.
+/// The answers of a volume that is divided into blocks of [`PAGE_BYTES`], as a policy asks for
+/// them. The class of a block is its failure domain.
 pub struct Costs<'a>(pub &'a dyn Volume);
 
 impl std::fmt::Debug for Costs<'_> {
@@ -275,8 +275,8 @@ impl CachedVolume {
         &*self.shared.volume
     }
 
-    /// Switches the cache on, or changes it: with the same policy it keeps its blocks, or what fits.
-    /// It takes at most `bytes_max` bytes.
+    /// Switches the cache on, or changes it: with the same policy it keeps its blocks, or what
+    /// fits. It takes at most `bytes_max` bytes.
     ///
     /// # Errors
     /// If it has room for no block, or there is no memory. The cache is then off.
@@ -371,8 +371,8 @@ impl CachedVolume {
         (result, read)
     }
 
-    /// Copies what is cached of a request to its buffer, and counts. Returns the runs of blocks that
-    /// are to be read.
+    /// Copies what is cached of a request to its buffer, and counts. Returns the runs of blocks
+    /// that are to be read.
     fn take_cached(&self, offset: u64, buf: &mut [u8], blocks: Range<u64>) -> Vec<Range<u64>> {
         let state = &mut *self.shared.checked();
         let Some(cache) = &mut state.cache else { return vec![blocks] };

@@ -1,5 +1,6 @@
-//! Reading a command line, as all of weft's programs do: what clap cannot parse is reported in plain
-//! words, as JSON to a program that asks for it, and with the exit code of a wrong command line.
+//! Reading a command line, as all of weft's programs do: what clap cannot parse is reported in
+//! plain words, as JSON to a program that asks for it, and with the exit code of a wrong command
+//! line.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -62,8 +63,8 @@ fn plain_words(text: &str) -> String {
 
 /// Checks the help of a program's commands, for the test of each program.
 ///
-/// A paragraph is one line, which clap wraps to the terminal; lines that must not be wrapped, such as
-/// examples, fit into 80 columns. Every command shows examples that use it.
+/// A paragraph is one line, which clap wraps to the terminal; lines that must not be wrapped, such
+/// as examples, fit into 80 columns. Every command shows examples that use it.
 ///
 /// # Panics
 /// If that does not hold.

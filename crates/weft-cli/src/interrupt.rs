@@ -35,7 +35,8 @@ impl Interrupt {
         Self { seen, handlers }
     }
 
-    /// Fails once Ctrl-C was pressed: with what goes on without the command, and what to do about it.
+    /// Fails once Ctrl-C was pressed: with what goes on without the command, and what to do about
+    /// it.
     ///
     /// # Errors
     /// After Ctrl-C.

@@ -1,5 +1,5 @@
-//! What weft's commands have in common, whichever crate they live in: how they print, how they fail,
-//! how users write sizes and name disks.
+//! What weft's commands have in common, whichever crate they live in: how they print, how they
+//! fail, how users write sizes and name disks.
 //!
 //! * [`command_line`]: parsing it, and saying what was not understood.
 //! * [`failure`]: exit codes, and errors that say what to do next.

@@ -118,7 +118,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     text.chars().map(escape).collect::<String>().into()
 }
 
-/// The same for a name that need not be text: bytes that are not UTF-8 are shown as `\xff`.
+/// Escapes a name that need not be text: bytes that are not UTF-8 are shown as `\xff`.
 #[must_use]
 pub fn visible_path(path: &Path) -> String {
     let mut text = String::new();

@@ -1,8 +1,8 @@
 //! Sets of small numbers – units of one stripe, slots of one array – as 256 bits held by value.
 //!
-//! A unit and a slot are different things with equal ranges: unit 2 of a stripe lies on another slot
-//! in the next stripe. So a slot's number is a type of its own, and a set of one is not a set of the
-//! other.
+//! A unit and a slot are different things with equal ranges: unit 2 of a stripe lies on another
+//! slot in the next stripe. So a slot's number is a type of its own, and a set of one is not a set
+//! of the other.
 
 use std::cmp::Ordering;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! A disk of which nothing is changed: what is written stays in memory, and is gone with it.
 //!
-//! Whatever recovers, or notes something, before it can be read works on such a disk as on any other.
-//! Memory has a bound, which several disks may share. Behind it the disk has no room, as a sparse file
-//! on a full file system.
+//! Whatever recovers, or notes something, before it can be read works on such a disk as on any
+//! other. Memory has a bound, which several disks may share. Behind it the disk has no room, as a
+//! sparse file on a full file system.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -36,7 +36,8 @@ impl std::fmt::Debug for CopyOnWriteDisk {
 }
 
 impl CopyOnWriteDisk {
-    /// The disk `below`, with so many bytes of memory left for what is written to all that share them.
+    /// The disk `below`, with so many bytes of memory left for what is written to all that share
+    /// them.
     pub fn new(below: Rc<dyn Disk>, room_bytes: &Rc<Cell<u64>>) -> Self {
         // What is written is as safe as it will ever be.
         let info = DiskInfo { volatile_cache: false, fast_zeroes: true, ..below.info().clone() };

@@ -136,8 +136,8 @@ pub trait Disk {
         (offset < self.info().size_bytes).then_some(offset)
     }
 
-    /// Its size in bytes now: that of [`Disk::info`], or more if it was enlarged since it was opened.
-    /// Requests may go as far.
+    /// Its size in bytes now: that of [`Disk::info`], or more if it was enlarged since it was
+    /// opened. Requests may go as far.
     fn size_now(&self) -> u64 {
         self.info().size_bytes
     }

@@ -84,8 +84,8 @@ impl DiskError {
         Self(Box::new(DiskFailure { disk, op, offset, len, kind, source }))
     }
 
-    /// Whether the disk still holds what it held, as far as the error tells: it could not be reached
-    /// or had no room. After any other error its contents are in doubt.
+    /// Whether the disk still holds what it held, as far as the error tells: it could not be
+    /// reached or had no room. After any other error its contents are in doubt.
     pub fn keeps_contents(&self) -> bool {
         use DiskErrorKind::{Gone, NoSpace, TimedOut};
         // EPERM, EROFS: it takes no writes, as it was made read-only.

@@ -38,7 +38,7 @@ pub enum Fault {
     FailWrites(Range<u64>),
     /// Whether flushes fail.
     FailFlushes(bool),
-    /// The next so many writes are acknowledged but not done.
+    /// The number of next writes that are acknowledged but not done.
     LoseWrites(u64),
     /// The next write is done at this offset (bytes) instead of its own.
     MisdirectWrite(u64),
@@ -49,7 +49,7 @@ pub enum Fault {
         /// Bits to invert.
         mask: u8,
     },
-    /// Every operation takes at least so much longer.
+    /// The least time that is added to every operation.
     Delay(Nanos),
     /// Bytes and operations per second at most, reads and writes together.
     Limit(RateLimit),

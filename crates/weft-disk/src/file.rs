@@ -7,26 +7,26 @@
 //!
 //! **One owner.** A block device is opened with O_EXCL, which keeps out mounts, swap and other
 //! owners of that kind; a regular file is locked with `flock`. Both end with the process,
-//! however that ends, so a crash leaves nothing to clean up. A file below a loop device, a swap file
-//! and one that another program has locked are in use, too; a write-protected device is refused
-//! before anything relies on it.
+//! however that ends, so a crash leaves nothing to clean up. A file below a loop device, a swap
+//! file and one that another program has locked are in use, too; a write-protected device is
+//! refused before anything relies on it.
 //!
-//! **Its size.** A file that becomes shorter under a running program has lost what it held behind its
-//! new end; a write there would make it longer again, with a hole that reads as zeros. So the size is
-//! checked before each write and after each read, and once it was too small every request fails
-//! ([`DiskErrorKind::Shrunk`]). The size of a block device, which no write makes longer, is checked
-//! when a request fails; one that has no size any more was unplugged, and holds what it held
-//! ([`DiskErrorKind::Gone`]). A file or device may become larger: [`Disk::size_now`] looks, and the
-//! first request that goes further than any before. From then on the new size counts.
+//! **Its size.** A file that becomes shorter under a running program has lost what it held behind
+//! its new end; a write there would make it longer again, with a hole that reads as zeros. So the
+//! size is checked before each write and after each read, and once it was too small every request
+//! fails ([`DiskErrorKind::Shrunk`]). The size of a block device, which no write makes longer, is
+//! checked when a request fails; one that has no size any more was unplugged, and holds what it
+//! held ([`DiskErrorKind::Gone`]). A file or device may become larger: [`Disk::size_now`] looks,
+//! and the first request that goes further than any before. From then on the new size counts.
 //!
 //! A file that was cut and made longer again between two requests has its old size. Two other
-//! numbers of the same `statx` tell: the file has a new modification time although no request of this
-//! program modified it, and it occupies fewer blocks than before. Each number alone means
+//! numbers of the same `statx` tell: the file has a new modification time although no request of
+//! this program modified it, and it occupies fewer blocks than before. Each number alone means
 //! little: `touch` changes the time, and file systems free blocks that hold no data. So that they
 //! can be compared, `statx` is also called when the last modifying request in flight ends: 0.3 µs
 //! per write at depth 1, less when several are in flight. Not noticed are a cut of a part that
-//! holds no data (which loses nothing), one that falls into a request in flight or into the
-//! same tick of the kernel's clock (at most 10 ms), and one below a file system that does not count
+//! holds no data (which loses nothing), one that falls into a request in flight or into the same
+//! tick of the kernel's clock (at most 10 ms), and one below a file system that does not count
 //! blocks.
 //!
 //! **Ring or in place.** [`IoMode::Ring`] is the normal way. Where the target is plain memory
@@ -206,8 +206,8 @@ impl FileDisk {
         self.info.check_within(end, op, offset, len)
     }
 
-    /// What the file is like now, without asking a server, which may not answer: everything waits for
-    /// this call.
+    /// What the file is like now, without asking a server, which may not answer: everything waits
+    /// for this call.
     fn look(&self) -> Option<Statx> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let wanted = StatxFlags::SIZE | StatxFlags::BLOCKS | StatxFlags::MTIME;
@@ -340,8 +340,9 @@ impl Drop for FileDisk {
     }
 }
 
-/// Whether what had `before` bytes when it was opened and has `size` now has lost contents. The kernel
-/// takes all of its size from a block device that was unplugged; that comes back with what it holds.
+/// Whether what had `before` bytes when it was opened and has `size` now has lost contents. The
+/// kernel takes all of its size from a block device that was unplugged; that comes back with what
+/// it holds.
 fn has_shrunk(is_file: bool, size: u64, before: u64) -> bool {
     size < before && (is_file || size > 0)
 }

@@ -1,6 +1,7 @@
 //! Disks as the engine sees them: one trait, [`Disk`], and its implementations – files and block
-//! devices, memory, memory over another disk, a queue with classes, slices, a time limit, injected faults. NBD disks and modelled
-//! disks implement the same trait in the crates above. What is built from disks is a [`Volume`].
+//! devices, memory, memory over another disk, a queue with classes, slices, a time limit, injected
+//! faults. NBD disks and modelled disks implement the same trait in the crates above. What is built
+//! from disks is a [`Volume`].
 //!
 //! ```
 //! use weft_disk::{Class, Disk, RamDisk, WriteOpts};

@@ -11,13 +11,14 @@
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
 //!
-//! *Urgent requests* go before users. That alone would not help them with a disk that rotates: it serves
-//! next what lies nearest to its heads, so one that lies elsewhere waits for all that is with the disk,
-//! and for what joins that in the meantime, in the midst of a long stream above all. So *long* requests of
-//! others get no place while an urgent one is with such a disk; of every `maintenance_every` places that
-//! pass one in this way, the next is its own. And as urgent requests often follow each other, long writes
-//! among the next [`WARY_REQUESTS`] have at most `long_bytes` with the disk together. A stream alone may
-//! fill the queue: some disks that say that they rotate need that.
+//! *Urgent requests* go before users. That alone would not help them with a disk that rotates: it
+//! serves next what lies nearest to its heads, so one that lies elsewhere waits for all that is
+//! with the disk, and for what joins that in the meantime, in the midst of a long stream above all.
+//! So *long* requests of others get no place while an urgent one is with such a disk; of every
+//! `maintenance_every` places that pass one in this way, the next is its own. And as urgent
+//! requests often follow each other, long writes among the next [`WARY_REQUESTS`] have at most
+//! `long_bytes` with the disk together. A stream alone may fill the queue: some disks that say that
+//! they rotate need that.
 //!
 //! Flushes are not counted: they order nothing behind them and wait for no place. The queue does
 //! not use time, so it behaves the same under both clocks.
@@ -40,10 +41,10 @@ pub struct QueueConfig {
     pub depth: usize,
     /// Of these, maintenance's at most.
     pub maintenance_depth: usize,
-    /// While others wait as well, one of so many places goes to maintenance.
+    /// While other classes wait too, one place in this many goes to maintenance.
     pub maintenance_every: usize,
-    /// Bytes of long requests that are with a rotating disk at most behind an urgent one when a long
-    /// write joins them. If this is `u64::MAX`, none is ever held back.
+    /// Bytes of long requests that are with a rotating disk at most behind an urgent one when a
+    /// long write joins them. If this is `u64::MAX`, none is ever held back.
     pub long_bytes: u64,
 }
 
@@ -156,7 +157,7 @@ impl QueuedDisk {
         }
     }
 
-    /// Waits for a place to read or write so many bytes.
+    /// Waits for a place to read or write `bytes`.
     fn place(&self, class: Class, bytes: usize, is_read: bool) -> Admission<'_> {
         let may_wait = class != Class::Urgent && self.config.long_bytes < u64::MAX;
         let long_bytes = if may_wait && bytes > SHORT_BYTES { bytes as u64 } else { 0 };

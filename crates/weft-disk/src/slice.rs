@@ -72,7 +72,7 @@ impl SliceDisk {
         Ok(())
     }
 
-    /// The same slice, of which the requests of users go before those of other slices.
+    /// Gives requests of this slice's users precedence over those of other slices.
     #[must_use]
     pub fn urgent(self) -> Self {
         Self { is_urgent: true, ..self }

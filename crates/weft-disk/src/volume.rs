@@ -99,8 +99,8 @@ pub trait CachedContents {
     /// These contents.
     fn contents(&self, offset: u64, len: usize) -> Option<Frozen>;
 
-    /// A read at `offset` was reconstructed with such contents, and so asked the disks for this many
-    /// bytes less than [`Volume::read_cost`] tells.
+    /// A read at `offset` was reconstructed with such contents, and so asked the disks for this
+    /// many bytes less than [`Volume::read_cost`] tells.
     fn note_spared(&self, offset: u64, bytes: u64);
 }
 

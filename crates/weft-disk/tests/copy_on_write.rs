@@ -1,4 +1,5 @@
-//! A disk whose writes stay in memory: it gives what was written, and the disk below stays as it was.
+//! A disk whose writes stay in memory: it gives what was written, and the disk below stays as it
+//! was.
 
 mod common;
 

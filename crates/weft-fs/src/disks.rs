@@ -1,4 +1,5 @@
-//! The disks: which exist, how each is, which blocks are free or bad, and how lines of a file lie on them.
+//! The disks: which exist, how each is, which blocks are free or bad, and how lines of a file lie
+//! on them.
 //!
 //! It knows one request and one line at a time. Which file a line belongs to, and which lock guards
 //! it, is decided above.

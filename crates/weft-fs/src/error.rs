@@ -39,8 +39,8 @@ pub enum FsError {
     /// A job runs that must end first.
     #[error("a {0} is running")]
     Busy(&'static str),
-    /// A job has ended early, as a disk was lost: a rebuild goes first.
-    #[error("a disk was lost: a rebuild goes first")]
+    /// A job has ended early, as a disk was lost: waiting for the rebuild.
+    #[error("a disk was lost: waiting for the rebuild")]
     GivenWay,
     /// A job was cancelled, and has ended after its step.
     #[error("it was cancelled")]
@@ -57,7 +57,7 @@ pub enum FsError {
     /// The operation is not supported.
     #[error("not supported")]
     Unsupported,
-    /// Blocks of a file cannot be read, and not be reconstructed either.
+    /// Blocks of a file can be neither read nor reconstructed.
     #[error("block {block} of inode {inode} cannot be read or reconstructed")]
     Unreadable {
         /// The file.

@@ -1,4 +1,5 @@
-//! What is on disk, apart from the metadata's own tables: labels, inodes, extents, redundancy, checksums.
+//! What is on disk, apart from the metadata's own tables: labels, inodes, extents, redundancy,
+//! checksums.
 //!
 //! Plain data, its bytes and its checks. It knows no disk and no state.
 

@@ -41,8 +41,8 @@ impl Fs {
     /// Begins a job. It is carried out by the future that is returned.
     ///
     /// # Errors
-    /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`], [`Fs::scrub`] and
-    /// [`Fs::set_redundancy`] do, or with [`crate::FsError::GivenWay`] or
+    /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`], [`Fs::scrub`]
+    /// and [`Fs::set_redundancy`] do, or with [`crate::FsError::GivenWay`] or
     /// [`crate::FsError::Cancelled`].
     pub fn begin_job(&self, job: Job) -> Result<impl Future<Output = Result<JobReport>> + use<>> {
         let running = self.0.begin_job(job)?;
@@ -59,7 +59,7 @@ impl Fs {
     }
 
     /// Sets the redundancy of files and folders, durably. What they hold is laid out by the next
-    /// [`Job::Set`], which begins by itself if jobs do ([`Fs::keep`]).
+    /// [`Job::Set`], which starts automatically if jobs do ([`Fs::keep`]).
     ///
     /// # Errors
     /// If there are too few disks, and if one of these files is gone, when the others are done.

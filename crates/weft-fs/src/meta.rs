@@ -1,16 +1,18 @@
 //! The metadata: a redb database on a mirrored array, behind an [`Image`] that has a part of it in
 //! memory.
 //!
-//! One write transaction is always open. Every operation is a closure that runs in it ([`Meta::run`]),
-//! and sees what those before it did. One runs at a time, to its end: where it needs a page that is not
-//! in memory, it waits, and the next ones wait behind it. What is *not* metadata may change meanwhile.
-//! So a closure holds no borrow while it uses its transaction, and what it looked at before counts only
-//! if a lock or token keeps it as it was. A commit ends the transaction, and then writes its epochs;
-//! meanwhile operations go on in the next one. An operation checks everything before it changes
-//! anything: what it has changed cannot be undone alone.
+//! One write transaction is always open. Every operation is a closure that runs in it
+//! ([`Meta::run`]), and sees what those before it did. One runs at a time, to its end: where it
+//! needs a page that is not in memory, it waits, and the next ones wait behind it. What is *not*
+//! metadata may change meanwhile. So a closure holds no borrow while it uses its transaction, and
+//! what it looked at before counts only if a lock or token keeps it as it was. A commit ends the
+//! transaction, and then writes its epochs; meanwhile operations go on in the next one. An
+//! operation checks everything before it changes anything: what it has changed cannot be undone
+//! alone.
 //!
-//! *Locks.* That of commits comes first, then that of operations, then that of writing epochs, which an
-//! operation takes only to make room. Nothing else is waited for under any of them but the array.
+//! *Locks.* That of commits comes first, then that of operations, then that of writing epochs,
+//! which an operation takes only to make room. Nothing else is waited for under any of them but the
+//! array.
 //!
 //! ```text
 //! array    0       header: magic, version, identity, length of the database, begin of the journal
@@ -56,10 +58,10 @@ pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, st
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
 
-/// Copies of the metadata, if there are so many disks.
+/// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
-/// The part of the memory for metadata that redb itself has, in which pages are found fastest; less if
-/// the database is small ([`room`]).
+/// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
+/// if the database is small ([`room`]).
 const REDB_SHARE: u64 = 4;
 /// Bytes of all rows, in the state.
 const ROW_BYTES: &str = "row bytes with keys";
@@ -67,7 +69,8 @@ const ROW_BYTES: &str = "row bytes with keys";
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
 
-/// How the metadata array of a file system on so many disks is made, if these are not looked at any more.
+/// How the metadata array of a file system on so many disks is made, if these are not looked at any
+/// more.
 pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64) -> CreateOptions {
     CreateOptions {
         name: name.to_owned(),
@@ -198,8 +201,8 @@ impl Meta {
         room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
     }
 
-    /// Whether there may be so many more bytes of files, names, attributes and places: for everyone, or
-    /// for root and the file system itself.
+    /// Whether there may be so many more bytes of files, names, attributes and places: for
+    /// everyone, or for root and the file system itself.
     pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
         let most = match for_root {
             true => room::row_bytes_max(self.capacity()),
@@ -228,7 +231,8 @@ impl Meta {
         self.image.on_wrong(tell);
     }
 
-    /// Compares all copies of all pages with their checksums, and makes them right; the header as well.
+    /// Compares all copies of all pages with their checksums, and makes them right; the header as
+    /// well.
     pub(crate) async fn check_pages(&self) -> Result<PageReport> {
         self.check()?;
         let report = self.image.check().await?;
@@ -236,8 +240,8 @@ impl Meta {
         Ok(report)
     }
 
-    /// How many rows an operation on very many is to handle at a time: they and what they change fit
-    /// into memory, and others run in between.
+    /// How many rows an operation on very many is to handle at a time: they and what they change
+    /// fit into memory, and others run in between.
     pub(crate) fn at_a_time(&self) -> usize {
         (self.image.pages_max() / 64).clamp(2, ROWS_MAX)
     }
@@ -275,15 +279,15 @@ impl Meta {
         }
     }
 
-    /// Runs an operation, on a fiber: it waits where a page must be read, and others run behind it. If
-    /// it is dropped then, or the database itself fails, everything ends: the transaction may hold a
-    /// part of the operation.
+    /// Runs an operation, on a fiber: it waits where a page must be read, and others run behind it.
+    /// If it is dropped then, or the database itself fails, everything ends: the transaction may
+    /// hold a part of the operation.
     pub(crate) async fn run<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.operating.acquire(1).await;
         self.run_alone(operation).await
     }
 
-    /// The same, unless so much has changed that a commit must come before: then the operation is
+    /// Runs an operation unless a commit must come first: then the operation is
     /// given back.
     pub(crate) async fn run_in_room<T, O: FnOnce(&Tx<'_>) -> Result<T>>(
         &self,
@@ -296,7 +300,7 @@ impl Meta {
         }
     }
 
-    /// The same for a caller that holds `operating`.
+    /// Commits, for a caller that holds `operating`.
     async fn run_alone<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         self.check()?;
         let run = || {
@@ -322,14 +326,15 @@ impl Meta {
         Ok(!self.changes.any())
     }
 
-    /// The last commit is about to come: from now on commits store which pages of the database are free,
-    /// and the next mount need not look at all of them to find out. That takes two bits for each page.
+    /// The last commit is about to come: from now on commits store which pages of the database are
+    /// free, and the next mount need not look at all of them to find out. That takes two bits for
+    /// each page.
     pub(crate) fn end(&self) {
         self.is_ending.set(true);
     }
 
-    /// Ends the transaction, with `last` as its last operation. When this returns it is durable, and
-    /// so is every one before it.
+    /// Ends the transaction, with `last` as its last operation. When this returns it is durable,
+    /// and so is every one before it.
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _one = self.committing.acquire(1).await;
         let alone = self.operating.acquire(1).await;
@@ -370,7 +375,8 @@ impl Meta {
         self.failing_to_write(self.image.checkpoint().await)
     }
 
-    /// The same in small steps, if much is in the journal: no commit has to wait for it later.
+    /// Checkpoints in small steps if the journal is long, so that no commit has to wait for it
+    /// later.
     pub(crate) async fn checkpoint_if_due(&self) -> Result<()> {
         self.check()?;
         self.failing_to_write(self.image.checkpoint_in_steps().await)
@@ -384,8 +390,8 @@ impl Meta {
         written
     }
 
-    /// Whether a file was changed, since the last durable commit, in a way that the RAID log does not
-    /// have. Fails if no more requests are taken.
+    /// Whether a file was changed, since the last durable commit, in a way that the RAID log does
+    /// not have. Fails if no more requests are taken.
     pub(crate) fn has_changed(&self, ino: Ino) -> Result<bool> {
         self.check()?;
         Ok(self.changes.has(ino))
@@ -398,8 +404,8 @@ impl Meta {
 }
 
 impl Drop for Meta {
-    /// redb would bring its file into order, which only a fiber could do. What is not committed is not
-    /// to be there.
+    /// redb would bring its file into order, which only a fiber could do. What is not committed is
+    /// not to be there.
     fn drop(&mut self) {
         self.image.close();
     }
@@ -512,7 +518,8 @@ mod tests {
         });
     }
 
-    /// File systems that were made without checksums get them: of what is written, and with a check of all.
+    /// File systems that were made without checksums get them: of what is written, and with a check
+    /// of all.
     #[test]
     fn metadata_without_checksums_gets_them() {
         with_array(|array| async move {

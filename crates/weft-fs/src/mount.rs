@@ -1,11 +1,11 @@
 //! Creating a file system, and mounting it.
 //!
-//! *Create*: check everything; erase old labels; make the metadata array on slices of all disks; put
-//! an empty tree into it; write the labels, last. A disk belongs to the file system only once it has
-//! its label.
+//! *Create*: check everything; erase old labels; make the metadata array on slices of all disks;
+//! put an empty tree into it; write the labels, last. A disk belongs to the file system only once
+//! it has its label.
 //!
-//! *Mount*: read the labels; assemble the metadata array; open the database; find the free blocks in
-//! one pass over the records; replay the RAID log; delete files without names; commit with a new
+//! *Mount*: read the labels; assemble the metadata array; open the database; find the free blocks
+//! in one pass over the records; replay the RAID log; delete files without names; commit with a new
 //! epoch.
 
 pub(crate) mod claim;
@@ -226,7 +226,7 @@ impl Fs {
         Self::mount_reopening(rt, disks, options, None).await
     }
 
-    /// The same. With `reopen`, disks are opened again if the way to them fails.
+    /// Mounts; with `reopen`, disks are opened again if the path to them fails.
     ///
     /// # Errors
     /// As [`Fs::mount`].
@@ -265,8 +265,8 @@ impl Fs {
             claim::claim(rt, &disks, (label.fs_id, host, options.nonce)).await?;
         }
         let array = metadata_copies::assemble(rt, slices, &options).await?;
-        // After a crash it makes copies alike, the first of them being right. What has a checksum of its
-        // own is looked for on all of them before.
+        // After a crash it makes copies alike, the first of them being right. What has a checksum
+        // of its own is looked for on all of them before.
         array.set_paused(true);
         let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
         let (leaving, epoch, mark, format) = meta
@@ -387,8 +387,8 @@ impl Fs {
     }
 }
 
-/// Takes in a disk that was joining when the file system stopped, if it is there with its label. That may
-/// be in its cache only, if just the program was killed, so it is written again.
+/// Takes in a disk that was joining when the file system stopped, if it is there with its label.
+/// That may be in its cache only, if just the program was killed, so it is written again.
 async fn complete_join(meta: &Meta, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>) -> Result<()> {
     let joining = meta.run(|tx| tx.state(JOINING)).await?.checked_sub(1);
     let number = joining.and_then(|number| u16::try_from(number).ok());

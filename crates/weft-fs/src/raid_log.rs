@@ -2,34 +2,34 @@
 //!
 //! New lines need no log: no record names their blocks until they are durable. Where lines that a
 //! record names are written, a crash may leave their parity and their checksums wrong. So a flush
-//! first appends one log record of all such lines, with the partial parity of each: the sum over the
-//! units that are *not* being written. Recovery sets parity := partial parity + the units that were
-//! being written, as found ([`crate::mount::recovery`]).
+//! first appends one log record of all such lines, with the partial parity of each: the sum over
+//! the units that are *not* being written. Recovery sets parity := partial parity + the units that
+//! were being written, as found ([`crate::mount::recovery`]).
 //!
 //! That is not enough if several units of a line are being written and the disk of one is lost with
 //! the crash: what it held would follow from parity and the other ones, of which some are old and
-//! some are new. A file system writes whole blocks, also where a user changed a part of one, and the
-//! rest was acknowledged long ago. So the log record of such lines has the new contents of these
-//! units as well, and recovery writes them again.
+//! some are new. A file system writes whole blocks, also where a user changed a part of one, and
+//! the rest was acknowledged long ago. So the log record of such lines has the new contents of
+//! these units as well, and recovery writes them again.
 //!
 //! *Few blocks.* The log record of a flush of few blocks, all of lines that exist, has all of their
 //! contents. Then the disks need no flush: until a commit ends the log record, which flushes them
-//! first, recovery can write the blocks again. It has the sizes and times of these files as well. So
-//! fsync of a file that was only overwritten is done with one durable write of the log.
+//! first, recovery can write the blocks again. It has the sizes and times of these files as well.
+//! So fsync of a file that was only overwritten is done with one durable write of the log.
 //!
 //! The log is a ring on the metadata array. Positions count up forever; a log record that does not
 //! fit before the end of the ring begins at its start. Write ids are consecutive. A commit of the
-//! metadata stores the *completed id* and the position behind its log record: what is before them is
-//! dead. A log record is live if its epoch is that of the mount, its id follows the one before it,
-//! and its CRC is right. The next one is written only when it is durable, so the first that is not
-//! live is the end. A log record that leaves contents out is *bare*: before it is appended the disks
-//! are flushed, and again before the next one is. So of a bare log record that is not the last one
-//! everything is on the disks. A mount looks at all copies of the metadata, and makes what it finds durable
-//! on all of them before it acts on it ([`ring`]).
+//! metadata stores the *completed id* and the position behind its log record: what is before them
+//! is dead. A log record is live if its epoch is that of the mount, its id follows the one before
+//! it, and its CRC is right. The next one is written only when it is durable, so the first that is
+//! not live is the end. A log record that leaves contents out is *bare*: before it is appended the
+//! disks are flushed, and again before the next one is. So of a bare log record that is not the
+//! last one everything is on the disks. A mount looks at all copies of the metadata, and makes what
+//! it finds durable on all of them before it acts on it ([`ring`]).
 //!
-//! Each log record carries the file system's records of its lines, as they will be: code, places and
-//! new checksums. Recovery compares the places with the committed record. Lines that are not named
-//! there, or lie elsewhere, were new: they are left alone.
+//! Each log record carries the file system's records of its lines, as they will be: code, places
+//! and new checksums. Recovery compares the places with the committed record. Lines that are not
+//! named there, or lie elsewhere, were new: they are left alone.
 
 pub(crate) mod ring;
 
@@ -349,7 +349,8 @@ pub(crate) async fn scan(
     }
 }
 
-/// The log record at an offset of the ring, if it is this one: how many bytes it has on disk, and these.
+/// The log record at an offset of the ring, if it is this one: how many bytes it has on disk, and
+/// these.
 async fn read(
     array: &Array,
     area: &Range<u64>,

@@ -1,5 +1,5 @@
-//! The state of a mounted file system: its parts, open files, locks with tokens, the current job, and what it
-//! reports.
+//! The state of a mounted file system: its parts, open files, locks with tokens, the current job,
+//! and what it reports.
 //!
 //! Everything that reads or changes files stands above and shares this state.
 

@@ -1,5 +1,5 @@
-//! From dirty blocks to the disks: when they are flushed, which lines they become, where these go, and how a
-//! line that cannot stay is moved.
+//! From dirty blocks to the disks: when they are flushed, which lines they become, where these go,
+//! and how a line that cannot stay is moved.
 
 pub(crate) mod dirty_memory;
 pub(crate) mod flush;

@@ -1,5 +1,5 @@
-//! What is stored is spread over disks that have more room: how alike they become, while files are used,
-//! with crashes and lost disks, and when it is interrupted.
+//! What is stored is spread over disks that have more room: how alike they become, while files are
+//! used, with crashes and lost disks, and when it is interrupted.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -85,7 +85,8 @@ fn two_full_disks_and_one_that_joins_have_room_for_mirrors() {
     });
 }
 
-/// How many of the first columns of so many files could still move and make disks more alike by much.
+/// How many of the first columns of so many files could still move and make disks more alike by
+/// much.
 async fn moves_left(fs: &Fs, files: u64) -> usize {
     let free = free(fs).await;
     let mut left = 0;
@@ -127,7 +128,8 @@ fn disks_of_all_sizes_become_alike_and_stay() {
         let report = balance(&fs).await;
         assert!(report.blocks > 1000 && report.crowded.is_empty(), "{were:?} {report:?}");
         assert_eq!((free(&fs).await.iter().sum::<u64>(), rows(&fs).await), (all, before));
-        // The smallest disk has little that could leave, and wide files have one column on the largest.
+        // The smallest disk has little that could leave, and wide files have one column on the
+        // largest.
         let now = free(&fs).await;
         let spread = |free: &[u64]| {
             free[..5].iter().max().expect("disks") - free[..5].iter().min().expect("disks")

@@ -150,7 +150,8 @@ fn half_removed() -> Vec<Medium> {
     moments[moments.len() / 2].clone()
 }
 
-/// From when it is acknowledged on, a crash does not forget that a job was cancelled, one that waited.
+/// From when it is acknowledged on, a crash does not forget that a job was cancelled, one that
+/// waited.
 #[test]
 fn a_cancel_is_durable_when_it_is_acknowledged() {
     let left = Rc::new(RefCell::new(half_removed()));
@@ -180,7 +181,7 @@ fn a_cancel_is_durable_when_it_is_acknowledged() {
     });
 }
 
-/// The same for a job that runs.
+/// A running job that is cancelled.
 #[test]
 fn a_running_job_that_was_cancelled_does_not_go_on_after_a_crash() {
     let left = Rc::new(RefCell::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! Failures told apart: a block that fails is moved and never used again, and its disk stays; a disk
-//! whose diagnostic blocks fail is lost.
+//! Failures told apart: a block that fails is moved and never used again, and its disk stays; a
+//! disk whose diagnostic blocks fail is lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -209,8 +209,8 @@ fn blocks_that_cannot_be_overwritten_move_with_their_new_contents() {
     }
 }
 
-/// A line gets another block, so the log does not have the contents of that flush. Another log record
-/// follows: recovery takes it that what the first one names is at its places.
+/// A line gets another block, so the log does not have the contents of that flush. Another log
+/// record follows: recovery takes it that what the first one names is at its places.
 #[test]
 fn blocks_of_a_bare_log_record_that_moved_are_found_after_a_crash() {
     for redundancy in ["raid0", "auto", "raid6"] {
@@ -249,8 +249,8 @@ fn blocks_of_a_bare_log_record_that_moved_are_found_after_a_crash() {
     }
 }
 
-/// Recovery goes by the committed places. So a line of which a block moved is committed before it is
-/// logged again.
+/// Recovery goes by the committed places. So a line of which a block moved is committed before it
+/// is logged again.
 #[test]
 fn a_line_of_which_a_block_moved_is_recovered_when_it_was_overwritten() {
     run(move |rt| async move {
@@ -642,7 +642,8 @@ fn a_disk_may_go_while_batches_of_new_lines_overlap() {
     }
 }
 
-/// Blocks of lines that were made with more disks become active, and on the way another disk is lost.
+/// Blocks of lines that were made with more disks become active, and on the way another disk is
+/// lost.
 #[test]
 fn a_disk_may_go_while_lines_are_made_narrower() {
     for writes in 0..24 {

@@ -92,8 +92,8 @@ fn files_survive_as_many_lost_disks_as_their_redundancy_says() {
     }
 }
 
-/// So all disks share what is read of it, and what its parity costs; and each disk holds its part of the
-/// file in one piece.
+/// So all disks share what is read of it, and what its parity costs; and each disk holds its part
+/// of the file in one piece.
 #[test]
 fn the_parity_of_a_long_file_goes_round_all_disks() {
     for (redundancy, units) in [("raid5", [3, 3]), ("raid6", [2, 3])] {
@@ -278,7 +278,8 @@ fn the_time_of_an_access_tells_whether_a_file_was_read_since_it_changed() {
     });
 }
 
-/// Before memory is short, only new lines are written: blocks that have a place wait for more of them.
+/// Before memory is short, only new lines are written: blocks that have a place wait for more of
+/// them.
 #[test]
 fn new_lines_are_written_before_overwrites() {
     const PART: u64 = 260;

@@ -1,5 +1,5 @@
-//! Full disks are told by the write that finds no room, whatever the redundancy is and however different
-//! the disks are: what was taken finds its place.
+//! Full disks are told by the write that finds no room, whatever the redundancy is and however
+//! different the disks are: what was taken finds its place.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! When the metadata has no more room, new files and new blocks are refused. Everything else goes on,
-//! and there is room again when files were deleted.
+//! When the metadata has no more room, new files and new blocks are refused. Everything else goes
+//! on, and there is room again when files were deleted.
 
 use crate::common::*;
 use weft_fs::{
@@ -9,8 +9,8 @@ use weft_fs::{
 use weft_random::Rng;
 use weft_rt::{Frozen, Rt, SECOND};
 
-/// Makes files of one block, with names in no order, until one is refused; and then empty ones, until
-/// one of them is.
+/// Makes files of one block, with names in no order, until one is refused; and then empty ones,
+/// until one of them is.
 async fn fill(fs: &Fs, rng: &mut Rng) -> Vec<(String, Ino)> {
     let (mut files, mut has_room) = (Vec::new(), true);
     for rest in 0.. {
@@ -198,7 +198,7 @@ enum Row {
     Folder,
 }
 
-/// An access control list that names so many users.
+/// An access control list that names `users` users.
 fn list_of(users: u32) -> Vec<u8> {
     let entry = |tag: u16, id: u32| {
         [&tag.to_le_bytes()[..], &7_u16.to_le_bytes(), &id.to_le_bytes()].concat()

@@ -1,5 +1,5 @@
-//! Disks that are given to a mount: it goes without one that has shrunk, or has a label of another version, if
-//! that is wanted; and a mount that is refused has changed nothing.
+//! Disks that are given to a mount: it goes without one that has shrunk, or has a label of another
+//! version, if that is wanted; and a mount that is refused has changed nothing.
 
 use std::rc::Rc;
 

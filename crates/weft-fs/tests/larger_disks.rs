@@ -65,9 +65,9 @@ fn larger_disks_have_more_blocks() {
         let unused: Vec<u64> = status.disks.iter().map(|disk| disk.unused_bytes).collect();
         assert_eq!(unused, more);
         assert_eq!(data_bytes(&fs).await, before, "nothing is used without being told");
-        for n in 0..4 {
-            let gained = fs.grow_disk(n as u16).await.expect("grown");
-            assert_eq!(gained, more[n], "disk {n}");
+        for (n, more) in (0..).zip(&more) {
+            let gained = fs.grow_disk(n).await.expect("grown");
+            assert_eq!(gained, *more, "disk {n}");
         }
         let after = data_bytes(&fs).await;
         assert!((0..4).all(|n| after[n] == before[n] + more[n]), "{before:?} {after:?}");

@@ -1,5 +1,5 @@
-//! Access control lists and privileges, where the kernel leaves the decision to the file system. How
-//! modes and lists go together is in `reference.rs`.
+//! Access control lists and privileges, where the kernel leaves the decision to the file system.
+//! How modes and lists go together is in `reference.rs`.
 
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, SetAttr, SetXattr};

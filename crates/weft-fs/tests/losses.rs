@@ -1,5 +1,5 @@
-//! Disks that hold what nothing else gives: they are not failed unasked, what is lost is told by path, and
-//! files that have their disks are written as before.
+//! Disks that hold what nothing else gives: they are not failed unasked, what is lost is told by
+//! path, and files that have their disks are written as before.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -131,8 +131,8 @@ fn a_file_that_cannot_be_written_keeps_nobody_else_from_writing() {
     });
 }
 
-/// There is room for files without redundancy only, on one disk. What waits of a mirrored file and finds no
-/// place fills the memory for blocks that wait.
+/// There is room for files without redundancy only, on one disk. What waits of a mirrored file and
+/// finds no place fills the memory for blocks that wait.
 #[test]
 fn a_file_without_room_stops_no_other() {
     run(|rt| async move {

@@ -1,5 +1,5 @@
-//! The tests of the file system, a file for each thought, in one program: each of them would compile
-//! the file system and its database once more.
+//! The tests of the file system, a file for each thought, in one program: each of them would
+//! compile the file system and its database once more.
 #![allow(clippy::cast_possible_truncation, reason = "sizes and counts of a test are small")]
 
 mod attributes;

@@ -91,8 +91,8 @@ fn a_block_of_a_line_that_is_laid_out_anew_goes_to_one_line() {
     });
 }
 
-/// Lines over four disks are laid out anew over three, which takes the room that others of them leave
-/// only after a commit.
+/// Lines over four disks are laid out anew over three, which takes the room that others of them
+/// leave only after a commit.
 #[test]
 fn a_disk_leaves_if_there_is_room_after_what_moved_is_free() {
     run(|rt| async move {
@@ -219,8 +219,8 @@ fn a_crash_while_a_disk_joins_leaves_it_in_or_out() {
     assert!(counts[0] > 5 && counts[1] > 0, "{counts:?}");
 }
 
-/// If only the program was killed, the label of a disk that was joining may be in its cache; a power cut
-/// after the next mount would take it away.
+/// If only the program was killed, the label of a disk that was joining may be in its cache; a
+/// power cut after the next mount would take it away.
 #[test]
 fn a_disk_that_a_mount_has_taken_in_is_there_after_a_power_cut() {
     let moments = moments(4, |fs, disks| async move {
@@ -297,8 +297,8 @@ fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
     });
 }
 
-/// Without redundancy they are lost with the disk. What changed last is rebuilt first, so both are known
-/// to be lost when one of them is deleted.
+/// Without redundancy they are lost with the disk. What changed last is rebuilt first, so both are
+/// known to be lost when one of them is deleted.
 #[test]
 fn a_rebuild_does_not_report_a_file_that_is_deleted_meanwhile() {
     run(|rt| async move {

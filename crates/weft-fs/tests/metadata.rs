@@ -164,8 +164,8 @@ fn operations_wait_for_each_other() {
     });
 }
 
-/// The disks of a batch under way have as many requests as they take, and the next batch waits for a
-/// page from one of them.
+/// The disks of a batch under way have as many requests as they take, and the next batch waits for
+/// a page from one of them.
 #[test]
 fn batches_and_pages_that_the_next_one_needs_share_the_disks() {
     run(|rt| async move {
@@ -184,8 +184,8 @@ fn batches_and_pages_that_the_next_one_needs_share_the_disks() {
     });
 }
 
-/// Nothing of a file stays in memory when it is written, also if several flushes had it at once: some
-/// write what waits, and others what tokens are given up for.
+/// Nothing of a file stays in memory when it is written, also if several flushes had it at once:
+/// some write what waits, and others what tokens are given up for.
 #[test]
 fn files_that_are_written_leave_memory() {
     run(|rt| async move {

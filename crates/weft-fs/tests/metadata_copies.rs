@@ -1,5 +1,6 @@
-//! The copies of the metadata: they are told apart by the numbers of their disks, counted, given back, and
-//! not mounted if they may be stale. One that has rotted or that alone has a record harms nothing.
+//! The copies of the metadata: they are told apart by the numbers of their disks, counted, given
+//! back, and not mounted if they may be stale. One that has rotted or that alone has a record harms
+//! nothing.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -357,8 +358,9 @@ fn fsync_tells_of_overwritten_blocks_that_nothing_has() {
     }
 }
 
-/// A crash leaves a log record on the first copy of the metadata only. Recovery from it is cut short by
-/// another crash, with which the disk of that copy is lost. Nobody had been told that the write was done.
+/// A crash leaves a log record on the first copy of the metadata only. Recovery from it is cut
+/// short by another crash, with which the disk of that copy is lost. Nobody had been told that the
+/// write was done.
 #[test]
 fn a_log_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
     let first = Rc::new(RefCell::new(None));
@@ -438,8 +440,8 @@ const DATABASE_AT: usize = (JOURNAL.end - SLICE.start) as usize;
 
 const NAME: &str = "a name that is seen nowhere else";
 
-/// A file with [`NAME`] is in the database, and a bit of each of its names has flipped in the copies on
-/// these disks. With `crashed` what was mounted since was not unmounted.
+/// A file with [`NAME`] is in the database, and a bit of each of its names has flipped in the
+/// copies on these disks. With `crashed` what was mounted since was not unmounted.
 async fn rotten(rt: &Rt, count: usize, on: &[usize], crashed: bool) -> (Vec<Rc<TestDisk>>, Ino) {
     let (power, disks) = new_disks(rt, count);
     let fs = made(rt, &all(&disks)).await;
@@ -575,8 +577,8 @@ fn after_a_crash_copies_are_not_made_like_one_that_has_rotted() {
     });
 }
 
-/// A crash leaves a commit in the page journal of the first copy only. Replaying it is cut short by another
-/// crash, with which the disk of that copy is lost.
+/// A crash leaves a commit in the page journal of the first copy only. Replaying it is cut short by
+/// another crash, with which the disk of that copy is lost.
 #[test]
 fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
     let first = Rc::new(RefCell::new(None));
@@ -644,7 +646,8 @@ fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it(
     }
 }
 
-/// Blocks of the table of checksums that have rotted, or that one disk has not written although it said so.
+/// Blocks of the table of checksums that have rotted, or that one disk has not written although it
+/// said so.
 #[test]
 fn a_table_of_checksums_of_which_one_copy_is_wrong_is_made_right() {
     for on in 0..3 {

@@ -1,4 +1,5 @@
-//! Disks that several hosts can reach: one of them mounts them at a time, whatever their clocks say.
+//! Disks that several hosts can reach: one of them mounts them at a time, whatever their clocks
+//! say.
 
 use std::rc::Rc;
 

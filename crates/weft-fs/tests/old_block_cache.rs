@@ -1,5 +1,5 @@
-//! Old contents at hand: blocks that are overwritten again and again need no reads, in bounded memory,
-//! and what is at hand is never older than what is on the disks.
+//! Old contents at hand: blocks that are overwritten again and again need no reads, in bounded
+//! memory, and what is at hand is never older than what is on the disks.
 
 use std::rc::Rc;
 
@@ -74,8 +74,8 @@ fn overwriting_hot_blocks_reads_nothing() {
     }
 }
 
-/// Files that were written in order, and then are overwritten here and there: as far as memory is spare,
-/// their data is at hand.
+/// Files that were written in order, and then are overwritten here and there: as far as memory is
+/// spare, their data is at hand.
 #[test]
 fn data_of_long_runs_is_at_hand_while_memory_is_spare() {
     const BYTES: u64 = 8 << 20;
@@ -142,8 +142,8 @@ fn what_a_user_has_read_is_at_hand_and_a_long_read_goes_past() {
     });
 }
 
-/// Whatever happens to files and disks, blocks at hand are as those on the disks: none is wrong, and
-/// parity computed from them fits.
+/// Whatever happens to files and disks, blocks at hand are as those on the disks: none is wrong,
+/// and parity computed from them fits.
 #[test]
 fn what_is_at_hand_stays_right_and_within_its_memory() {
     const BYTES: u64 = 512 << 10;

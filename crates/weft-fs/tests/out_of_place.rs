@@ -1,4 +1,4 @@
-//! Records of which much is overwritten are written to new places: without the log, in long runs, and
+//! Heavily overwritten extents are written to new places: without the log, in long runs, and
 //! only if there is room.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use weft_rt::Rt;
 
 const BLOCKS: u64 = 600;
 
-/// A new file system with so many bytes of memory for contents.
+/// A new file system with this many bytes of memory for contents.
 async fn made_with(rt: &Rt, disks: &[Rc<dyn Disk>], cache_bytes: u64) -> Fs {
     weft_fs::create(rt, disks, &options()).await.expect("created");
     let options = MountOptions { cache_bytes, ..mounting() };
@@ -25,7 +25,7 @@ async fn roomy(rt: &Rt, disks: usize) -> Fs {
     made_with(rt, &ram(&vec![48; disks]), 16 << 20).await
 }
 
-/// Overwrites so many random blocks of a hundred, and makes them durable.
+/// Overwrites `count` random blocks of a hundred, and makes them durable.
 async fn overwrite(fs: &Fs, ino: Ino, bytes: &mut [u8], of_hundred: u64, version: u64) {
     let mut rng = Rng::new(version);
     for block in 0..bytes.len() as u64 / BLOCK {
@@ -147,8 +147,8 @@ fn with_a_lost_disk_lines_become_whole_at_new_places() {
     });
 }
 
-/// The metadata names the old places until a commit. Without one, so much is written that the disks would
-/// have to hold something else there, if they were free; then the power fails.
+/// The metadata names the old places until a commit. Without one, so much is written that the disks
+/// would have to hold something else there, if they were free; then the power fails.
 #[test]
 fn old_places_stay_as_they_are_until_a_commit() {
     run(|rt| async move {

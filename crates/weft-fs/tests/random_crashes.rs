@@ -1,15 +1,16 @@
-//! Random operations, and a crash at a random step of a disk, again and again on the same disks; often
-//! a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail, for good:
-//! some cannot be written any more, one at a time cannot be read. Disks join where others were lost,
-//! those that were lost come back as they were, balances and scrubs begin, and are cancelled. In half of the
-//! lives another node contends for tokens, and dies now and then. One slice of the metadata at a time
-//! refuses writes for a while, or has a sector that cannot be read or has rotted. Then the file system has
-//! as many copies as before within a minute, and each of them can be mounted alone.
+//! Random operations, and a crash at a random step of a disk, again and again on the same disks;
+//! often a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail,
+//! for good: some cannot be written any more, one at a time cannot be read. Disks join where others
+//! were lost, those that were lost come back as they were, balances and scrubs begin, and are
+//! cancelled. In half of the lives another node contends for tokens, and dies now and then. One
+//! slice of the metadata at a time refuses writes for a while, or has a sector that cannot be read
+//! or has rotted. Then the file system has as many copies as before within a minute, and each of
+//! them can be mounted alone.
 //!
-//! What may be found is a matter of history. Names, links and attributes are as they were after some
-//! operation, and after it also as far as they were synced. Each file has a size that it had, or ends
-//! with a block of a write that made it longer, and each of its sectors is as it was at some time since
-//! the file was synced. Then the reference goes on from what was found.
+//! What may be found is a matter of history. Names, links and attributes are as they were after
+//! some operation, and after it also as far as they were synced. Each file has a size that it had,
+//! or ends with a block of a write that made it longer, and each of its sectors is as it was at
+//! some time since the file was synced. Then the reference goes on from what was found.
 //!
 //! `WEFT_SEEDS=5000` and the like let it run for long; the clock of the disks is virtual.
 
@@ -30,7 +31,8 @@ use weft_rt::{Rt, SECOND};
 use weft_testkit::for_seeds;
 
 const SIZE: u64 = 24 << 20;
-/// Bytes of a disk that joins: it has much more room than the others, so a balance has much to move.
+/// Bytes of a disk that joins: it has much more room than the others, so a balance has much to
+/// move.
 const LARGE: u64 = 48 << 20;
 const DISKS: usize = 6;
 const DISKS_MIN: usize = 4;
@@ -192,8 +194,9 @@ impl History {
             versions.push(&nothing);
         }
         let sizes: Vec<usize> = versions.iter().map(|bytes| bytes.len()).collect();
-        // Writes behind the end may take several flushes, in order, with a commit between them. Then
-        // the file ends with a block that has been written, or in a hole that was punched there.
+        // Writes behind the end may take several flushes, in order, with a commit between them.
+        // Then the file ends with a block that has been written, or in a hole that was punched
+        // there.
         let end = found.len();
         let may_be_hole = |bytes: &&Vec<u8>| {
             let last = bytes.get(end.saturating_sub(BLOCK as usize)..end);
@@ -284,8 +287,8 @@ async fn fail_block(
 
 /// The database lies in the second half of a slice, and there are other things before it.
 const SLICE: Range<u64> = (64 << 10)..DATA_AT;
-/// What is in the slice of a disk that no checksum covers: the superblocks and the map of the metadata array,
-/// and its log.
+/// What is in the slice of a disk that no checksum covers: the superblocks and the map of the
+/// metadata array, and its log.
 const CHECKED_FROM: u64 = (64 << 10) + (1 << 20) + (64 << 10) + (896 << 10);
 
 /// Something is wrong with one slice of the metadata.
@@ -530,8 +533,8 @@ fn given(disks: &BTreeMap<usize, Rc<TestDisk>>) -> Vec<Rc<dyn Disk>> {
     disks.values().map(|disk| disk.clone() as Rc<dyn Disk>).collect()
 }
 
-/// A life: from a mount to a crash. `before` is what the crash before it left, and what may be found.
-/// Returns how many blocks were overwritten at new places.
+/// A life: from a mount to a crash. `before` is what the crash before it left, and what may be
+/// found. Returns how many blocks were overwritten at new places.
 fn lives(seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
     let mut before: Option<Moment> = None;
@@ -564,8 +567,8 @@ fn lives(seed: u64) -> u64 {
     afresh
 }
 
-/// After the last crash: each disk that has a copy of the metadata is mounted without any other. All names
-/// are there, and what can be read is right.
+/// After the last crash: each disk that has a copy of the metadata is mounted without any other.
+/// All names are there, and what can be read is right.
 async fn alone(rt: &Rt, seed: u64, before: Moment) {
     let power = Power::new();
     let Moment { media, history, .. } = before;

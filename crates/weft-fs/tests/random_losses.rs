@@ -1,6 +1,6 @@
-//! Random writes while disks are lost, often more than redundancy survives, and come back in any order.
-//! What is read is never wrong; a fsync tells of what could not be written; and when all disks are back,
-//! everything that was acknowledged is there.
+//! Random writes while disks are lost, often more than redundancy survives, and come back in any
+//! order. What is read is never wrong; a fsync tells of what could not be written; and when all
+//! disks are back, everything that was acknowledged is there.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

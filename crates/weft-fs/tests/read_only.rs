@@ -1,4 +1,5 @@
-//! A read-only mount shows what a crash has left, whatever it was in the middle of, and changes nothing.
+//! A read-only mount shows what a crash has left, whatever it was in the middle of, and changes
+//! nothing.
 
 use crate::common::*;
 use weft_disk::{Class, Disk, WriteOpts};

@@ -1,5 +1,5 @@
-//! Disks that were lost and are added again: what they still have is used, what was written meanwhile is
-//! rebuilt, and what only they have is readable again.
+//! Disks that were lost and are added again: what they still have is used, what was written
+//! meanwhile is rebuilt, and what only they have is readable again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -278,7 +278,8 @@ fn a_crash_while_a_disk_is_taken_back_loses_nothing() {
     }
 }
 
-/// A join that is killed at any step: the disk is in after the next mount, or is added without force.
+/// A join that is killed at any step: the disk is in after the next mount, or is added without
+/// force.
 #[test]
 fn a_disk_whose_joining_was_cut_short_is_added_unforced() {
     let moments = moments(4, |fs, disks| async move {
@@ -321,7 +322,8 @@ fn a_disk_whose_joining_was_cut_short_is_added_unforced() {
     }
 }
 
-/// The disk has its new label, and the crash came before it was in. Then another disk joins without it.
+/// The disk has its new label, and the crash came before it was in. Then another disk joins without
+/// it.
 #[test]
 fn a_disk_whose_return_was_cut_short_is_not_taken_for_one_that_has_left() {
     let moments = moments(4, |fs, disks| async move {

@@ -1,5 +1,5 @@
-//! An image of a disk that was taken while it was in use, and is put back after an unmount, lacks what was
-//! written since. It is noticed, and nothing of it is taken for right.
+//! An image of a disk that was taken while it was in use, and is put back after an unmount, lacks
+//! what was written since. It is noticed, and nothing of it is taken for right.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -24,8 +24,8 @@ async fn overlapped(fs: &Fs) -> u64 {
     fs.status().await.expect("known").overlapped_batches
 }
 
-/// While a file grows there is always something to write: a disk with platters that waits for it loses a
-/// turn. The time is virtual, and that of processors does not count.
+/// While a file grows there is always something to write: a disk with platters that waits for it
+/// loses a turn. The time is virtual, and that of processors does not count.
 #[test]
 fn a_file_is_written_as_fast_as_its_disks_allow() {
     run(|rt| async move {
@@ -61,15 +61,15 @@ fn a_file_is_written_as_fast_as_its_disks_allow() {
         }
         // A third of the data, and parity beside it.
         let allowed = (rt.now() - begun) * bytes / 3 / (32 << 20);
-        // It was 0.83 when the stream ended with what waited at its begin, and 0.88 when writers waited for
-        // its end. With more memory it is 0.98.
+        // It was 0.83 when the stream ended with what waited at its begin, and 0.88 when writers
+        // waited for its end. With more memory it is 0.98.
         assert!(allowed * 100 > written * 91, "{written} ns, and disks need {allowed}");
         fs.unmount().await.expect("unmounted");
     });
 }
 
-/// Writes a file until `ends` says so; at most 100 times the blocks that may wait. Returns whether it was
-/// told to end.
+/// Writes a file until `ends` says so; at most 100 times the blocks that may wait. Returns whether
+/// it was told to end.
 async fn grow(fs: Fs, ino: Ino, ends: Rc<Cell<bool>>) -> bool {
     for n in 0..100 * WAITING / 16 {
         if ends.get() {
@@ -80,7 +80,7 @@ async fn grow(fs: Fs, ino: Ino, ends: Rc<Cell<bool>>) -> bool {
     ends.get()
 }
 
-/// A file that grows without end is there for whoever waits for it.
+/// An fsync of a file that grows without end completes.
 #[test]
 fn a_stream_ends_for_those_who_wait_for_its_file() {
     for act in ["fsync", "read", "cut"] {

@@ -1,19 +1,20 @@
 //! Keeping processors awake while requests come one by one.
 //!
-//! A program that makes many files waits for an answer after each small request. Nothing else runs on
-//! its processor meanwhile, which goes to sleep, and waking it takes longer than the request: in a
-//! virtual machine, an exit to the host and back. Linux lets a program say which delay it tolerates, for
-//! as long as it has `/dev/cpu_dma_latency` open (`Documentation/power/pm_qos_interface.rst`); if that is
-//! 0, idle processors look for work instead of sleeping.
+//! A program that makes many files waits for an answer after each small request. Nothing else runs
+//! on its processor meanwhile, which goes to sleep, and waking it takes longer than the request: in
+//! a virtual machine, an exit to the host and back. Linux lets a program say which delay it
+//! tolerates, for as long as it has `/dev/cpu_dma_latency` open
+//! (`Documentation/power/pm_qos_interface.rst`); if that is 0, idle processors look for work
+//! instead of sleeping.
 //!
 //! ```text
 //!     requests   '   '''''''''''''''''''''''''''''''                  '
 //!     says 0           [CLOSE] ├──────────────────────────┤ none for QUIET_NS
 //! ```
 //!
-//! *What it costs.* All idle processors stay awake: power, and time of the host's processors. So it is
-//! done only if somebody wants it (`weft fs mount --awake`), and only while requests that wait for each
-//! other follow closely. When the daemon ends, however it ends, the kernel takes it back.
+//! *What it costs.* All idle processors stay awake: power, and time of the host's processors. So it
+//! is done only if somebody wants it (`weft fs mount --awake`), and only while requests that wait
+//! for each other follow closely. When the daemon ends, however it ends, the kernel takes it back.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -24,7 +25,7 @@ use weft_cli::failure::Failure;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// After so many requests that follow each other closely.
+/// The number of requests in close succession after which processors stay awake.
 const CLOSE: u32 = 32;
 /// Until there was none of them for so long, at most twice.
 const QUIET_NS: Nanos = 10 * MILLISECOND;

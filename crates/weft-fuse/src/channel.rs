@@ -88,7 +88,7 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
 enum After {
     /// Receive the next one.
     Again,
-    /// The same, a little later.
+    /// Receive again after a short wait.
     Pause,
     /// The file system is unmounted.
     End,
@@ -104,13 +104,13 @@ fn after(errno: Errno) -> After {
         Errno::NODEV | Errno::CONNABORTED => After::End,
         // There is no such descriptor, or not one of this kind.
         Errno::BADF | Errno::PERM => After::Fail,
-        // A lack of memory, or what nobody has foreseen. Programs use the file system, and it can still
-        // serve the next request.
+        // A lack of memory, or what nobody has foreseen. Programs use the file system, and it can
+        // still serve the next request.
         _ => After::Pause,
     }
 }
 
-/// Answers a request. If the kernel does not take the answer, it gets an error: whoever waits must not
+/// Answers a request. If the kernel does not take the answer, it gets an error: the caller must not
 /// wait for ever.
 pub(crate) fn answer(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) {
     for result in [result, Err(Errno::IO)] {

@@ -2,9 +2,10 @@
 //!
 //! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
 //! balancing, scrubbing and giving files another redundancy go on in the background: setting the
-//! attribute begins them, and the status says how far they are and how the last one ended. A rebuild begins by itself,
-//! and jobs that an unmount interrupted go on ([`Fs::keep`]). An errno cannot say why something was
-//! refused, so the reason of the last refusal is an attribute as well.
+//! attribute begins them, and the status says how far they are and how the last one ended. A
+//! rebuild starts automatically, and jobs that an unmount interrupted go on ([`Fs::keep`]). An
+//! errno cannot say why something was refused, so the reason of the last refusal is an attribute as
+//! well.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,8 +29,8 @@ pub const CHECK_DATA: &str = "trusted.weft.check_data";
 pub const REFUSED: &str = "trusted.weft.refused";
 /// With the number of a disk behind it, gives the files that would lose blocks without it.
 pub const LOSS: &str = "trusted.weft.loss.";
-/// Setting it to the number of a disk takes it out of service, unless files would lose blocks; setting it to
-/// `{"disk": NUMBER, "force": true}` does it in any case.
+/// Setting it to the number of a disk takes it out of service, unless files would lose blocks;
+/// setting it to `{"disk": NUMBER, "force": true}` does it in any case.
 pub const FAIL: &str = "trusted.weft.fail";
 /// Setting it to `{"disk": PLACE, "force": BOOL}` adds a disk.
 pub const ADD: &str = "trusted.weft.add";
@@ -37,18 +38,19 @@ pub const ADD: &str = "trusted.weft.add";
 pub const GROW: &str = "trusted.weft.grow";
 /// Setting it to a number begins to empty this disk, which then leaves.
 pub const REMOVE: &str = "trusted.weft.remove";
-/// Setting it begins to rebuild what is on lost disks, unless that is under way or done already: the
-/// status says how it ended.
+/// Setting it begins to rebuild what is on lost disks, unless that is under way or done already:
+/// the status says how it ended.
 pub const REBUILD: &str = "trusted.weft.rebuild";
-/// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files, and
-/// begins to lay out anew what they hold, or does so when the job that runs has ended.
+/// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files,
+/// and begins to lay out anew what they hold, or does so when the job that runs has ended.
 pub const SET: &str = "trusted.weft.set";
 /// Setting it begins to spread what is stored over disks with more room, unless that
 /// is under way.
 pub const BALANCE: &str = "trusted.weft.balance";
 /// Setting it begins a scrub, or goes on with one that was interrupted, unless that is under way.
 pub const SCRUB: &str = "trusted.weft.scrub";
-/// Setting it ends the job that runs after its step, or if none runs, the most urgent one that waits.
+/// Setting it ends the job that runs after its step, or if none runs, the most urgent one that
+/// waits.
 pub const CANCEL: &str = "trusted.weft.cancel";
 
 /// How often it is looked whether a job has given way.
@@ -180,7 +182,7 @@ impl Control {
         self.begin(Job::Remove(number))
     }
 
-    /// The same, unless this job runs already: an interrupted one may have gone on by itself.
+    /// Starts a job unless it already runs: an interrupted one may have continued automatically.
     fn begin_once(&self, job: Job) -> Result<()> {
         match self.begin(job) {
             Err(FsError::Busy(running)) if running == job.name() => Ok(()),
@@ -213,7 +215,7 @@ impl Control {
         let redundancy = wanted["redundancy"].as_str().unwrap_or_default().parse()?;
         self.fs.want_redundancy(&inos, redundancy).await?;
         match self.begin(Job::Set) {
-            // It begins by itself behind that one.
+            // It starts when that one ends.
             Err(FsError::Busy(_)) => Ok(()),
             begun => begun,
         }

@@ -1,5 +1,5 @@
-//! What `lsattr` shows and `chattr` sets. The kernel asks by IOCTL, after it has looked who may set it;
-//! what the flags forbid, weft-fs refuses.
+//! What `lsattr` shows and `chattr` sets. The kernel asks by IOCTL, after it has looked who may set
+//! it; what the flags forbid, weft-fs refuses.
 
 use rustix::io::Errno;
 use weft_fs::{Flags, Fs, Ino};

@@ -1,5 +1,5 @@
-//! FUSE file systems: one with a single file – the array, from which the kernel's loop driver makes a
-//! disk ([`session`]) – and weftfs ([`tree`]).
+//! FUSE file systems: one with a single file – the array, from which the kernel's loop driver makes
+//! a disk ([`session`]) – and weftfs ([`tree`]).
 //!
 //! weft implements the kernel's FUSE protocol itself (`wire`), on the engine's own thread
 //! (`channel`): a request is read from `/dev/fuse`, carried out and answered without crossing to
@@ -8,9 +8,10 @@
 //! `readv` splits header and payload. FUSE libraries hand requests to threads of their own and keep
 //! the payload behind the header, so both advantages would be lost.
 //!
-//! Reads and writes of an array bypass the page cache of this layer (FOPEN_DIRECT_IO), since the file system on
-//! the loop device already has one. If the daemon dies, the kernel closes the connection: all
-//! requests in flight, and all later ones, fail with an I/O error and nothing hangs.
+//! Reads and writes of an array bypass the page cache of this layer (FOPEN_DIRECT_IO), since the
+//! file system on the loop device already has one. If the daemon dies, the kernel closes the
+//! connection: all requests in flight, and all later ones, fail with an I/O error and nothing
+//! hangs.
 //!
 //! ```no_run
 //! use std::path::Path;

@@ -1,30 +1,31 @@
 //! Whether to look for the next request, or to sleep until it comes.
 //!
 //! A program that makes many files sends one small request after the other: the next one comes when
-//! the last was answered, and a few microseconds of thinking later. If the thread sleeps in between,
-//! each request pays for two switches of the processor: putting the thread to sleep and waking it,
-//! often across processors, takes several times as long as carrying the request out. So while
-//! requests follow each other closely, the thread keeps looking for the next one for a while
-//! ([`LOOK_NS`]) before it sleeps. Other tasks of the thread run between two looks, so nothing waits
-//! for this.
+//! the last was answered, and a few microseconds of thinking later. If the thread sleeps in
+//! between, each request pays for two switches of the processor: putting the thread to sleep and
+//! waking it, often across processors, takes several times as long as carrying the request out. So
+//! while requests follow each other closely, the thread keeps looking for the next one for a while
+//! ([`LOOK_NS`]) before it sleeps. Other tasks of the thread run between two looks, so nothing
+//! waits for this.
 //!
 //! *Giving way.* Between two looks the thread also yields its processor (`sched_yield`). Often the
-//! program was woken on the processor that answered it, and waits for just that one; it then runs at
-//! once, as if the thread had slept, and nothing had to be woken on another processor.
+//! program was woken on the processor that answered it, and waits for just that one; it then runs
+//! at once, as if the thread had slept, and nothing had to be woken on another processor.
 //!
-//! *What it costs.* Processor time that nothing else on this processor wants, up to [`LOOK_NS`] where
-//! the next request fails to come; and if other programs want the processor, the thread gets it back
-//! only after their time slices, when the request may have waited long. So looking is paid for: a look
-//! that meets its request earns what a wake-up costs, one in vain costs the time that went by. In debt
-//! the thread sleeps, and each short wait pays a little back, so that it tries again later. A look
-//! also needs a short wait before it. So a file system that nobody uses, or that is asked now and
-//! then, spends nothing. (The kernel polls for guests that halt in this way, `halt_poll_ns`.)
+//! *What it costs.* Processor time that nothing else on this processor wants, up to [`LOOK_NS`]
+//! where the next request fails to come; and if other programs want the processor, the thread gets
+//! it back only after their time slices, when the request may have waited long. So looking is paid
+//! for: a look that meets its request earns what a wake-up costs, one in vain costs the time that
+//! went by. In debt the thread sleeps, and each short wait pays a little back, so that it tries
+//! again later. A look also needs a short wait before it. So a file system that is not used, or
+//! that is asked now and then, spends nothing. (The kernel polls for guests that halt in this way,
+//! `halt_poll_ns`.)
 //!
-//! Whoever waits for an answer sleeps meanwhile. If somebody wants that, requests that follow each other
-//! closely keep its processor awake ([`crate::awake`]).
+//! Whoever waits for an answer sleeps meanwhile. If somebody wants that, requests that follow each
+//! other closely keep its processor awake ([`crate::awake`]).
 //!
-//! *One processor.* Whoever is to send the next request cannot run while the thread looks, so a look
-//! finds nothing that a sleep would not. A thread that may use only one processor never looks.
+//! *One processor.* The program that sends the next request cannot run while the thread looks, so a
+//! look finds nothing that a sleep would not. A thread that may use only one processor never looks.
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, usable_cpus};
 
@@ -132,7 +133,8 @@ impl Lookout {
 mod tests {
     use super::*;
 
-    /// The time spent with looking, of waits as long as these, in microseconds; each look takes `look`.
+    /// The time spent with looking, of waits as long as these, in microseconds; each look takes
+    /// `look`.
     fn spent(lookout: &mut Lookout, waits: &[Nanos], look: Nanos) -> Nanos {
         let (mut now, mut spent) = (0, 0);
         for wait in waits {

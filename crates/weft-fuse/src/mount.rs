@@ -74,7 +74,8 @@ fn open_channel() -> Result<File, Failure> {
     })
 }
 
-/// Mounts the weftfs `name` with these flags on a folder that is there; needs root. Returns the channel.
+/// Mounts the weftfs `name` with these flags on a folder that is there; needs root. Returns the
+/// channel.
 ///
 /// # Errors
 /// If it cannot be mounted.
@@ -97,8 +98,8 @@ pub fn mount_on(folder: &Path, name: &str, flags: MountFlags) -> Result<File, Fa
 /// Gives the weftfs that is mounted on a folder other flags; needs root.
 ///
 /// # Errors
-/// If none is mounted there, or the kernel refuses: to make one read-only in which files are open for
-/// writing.
+/// If none is mounted there, or the kernel refuses: to make one read-only in which files are open
+/// for writing.
 pub fn remount(folder: &Path, flags: MountFlags) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
@@ -138,8 +139,8 @@ fn line_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     mounts.lines().rev().find(is_there)
 }
 
-/// The folder `path`, by a path without links, for mounting a file system on it. If a weftfs is mounted
-/// there whose server has died, it is taken away.
+/// The folder `path`, by a path without links, for mounting a file system on it. If a weftfs is
+/// mounted there whose server has died, it is taken away.
 ///
 /// # Errors
 /// If there is no such folder.
@@ -190,8 +191,9 @@ pub fn unmount_unused(folder: &Path) -> Result<(), Errno> {
     rustix::mount::unmount(folder, UnmountFlags::NOFOLLOW)
 }
 
-/// Ends the service of what is mounted on a folder, although it is in use: after the kernel has written
-/// what it holds of its files. The mount stays, so nothing is written beneath it by mistake.
+/// Ends the service of what is mounted on a folder, although it is in use: after the kernel has
+/// written what it holds of its files. The mount stays, so nothing is written beneath it by
+/// mistake.
 pub fn end_service(folder: &Path) {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::empty()) {

@@ -1,17 +1,17 @@
 //! Serves a mounted weftfs to the kernel.
 //!
-//! One node serves the file system, and everything passes through its kernel: so what the kernel has
-//! cached stays valid, files keep their pages when they are opened again, and names and attributes
-//! are believed for some seconds. Writes come at once: only then a write that finds no room can be
-//! refused itself. Pages that a program maps and writes the kernel gathers. Permissions are the
-//! kernel's business (`default_permissions`, with the access control lists that it reads), and so are
-//! locks.
+//! One node serves the file system, and everything passes through its kernel: so what the kernel
+//! has cached stays valid, files keep their pages when they are opened again, and names and
+//! attributes are believed for some seconds. Writes come at once: only then a write that finds no
+//! room can be refused itself. Pages that a program maps and writes the kernel gathers. Permissions
+//! are the kernel's business (`default_permissions`, with the access control lists that it reads),
+//! and so are locks.
 //!
-//! A file is in use while the kernel knows its number or has it open; a file without names goes when
-//! the kernel forgets it.
+//! A file is in use while the kernel knows its number or has it open; a file without names goes
+//! when the kernel forgets it.
 //!
-//! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So commands
-//! reach the mounted file system by its mount point, and need no other connection.
+//! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So
+//! commands reach the mounted file system by its mount point, and need no other connection.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -100,8 +100,8 @@ pub async fn serve(
     received
 }
 
-/// Tells the kernel to forget pages of a file: what they hold is not in the file. It waits for writes of such
-/// pages, and is not waited for.
+/// Tells the kernel to forget pages of a file: what they hold is not in the file. It waits for
+/// writes of such pages, and is not waited for.
 fn forget_pages(rt: &Rt, channel: &Fd, ino: Ino, bytes: Range<u64>) {
     let channel = channel.clone();
     rt.launch(Box::pin(async move {
@@ -119,8 +119,8 @@ struct Tree {
     setxattr_ext: Cell<bool>,
     writers: Writers,
     long: Rc<Long>,
-    /// For each open folder, the position at which its reader ends: what comes later, and that is what
-    /// the reader makes itself, would lead it on for ever.
+    /// For each open folder, the position at which its reader ends: what comes later, and that is
+    /// what the reader makes itself, would lead it on for ever.
     folders: RefCell<BTreeMap<u64, u64>>,
     next_folder: Cell<u64>,
     /// Files that were cut to nothing, and not closed since.
@@ -164,8 +164,8 @@ impl Tree {
         self.answer(&head, answer);
     }
 
-    /// Whether a request may take long, or waits for requests that come behind it. It must not hold up
-    /// others.
+    /// Whether a request may take long, or waits for requests that come behind it. It must not hold
+    /// up others.
     fn takes_long(&self, head: &InHeader, body: &[u8]) -> bool {
         let key =
             |before: usize| body.get(before..).and_then(|rest| name(rest).ok()).map(|key| key.0);
@@ -194,8 +194,8 @@ impl Tree {
         inode.is_ok_and(|inode| wanted.size < inode.size && inode.blocks > CUT_BLOCKS)
     }
 
-    /// Cuts a file. A program that is killed does not wait for that: the file has its new size at once, and
-    /// what lies behind it is freed in the background.
+    /// Cuts a file. A program that is killed does not wait for that: the file has its new size at
+    /// once, and what lies behind it is freed in the background.
     async fn cut(self: Rc<Self>, mut going: Going, head: InHeader, body: Vec<u8>) {
         if let Err(errno) = going.turn().await {
             return self.answer(&head, Err(errno));
@@ -258,8 +258,8 @@ impl Tree {
                 bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
             }
             op::LOOKUP => match name(body)?.0 {
-                // What is asked for is the file itself: a program has a handle of it, and the kernel
-                // does not know it any more.
+                // What is asked for is the file itself: a program has a handle of it, and the
+                // kernel does not know it any more.
                 b"." => {
                     let inode = self.fs.lookup_number(ino).await.map_err(errno_of)?;
                     bytes(&entry_out(ino, &inode, self.writers.has(ino)))
@@ -641,14 +641,14 @@ impl Tree {
         empty(self.fs.set_xattr_while(ino, name, value, how, goes_on).await)
     }
 
-    /// New contents end privileges. Unlike with a write, the kernel does not say whether the program
-    /// may keep the bits of the mode: root may.
+    /// New contents end privileges. Unlike with a write, the kernel does not say whether the
+    /// program may keep the bits of the mode: root may.
     async fn end_privileges(&self, head: &InHeader, ino: Ino) -> Result<(), Errno> {
         self.fs.drop_privileges(ino, head.uid != 0).await.map_err(errno_of)
     }
 
-    /// Copies bytes from one file to another; as many as one request should take. The kernel asks for
-    /// the rest.
+    /// Copies bytes from one file to another; as many as one request should take. The kernel asks
+    /// for the rest.
     async fn copy(&self, going: &Going, head: &InHeader, wanted: &CopyIn) -> Answer {
         let from = head.nodeid;
         self.end_privileges(head, wanted.node_to).await?;

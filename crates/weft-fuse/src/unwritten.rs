@@ -1,9 +1,9 @@
 //! Pages that the kernel has not written yet.
 //!
-//! The kernel gathers in its page cache what programs write to mapped files. A file that a program has
-//! open for writing may have bytes there that nobody told the server about – and where they are, the server knows a hole.
-//! LSEEK passes these pages by. A program that copies a file by its holes (`tar --sparse`) would
-//! then get zeros for what another one has written.
+//! The kernel gathers in its page cache what programs write to mapped files. A file that a program
+//! has open for writing may have bytes there that nobody told the server about – and where they
+//! are, the server knows a hole. LSEEK passes these pages by. A program that copies a file by its
+//! holes (`tar --sparse`) would then get zeros for what another one has written.
 //!
 //! So a hole of such a file is believed only after the kernel was told to give up its pages there,
 //! which it writes first if they are dirty. That blocks until the server has carried the writes

@@ -1,4 +1,5 @@
-//! The part of the kernel's FUSE protocol (`linux/fuse.h`, version 7.31 and later) that is spoken. Native byte order: both ends are the same machine.
+//! The part of the kernel's FUSE protocol (`linux/fuse.h`, version 7.31 and later) that is spoken.
+//! Native byte order: both ends are the same machine.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -250,7 +251,8 @@ pub struct LseekIn {
     pub padding: u32,
 }
 
-/// Says in [`OutHeader::error`], with no request to answer, that pages of a file are to be given up.
+/// Says in [`OutHeader::error`], with no request to answer, that pages of a file are to be given
+/// up.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// Body of [`NOTIFY_INVAL_INODE`]; a length of 0 means the rest.

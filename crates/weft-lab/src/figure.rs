@@ -69,7 +69,7 @@ pub enum Shape {
     Bars,
     /// A line through the points, by their x values.
     Lines,
-    /// The same with a logarithmic x axis.
+    /// Lines over a logarithmic x axis.
     LogLines,
 }
 

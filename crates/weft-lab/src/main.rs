@@ -13,7 +13,8 @@ use weft_lab::commands::{self, LabArgs, ReplayArgs, SimulateArgs, TraceArgs};
 #[global_allocator]
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
-/// weft's laboratory: papers' figures, modelled disks, traces, and the engine under simulated faults.
+/// weft's laboratory: papers' figures, modelled disks, traces, and the engine under simulated
+/// faults.
 #[derive(Debug, Parser)]
 #[command(
     name = "weft",

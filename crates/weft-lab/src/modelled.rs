@@ -173,7 +173,7 @@ pub(crate) async fn mark_written(array: &Array) -> Result<(), ArrayError> {
     mark_written_below(array, array.size_bytes()).await
 }
 
-/// The same for what lies below `end`.
+/// Fills the contents below `end`.
 pub(crate) async fn mark_written_below(array: &Array, end: u64) -> Result<(), ArrayError> {
     let mut at = 0;
     while at < end {

@@ -309,7 +309,8 @@ fn a_recovery_shows_what_users_feel_of_each_policy() {
     assert_eq!(until("PR"), of("rebuild time", "PR"));
     let (weft, redirecting) = (until("weft"), until("PR, redirecting"));
     assert!(weft <= redirecting, "{weft} {redirecting}");
-    // Equal time ends with the slowest, for which it is its own; the others' goes on without losses.
+    // Equal time ends with the slowest, for which it is its own; the others' goes on without
+    // losses.
     let policies = ["PR", "PR, redirecting", "weft"];
     let slowest =
         policies.into_iter().max_by(|a, b| of("rebuild time", a).total_cmp(&of("rebuild time", b)));

@@ -59,7 +59,7 @@ impl Placement {
         })
     }
 
-    /// The same on other disks: slot i is disk `disks[i]`.
+    /// This placement on other disks: slot i is disk `disks[i]`.
     ///
     /// # Panics
     /// If it is not one disk for each slot.
@@ -69,7 +69,7 @@ impl Placement {
         Self { disks, ..self }
     }
 
-    /// The same with the data beginning at byte `data_offset` of each disk.
+    /// This placement with the data starting at byte `data_offset` of each disk.
     #[must_use]
     pub fn with_data_offset(self, data_offset: u64) -> Self {
         Self { data_offset, ..self }

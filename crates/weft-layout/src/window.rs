@@ -25,8 +25,8 @@
 //! be recorded at once: until the next *checkpoint* is durable, every address at or above the last
 //! one is read from its old place. The idea is that of SLAS (Zhang et al., ACM TOS 2007) and ALV
 //! (the same, IEEE TC 2010), which give a closed form for adding disks to a RAID-5
-//! ([`theorem_1`]; and [`safe_window`], which is the one to use). [`Window`] computes it for any two
-//! geometries: more or fewer slots, another code, another unit, another begin of the data.
+//! ([`theorem_1`]; and [`safe_window`], which is the one to use). [`Window`] computes it for any
+//! two geometries: more or fewer slots, another code, another unit, another begin of the data.
 //!
 //! **What may be overwritten.** Let C be the durable checkpoint: addresses below it are in the new
 //! geometry (when working upwards). New stripes are written whole, data and parity, from memory. A
@@ -58,11 +58,11 @@
 //! disk more, or another unit size) it is everything, unless the new data begins at a lower byte of
 //! the disks.
 //!
-//! **Downwards.** An array that shrinks has less data in each row, and moves away from the beginning
-//! of the disks. So it is moved from its end to its beginning, and everything above holds with
-//! directions exchanged: addresses at or above C are in the new geometry, an old stripe is needed if
-//! it contains an address below C, and the cramped stretch comes last. The same is done to turn
-//! back half-way ([`Window::reversed`]).
+//! **Downwards.** An array that shrinks has less data in each row, and moves away from the
+//! beginning of the disks. So it is moved from its end to its beginning, and everything above holds
+//! with directions exchanged: addresses at or above C are in the new geometry, an old stripe is
+//! needed if it contains an address below C, and the cramped stretch comes last. The same is done
+//! to turn back half-way ([`Window::reversed`]).
 //!
 //! **Example**, raid5 from 3 to 4 disks, in units: a new stripe has 3, an old one 2.
 //!
@@ -130,7 +130,7 @@ impl Window {
         Self::towards(direction, old, new)
     }
 
-    /// The same in this direction, in which there may be no window.
+    /// The window in this direction, if there is one.
     #[must_use]
     pub fn towards(direction: Direction, old: Placement, new: Placement) -> Self {
         let data_end = old.size_bytes().min(new.size_bytes());
@@ -208,8 +208,8 @@ impl Window {
     }
 
     /// The addresses from `checkpoint` on that must go through a backup before a window opens:
-    /// whole new stripes, except that the first may be cut at the checkpoint. Empty where there is a
-    /// window or nothing is left to move. Looks at about `bytes_max` bytes.
+    /// whole new stripes, except that the first may be cut at the checkpoint. Empty where there is
+    /// a window or nothing is left to move. Looks at about `bytes_max` bytes.
     #[must_use]
     pub fn cramped(&self, checkpoint: u64, bytes_max: u64) -> Range<u64> {
         let bytes = self.new.stripe_bytes();

@@ -289,8 +289,9 @@ fn the_closed_form_is_the_theorem_in_whole_stripes() {
     }
 }
 
-/// Whether, after a crash in which the new stripes' units that `written` names reached the disks, any
-/// old stripe with an unmoved address cannot be read with one disk lost: it lost a unit to a write.
+/// Whether, after a crash in which the new stripes' units that `written` names reached the disks,
+/// any old stripe with an unmoved address cannot be read with one disk lost: it lost a unit to a
+/// write.
 fn loses(m: u64, n: u64, checkpoint: u64, written: Range<u64>) -> bool {
     let (data_old, data_new) = (m - 1, m + n - 1);
     let chunks = written.clone().map(|x| data(m + n, x));

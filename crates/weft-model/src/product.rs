@@ -11,9 +11,9 @@ use crate::ssd::{Ssd, SsdSpec};
 pub enum Measure {
     /// Sequential reads at the start of the disk, in millions of bytes per second.
     OuterMbS,
-    /// The same at the end of the disk.
+    /// Media rate at the end of the disk.
     InnerMbS,
-    /// The same, averaged over the disk.
+    /// Media rate, averaged over the disk.
     MeanMbS,
     /// Sequential writes at the start of the disk.
     WriteMbS,
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// The same with its write cache on or off. An SSD's buffer cannot be switched off.
+    /// This product with its write cache on or off. An SSD's buffer cannot be switched off.
     #[must_use]
     pub fn with_write_cache(&self, on: bool) -> Self {
         let kind = match self.kind {
@@ -128,7 +128,7 @@ impl Model {
         Self { kind, ..*self }
     }
 
-    /// The same with another scheduler. An SSD has none of these settings.
+    /// This product with another scheduler. An SSD has none of these settings.
     #[must_use]
     pub fn with_scheduler(&self, scheduler: Scheduler) -> Self {
         let kind = match self.kind {

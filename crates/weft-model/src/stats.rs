@@ -27,9 +27,9 @@ pub struct DiskStats {
     pub zeroed_bytes: u64,
     /// Total time from arrival to completion of reads, in nanoseconds.
     pub read_ns: Nanos,
-    /// The same for writes and zeroing.
+    /// Counts of writes and zeroing.
     pub write_ns: Nanos,
-    /// The same for flushes.
+    /// Counts of flushes.
     pub flush_ns: Nanos,
     /// Total delay from completion by the model until the caller learned of it, in nanoseconds; 0
     /// in virtual time.

@@ -35,8 +35,8 @@ fn small() -> ServerConfig {
     }
 }
 
-/// Tries with waits that are so many times as long, until one holds: on a machine with much other work a
-/// client that works is slow, and a server may take it for one that stalls.
+/// Tries with waits that are so many times as long, until one holds: on a machine with much other
+/// work a client that works is slow, and a server may take it for one that stalls.
 fn with_patience(test: impl Fn(Nanos)) {
     for times in [1, 10] {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(times))).is_ok() {

@@ -107,7 +107,7 @@ pub struct Row {
     pub write: Writes,
     /// Mean time to data loss, in years.
     pub mttdl_years: f64,
-    /// The same by simulation, if requested.
+    /// The result of a simulation, if requested.
     pub simulated: Option<Simulated>,
     /// Goals that it misses, in words; empty if it fits.
     pub misses: Vec<String>,

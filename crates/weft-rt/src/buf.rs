@@ -370,8 +370,8 @@ impl Frozen {
         Self(self.0.part(from, len))
     }
 
-    /// Becomes one with `next`, without a copy, if that follows directly in the same memory. Returns
-    /// whether it does.
+    /// Becomes one with `next`, without a copy, if that follows directly in the same memory.
+    /// Returns whether it does.
     pub fn join(&mut self, next: &Self) -> bool {
         let block = |frozen: &Self| frozen.0.block.as_ref().map(Arc::as_ptr);
         let follows = block(self) == block(next) && self.as_ptr_range().end == next.as_ptr();

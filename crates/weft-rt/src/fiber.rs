@@ -1,19 +1,19 @@
 //! Fibers: synchronous code that waits for futures.
 //!
-//! A library that reads its file in the middle of a call cannot be told to come back later. Such code
-//! runs as a *fiber*: on a stack of its own, as a future. Where it needs a future it calls [`wait`],
-//! which polls it with the waker of the task that polls the fiber. While that is pending the stack is
-//! left as it is, and the fiber is pending, too.
+//! A library that reads its file in the middle of a call cannot be told to come back later. Such
+//! code runs as a *fiber*: on a stack of its own, as a future. Where it needs a future it calls
+//! [`wait`], which polls it with the waker of the task that polls the fiber. While that is pending
+//! the stack is left as it is, and the fiber is pending, too.
 //!
 //! ```text
 //!   task      poll ──▶ resume ─┐            ┌─▶ Pending     poll ──▶ resume ─┐      ┌─▶ Ready
 //!   fiber              closure ▼ ─▶ wait ─▶ suspend                          ▼ ─▶ … ─┘
 //! ```
 //!
-//! A fiber that is dropped where it is suspended cannot just be forgotten: its stack has values that
-//! own something, and may refer to what its owner is about to free. So it is *cancelled*: it is
-//! resumed once more, and this and every later [`wait`] fails at once. The closure ends as it does
-//! after any other error. Nothing is unwound.
+//! A fiber that is dropped where it is suspended cannot just be forgotten: its stack has values
+//! that own something, and may refer to what its owner is about to free. So it is *cancelled*: it
+//! is resumed once more, and this and every later [`wait`] fails at once. The closure ends as it
+//! does after any other error. Nothing is unwound.
 //!
 //! A fiber never leaves its thread. Stacks are used again, so a fiber that never waits costs two
 //! switches and no allocation.
@@ -78,9 +78,9 @@ pub fn run<'a, T: 'a>(closure: impl FnOnce() -> T + 'a) -> Fiber<'a, T> {
         drop(running);
         result
     };
-    // SAFETY: what the closure borrows lives for 'a, and so longer than the fiber. The fiber drives the
-    // coroutine to its end before it is dropped. If the fiber is forgotten, the closure never runs
-    // again.
+    // SAFETY: what the closure borrows lives for 'a, and so longer than the fiber. The fiber drives
+    // the coroutine to its end before it is dropped. If the fiber is forgotten, the closure never
+    // runs again.
     let coroutine = unsafe { Coroutine::with_stack_unchecked(stack, body) };
     Fiber { coroutine: Some(coroutine), borrowed: PhantomData }
 }

@@ -225,8 +225,8 @@ impl Platter {
         state.size = state.size.max(size);
     }
 
-    /// The disk becomes shorter: what it held from `offset` on is lost, and every operation fails until
-    /// [`Faults::shrunk`] is reset.
+    /// The disk becomes shorter: what it held from `offset` on is lost, and every operation fails
+    /// until [`Faults::shrunk`] is reset.
     pub(crate) fn shrink(&self, offset: u64) {
         let state = &mut *self.0.borrow_mut();
         state.faults.shrunk = true;

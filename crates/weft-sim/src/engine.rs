@@ -42,8 +42,8 @@ impl Engine {
         text(weft_array::create(&disks, &options).await).map(drop)
     }
 
-    /// Assembles the array from the members among `disks`, and from now on keeps it consistent by the
-    /// `wanted` policy.
+    /// Assembles the array from the members among `disks`, and from now on keeps it consistent by
+    /// the `wanted` policy.
     pub(crate) async fn assemble(
         rt: &Rt,
         disks: Vec<Rc<dyn Disk>>,
@@ -54,8 +54,8 @@ impl Engine {
     ) -> Result<Self, String> {
         let mut members = Vec::new();
         for disk in disks {
-            // A disk that was being added when the crash came has no label yet, and one that was used
-            // elsewhere has another.
+            // A disk that was being added when the crash came has no label yet, and one that was
+            // used elsewhere has another.
             match read_superblock(&*disk).await {
                 Ok(None) => {}
                 Ok(Some(own)) if own.array_id.0 == FOREIGN_ID => {}

@@ -1,5 +1,5 @@
-//! What disks hold that were used for something else: members of another array of the same kind, and
-//! file systems, made where a member's own data is.
+//! What disks hold that were used for something else: members of another array of the same kind,
+//! and file systems, made where a member's own data is.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use weft_array::ScrubMode;
 use weft_code::{SlotNo, SlotSet};
+use weft_disk::Volume;
 use weft_rt::{MILLISECOND, Rng, Rt, SECOND};
 
 use crate::disk::{Hangs, Platter};

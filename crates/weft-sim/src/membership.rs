@@ -193,8 +193,8 @@ fn may_be_stale(disks: &[Member]) -> bool {
     2 * present <= active.len() || lacks_those_before
 }
 
-/// Whether an array of these disks may get another consistency policy: `Some(true)` if all members are
-/// there as a clean stop left them, `Some(false)` if it was not stopped cleanly.
+/// Whether an array of these disks may get another consistency policy: `Some(true)` if all members
+/// are there as a clean stop left them, `Some(false)` if it was not stopped cleanly.
 fn is_settled(disks: &[Member]) -> Option<bool> {
     let known = in_slots(disks, superblock_of);
     let (newest, _) = known.first()?;
@@ -210,17 +210,17 @@ fn is_settled(disks: &[Member]) -> Option<bool> {
     all.iter().all(|(own, _)| !own.clean || !lists(own, own)).then_some(false)
 }
 
-/// Whether the engine refused another consistency policy with reason: the members have no room for a
-/// log, or they were not all there as a clean stop left them, before the attempt or at its end.
+/// Whether the engine refused another consistency policy with reason: the members have no room for
+/// a log, or they were not all there as a clean stop left them, before the attempt or at its end.
 fn is_refusal_of_policy(error: &str, settled: Option<bool>, left: &[Member]) -> bool {
     let has_no_room = error.contains("before their data");
     let was_settled = || settled == Some(true) && is_settled(left) == Some(true);
     has_no_room || error.contains("another consistency policy") && !was_settled()
 }
 
-/// Assembles the array from the attached disks, with another consistency policy if it is `wanted` and
-/// the array was stopped cleanly. Where the rules forbid to assemble it, first checks that the engine
-/// refuses, then forces it: the missing members are lost for good.
+/// Assembles the array from the attached disks, with another consistency policy if it is `wanted`
+/// and the array was stopped cleanly. Where the rules forbid to assemble it, first checks that the
+/// engine refuses, then forces it: the missing members are lost for good.
 pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
     rt: &Rt,
     members: &[Member],
@@ -271,7 +271,8 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 // A disk failed meanwhile, and without it the others may be stale: the operator
                 // tries again. Otherwise the engine goes on without it by itself.
                 Err(_) if gone() > before && !must_have_stopped(&left) && needs_force() => {}
-                // One takes no writes, and the others may be stale without it: the operator repairs it.
+                // One takes no writes, and the others may be stale without it: the operator repairs
+                // it.
                 Err(_) if left.iter().any(is_dead) && needs_force() => {
                     let repaired = |f: &mut Faults| {
                         (f.unwritable, f.write_protected) = (None, false);
@@ -357,7 +358,8 @@ mod tests {
         assert!(disks[0].platter.faults(|f| !f.gone), "it answers");
     }
 
-    /// Assembles a mirror with another policy while its first disk fails after this many operations.
+    /// Assembles a mirror with another policy while its first disk fails after this many
+    /// operations.
     fn assembles_with_another_policy(seed: u64, after: u64) -> Result<bool, Violation> {
         let (rt, disks) = (sim_rt(seed, 10_000_000), mirror_of(seed, 3));
         let world = World::new(&rt, seed);

@@ -46,8 +46,8 @@ pub struct Setup {
     pub unit_bytes: u32,
     /// Consistency policy.
     pub policy: Consistency,
-    /// Bytes of data per entry of the region map, which the engine rounds up to a power of two and at
-    /// least a stripe; `None`: the engine's default.
+    /// Bytes of data per entry of the region map, which the engine rounds up to a power of two and
+    /// at least a stripe; `None`: the engine's default.
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
     pub disks: Vec<DiskSetup>,
@@ -322,9 +322,9 @@ impl Map {
         let after = setup.reshape.map(|reshape| reshape.after(setup));
         let setups = [setup].into_iter().chain(&after);
         let sectors = setup.disks.iter().map(|disk| u64::from(disk.sector_bytes));
-        // An array that is reshaped or grows is larger before or after, and whether its code survives some
-        // losses may depend on the stripe. Clients see what it has throughout, but the engine has to
-        // survive losses in all of its stripes.
+        // An array that is reshaped or grows is larger before or after, and whether its code
+        // survives some losses may depend on the stripe. Clients see what it has throughout, but
+        // the engine has to survive losses in all of its stripes.
         let size_of = |setup: &Setup| match (setup.reshape, setup.growth) {
             (None, None) => size_bytes,
             _ => setup.data_bytes_max(),

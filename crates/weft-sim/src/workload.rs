@@ -54,7 +54,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The same with at least four clients that mostly write and never pause; every write has FUA
+    /// At least four clients that mostly write and never pause; every write has FUA
     /// if `durable`.
     pub(crate) fn heavy(&self, durable: bool) -> Self {
         Self {

@@ -1,12 +1,12 @@
 //! Gathering units of a stripe despite losses: the one routine that reads and reconstructs.
 //!
 //! Degraded reads, the old data of a write, rebuild, resync and scrub all ask for certain units
-//! over a range of offsets. Units that can be read are read, and nothing else. Otherwise the planner
-//! names the cheapest reads. A unit that then cannot be read is added to the losses and the planner
-//! is asked again, until everything wanted is there or the code cannot give it. Before that is said,
-//! the owner is asked what is lost now: a read may have waited long for the disk that failed, and
-//! members may have come back since. Units *at hand* – a cache's, or a request's own – serve as
-//! sources that cost nothing.
+//! over a range of offsets. Units that can be read are read, and nothing else. Otherwise the
+//! planner names the cheapest reads. A unit that then cannot be read is added to the losses and the
+//! planner is asked again, until everything wanted is there or the code cannot give it. Before that
+//! is said, the owner is asked what is lost now: a read may have waited long for the disk that
+//! failed, and members may have come back since. Units *at hand* – a cache's, or a request's own –
+//! serve as sources that cost nothing.
 //!
 //! *Which survivors to read.* Repairs load the survivors unevenly, and a degraded array is as fast
 //! as its busiest survivor: under cyclic DRC-G with cheapest repairs, one disk carries half as much

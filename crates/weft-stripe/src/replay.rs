@@ -141,8 +141,8 @@ impl Replay {
 /// Units with their coefficients in an equation.
 type Coefs = Vec<(usize, u8)>;
 
-/// The equation "the sum over `units` with the coefficients of a parity unit is `sum`", in the units
-/// that are not `known`.
+/// The equation "the sum over `units` with the coefficients of a parity unit is `sum`", in the
+/// units that are not `known`.
 fn equation(
     stripe: Stripe<'_>,
     parity: usize,

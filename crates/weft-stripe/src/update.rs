@@ -18,10 +18,10 @@
 //! * If parity has a disk of its own (RAID-4, the global parity of LRC and DRC), that disk takes
 //!   part in every write of the array, and reading it first doubles its work. With
 //!   reconstruct-write it has one request a write, and every data disk has one as well: k - 1 of k
-//!   are read, the other one is written. So arrays of this kind take reconstruct-write on a tie, and
-//!   price reads by the queues that they join, as repairs do ([`price`]): under many writes it can
-//!   read more disks than read-modify-write and still be faster. Where parity rotates, queues are
-//!   the same everywhere, and only the number of reads counts.
+//!   are read, the other one is written. So arrays of this kind take reconstruct-write on a tie,
+//!   and price reads by the queues that they join, as repairs do ([`price`]): under many writes it
+//!   can read more disks than read-modify-write and still be faster. Where parity rotates, queues
+//!   are the same everywhere, and only the number of reads counts.
 
 use weft_code::UnitSet;
 use weft_rt::{Buf, Frozen};

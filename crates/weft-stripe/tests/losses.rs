@@ -1,5 +1,6 @@
-//! Small codes of every kind, with every set of lost units: what can be decoded is gathered exactly,
-//! what cannot is refused, and an update leaves a stripe that agrees with the code's definition.
+//! Small codes of every kind, with every set of lost units: what can be decoded is gathered
+//! exactly, what cannot is refused, and an update leaves a stripe that agrees with the code's
+//! definition.
 
 mod common;
 

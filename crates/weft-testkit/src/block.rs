@@ -19,7 +19,7 @@ impl LoopDevice {
         Self::with_sectors(file, direct, 512)
     }
 
-    /// The same with sectors of `sector_bytes` (512 or 4096).
+    /// A loop device with sectors of `sector_bytes` (512 or 4096).
     #[track_caller]
     #[must_use]
     pub fn with_sectors(file: &Path, direct: bool, sector_bytes: u32) -> Self {
@@ -27,7 +27,7 @@ impl LoopDevice {
         Self::with_options(file, &[direct, &format!("--sector-size={sector_bytes}")])
     }
 
-    /// The same for reading only.
+    /// A loop device for reading only.
     #[track_caller]
     #[must_use]
     pub fn read_only(file: &Path) -> Self {

@@ -20,7 +20,7 @@ impl Scratch {
         Self::below(&std::env::temp_dir(), name)
     }
 
-    /// The same in memory (`$WEFT_TEST_MEMORY`, else `/dev/shm`), for tests that move much data; on
+    /// A folder in memory (`$WEFT_TEST_MEMORY`, else `/dev/shm`), for tests that move much data; on
     /// disk where there is none.
     ///
     /// O_DIRECT and io_uring behave differently on tmpfs: choose [`Scratch::new`] when the test is

@@ -75,8 +75,8 @@ pub fn for_seeds(seeds: Range<u64>, test: impl Fn(&mut Rng)) {
     }
 }
 
-/// Which cases a test of very many takes: every `n`-th, or each with `WEFT_EXHAUSTIVE=1`, as `./soak`
-/// sets it.
+/// Which cases a test of very many takes: every `n`-th, or each with `WEFT_EXHAUSTIVE=1`, as
+/// `./soak` sets it.
 #[must_use]
 pub fn stride(n: usize) -> usize {
     if std::env::var_os("WEFT_EXHAUSTIVE").is_some_and(|value| value == "1") { 1 } else { n }

@@ -81,8 +81,8 @@ fn unsafe_code_lives_in_two_crates() {
     }
 }
 
-/// Cargo builds each file of a crate's `tests` by itself; where it is told not to (`autotests`), a file
-/// that nothing names is built by nobody, and never fails.
+/// Cargo builds each file of a crate's `tests` by itself; where it is told not to (`autotests`), a
+/// file that nothing names is built by nobody, and never fails.
 #[test]
 fn every_file_of_tests_is_built() {
     let (mut told, mut missing) = (0, Vec::new());
@@ -326,4 +326,34 @@ fn modules_have_one_style() {
         .filter(|file| file.iter().any(|part| part == "src"))
         .collect();
     assert!(odd.is_empty(), "name these foo.rs beside foo/, not foo/mod.rs: {odd:#?}");
+}
+
+/// Columns at which comments end; rustfmt does not wrap them.
+const COLUMNS: usize = 100;
+
+#[test]
+fn comments_end_at_100_columns() {
+    let mut long = Vec::new();
+    for file in tracked_files() {
+        if file.extension().is_none_or(|end| end != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).expect("read a source file");
+        let mut is_drawing = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            let comment = line.trim_start().strip_prefix("//");
+            let Some(comment) = comment.map(|text| text.trim_start_matches(['/', '!']).trim())
+            else {
+                is_drawing = false;
+                continue;
+            };
+            is_drawing ^= comment.starts_with("```");
+            // Tables and addresses cannot be wrapped.
+            let whole = is_drawing || comment.starts_with('|') || comment.contains("://");
+            if line.chars().count() > COLUMNS && !whole {
+                long.push(format!("{}:{number}", file.display()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "comments longer than {COLUMNS} columns: {long:#?}");
 }

@@ -128,7 +128,8 @@ impl State {
         })
     }
 
-    /// As much of what a request wants as no other node holds or awaits. Nothing conflicts with what it needs.
+    /// As much of what a request wants as no other node holds or awaits. Nothing conflicts with
+    /// what it needs.
     fn granted(&self, node: NodeId, ask: &Ask) -> Range<u64> {
         let awaited = self.queue.iter().filter(|waiting| waiting.node != node);
         let awaited = awaited.filter(|waiting| waiting.ask.mode.conflicts(ask.mode));

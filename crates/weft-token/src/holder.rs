@@ -230,8 +230,8 @@ impl Holder {
         }
     }
 
-    /// Gives up what the node holds of this, as soon as no operation uses it: it caches nothing of it
-    /// any more, or too much.
+    /// Gives up what the node holds of this, as soon as no operation uses it: it caches nothing of
+    /// it any more, or too much.
     pub fn give_up(&mut self, space: Space) -> Vec<Event> {
         self.change(space, |state, _| {
             let all = 0..u64::MAX;
@@ -281,8 +281,8 @@ impl Holder {
         out
     }
 
-    /// There is a new authority. When all nodes have told it what they hold ([`Authority::restate`]),
-    /// these are to be sent: what operations wait for.
+    /// There is a new authority. When all nodes have told it what they hold
+    /// ([`Authority::restate`]), these are to be sent: what operations wait for.
     ///
     /// [`Authority::restate`]: crate::Authority::restate
     pub fn ask_again(&mut self) -> Vec<ToAuthority> {

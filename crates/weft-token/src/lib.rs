@@ -2,8 +2,8 @@
 //!
 //! *Theory* (File RAID, §3.3; the ranges are those of GPFS). A node that caches contents of a file
 //! must hear of it before another node changes them. A *token* is the right of a node to cache a
-//! range: shared to read it, exclusive to change it. Of two nodes' tokens whose ranges overlap, both
-//! are shared: the only invariant. Who holds a token needs no message to use it again.
+//! range: shared to read it, exclusive to change it. Of two nodes' tokens whose ranges overlap,
+//! both are shared: the only invariant. Who holds a token needs no message to use it again.
 //!
 //! ```text
 //!        node A                 authority                 node B
@@ -18,24 +18,24 @@
 //!          │                        │ ────── grant 4.. ────▶ │
 //! ```
 //!
-//! * An operation says what it *needs* and what it *wants*, which contains it. It is granted as much
-//!   of what it wants as no other node holds or awaits: the whole file, if nobody contends. A file
-//!   with redundancy needs whole stripe lines, so that only one node at a time updates a line's
-//!   parity ([`widened`]).
-//! * A revoked node gives up what is asked for. Of the rest of what the other wants it keeps what it
-//!   has used, as it will probably use that again. So two nodes that write at two ends of a file
+//! * An operation says what it *needs* and what it *wants*, which contains it. It is granted as
+//!   much of what it wants as no other node holds or awaits: the whole file, if nobody contends. A
+//!   file with redundancy needs whole stripe lines, so that only one node at a time updates a
+//!   line's parity ([`widened`]).
+//! * A revoked node gives up what is asked for. Of the rest of what the other wants it keeps what
+//!   it has used, as it will probably use that again. So two nodes that write at two ends of a file
 //!   soon have a half each.
 //! * Requests that conflict are served in their order, so that none starves. An operation that gets
 //!   its token uses it once before the node gives it up, so that every grant is progress.
-//! * An operation that needs several tokens asks for them in the order of their [`Space`], for one of
-//!   each: then nodes cannot wait for each other in a circle. (Two ranges of a space could: a request
-//!   for all of it waits for the first, and the second waits behind that request.)
-//! * A node that dies keeps its tokens until its log has been recovered: until then nobody reads the
-//!   lines that it was writing. If the authority dies, nodes show the next one what they hold.
+//! * An operation that needs several tokens asks for them in the order of their [`Space`], for one
+//!   of each: then nodes cannot wait for each other in a circle. (Two ranges of a space could: a
+//!   request for all of it waits for the first, and the second waits behind that request.)
+//! * A node that dies keeps its tokens until its log has been recovered: until then nobody reads
+//!   the lines that it was writing. If the authority dies, nodes show the next one what they hold.
 //!
 //! Messages between a node and the authority arrive in their order; nothing else is assumed. Both
-//! sides are plain state without I/O: [`Holder`] on each node, [`Authority`] on one. They say what to
-//! send, and whoever drives them sends it. `tests/nodes.rs` drives several nodes with caches, on one
+//! sides are plain state without I/O: [`Holder`] on each node, [`Authority`] on one. They say what
+//! to send, and their driver sends it. `tests/nodes.rs` drives several nodes with caches, on one
 //! store, through all of this.
 //!
 //! ```

@@ -2,8 +2,8 @@
 //! operations, deaths and new authorities, no node reads old contents, and the parity of each line
 //! fits its data.
 //!
-//! A value of the store is a number; a line of a redundant file is four blocks and the XOR of them. A
-//! node writes the blocks of a line and its parity one after the other, and the parity as a
+//! A value of the store is a number; a line of a redundant file is four blocks and the XOR of them.
+//! A node writes the blocks of a line and its parity one after the other, and the parity as a
 //! difference, so that two nodes at one line would leave a wrong one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -113,8 +113,8 @@ impl Histogram {
         self.bucket(per_mille).map_or(0, |at| high_of(at).clamp(self.min(), self.max))
     }
 
-    /// The same, rounded down instead: exact for "round" values, such as lengths of requests that
-    /// are multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
+    /// The value at this rank, rounded down: exact for "round" values, such as lengths of requests
+    /// that are multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
     pub fn percentile_low(&self, per_mille: u32) -> u64 {
         self.bucket(per_mille).map_or(0, |at| low_of(at).clamp(self.min(), self.max))
     }

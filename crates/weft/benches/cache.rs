@@ -1,8 +1,8 @@
-//! A degraded array below a cache in real time, on modelled hard disks over NBD: without a cache, and
-//! with policies that know and do not know what a miss costs.
+//! A degraded array below a cache in real time, on modelled hard disks over NBD: without a cache,
+//! and with policies that know and do not know what a miss costs.
 //!
-//! A raid5 of five disks is filled. Reads of 4 KiB, of a part of its blocks by Zipf's law (0.4), go to
-//! it over NBD and warm the cache, first while nothing is lost, then after the loss of a disk.
+//! A raid5 of five disks is filled. Reads of 4 KiB, of a part of its blocks by Zipf's law (0.4), go
+//! to it over NBD and warm the cache, first while nothing is lost, then after the loss of a disk.
 //! Measured are, in this order:
 //!
 //! * the rate at which 60 requests in flight are served, without a rebuild, and the RGR meanwhile;
@@ -27,7 +27,7 @@ use weft_testkit::Process;
 
 const SET: Disks = Disks { model: "wd10eals", mib: 320, members: 5 };
 const BLOCK: u64 = 4096;
-/// Blocks of the array that are requested, one in so many; and those that the cache has room for.
+/// Blocks of the array that are requested, one in this many; and those that the cache has room for.
 const ONE_IN: u64 = 32;
 const CACHE: &str = "10M";
 /// The share of requests for the first x of n blocks is (x / n)^0.6.

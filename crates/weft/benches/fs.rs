@@ -3,8 +3,8 @@
 //! In each turn a file system is made and used as programs do, through the page cache. Before
 //! everything that reads it is unmounted and mounted again; what changes it is measured until it
 //! has been unmounted, so that nothing is left in memory. At the end a disk is lost when the disks
-//! are 30 % full, and what it held is rebuilt on a fifth disk. Then weftfs loses another one, and has
-//! the three that are left; btrfs finds no room there.
+//! are 30 % full, and what it held is rebuilt on a fifth disk. Then weftfs loses another one, and
+//! has the three that are left; btrfs finds no room there.
 //!
 //! `WEFT_BENCH_FILES` is the number of files in the source tree (default 20,000; the figures of the
 //! documentation say which). The disks take about 4 GB, or 6 GB with 100,000 files.
@@ -29,8 +29,8 @@ const FILE_MIB: u64 = 512;
 /// How full the disks are when one is lost, in percent of all of them.
 const FULL_PERCENT: u64 = 30;
 const ROUNDS: usize = 3;
-/// Reads of the whole file in a turn, each after a mount; their median counts. One alone takes less than
-/// half a second.
+/// Reads of the whole file in a turn, each after a mount; their median counts. One alone takes less
+/// than half a second.
 const READS: usize = 5;
 const FILES_DEFAULT: u64 = 20_000;
 const FILES_IN_FOLDER: u64 = 40;
@@ -57,8 +57,8 @@ const ROWS: [(&str, &str, f64); 11] = [
 trait Contestant {
     fn name(&self) -> &'static str;
     fn mount(&mut self);
-    /// The same, so that processors stay awake while requests come one by one. In the kernel there is
-    /// nobody to wake.
+    /// The same, so that processors stay awake while requests come one by one. In the kernel there
+    /// is nobody to wake.
     fn mount_awake(&mut self) {
         self.mount();
     }
@@ -67,7 +67,8 @@ trait Contestant {
     fn at(&self) -> &Path;
     /// Loses a disk, and rebuilds what it held on another one; seconds.
     fn rebuild(&mut self) -> f64;
-    /// Loses one more, and rebuilds what it held on those that are left, if it can do that; seconds.
+    /// Loses one more, and rebuilds what it held on those that are left, if it can do that;
+    /// seconds.
     fn rebuild_again(&mut self) -> Option<f64>;
 }
 

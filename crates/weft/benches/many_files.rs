@@ -1,10 +1,10 @@
 //! A file system with very many small files, in process: how fast they are made, what a mount takes
 //! after it was unmounted and after it was killed, a listing, a check, and the memory of each.
 //!
-//! Every phase is a process of its own, so that its peak of resident memory is its own, and so that it
-//! can end without an unmount. `WEFT_BENCH_FILES` is the number of files (default 100,000; the figures
-//! of the documentation say which); each has one block of its own and takes about 5 KB of the
-//! temporary folder.
+//! Every phase is a process of its own, so that its peak of resident memory is its own, and so that
+//! it can end without an unmount. `WEFT_BENCH_FILES` is the number of files (default 100,000; the
+//! figures of the documentation say which); each has one block of its own and takes about 5 KB of
+//! the temporary folder.
 
 mod in_process;
 

@@ -1,11 +1,11 @@
-//! Fig. 3 to 5 of File RAID (Shinkai, Maruyama and Yoshizawa) on real files: a file of 100 MB by its
-//! redundancy, written and read in order by the size of requests, and overwritten at random.
+//! Fig. 3 to 5 of File RAID (Shinkai, Maruyama and Yoshizawa) on real files: a file of 100 MB by
+//! its redundancy, written and read in order by the size of requests, and overwritten at random.
 //!
-//! The file system is used in process, so that neither FUSE nor the page cache counts; its disks are
-//! files, which are opened past the page cache. Raw are streams on these files without a file system, one
-//! for each. RAID0-n and RAID5-n have n data blocks in a line. The files are usually on one real disk:
-//! then RAID5-n, which writes 1 + 1/n times as much, can be at n/(n + 1) of RAID0-n. `weft lab run
-//! file-raid` has the same on disks of their own, which are modelled.
+//! The file system is used in process, so that neither FUSE nor the page cache counts; its disks
+//! are files, which are opened past the page cache. Raw are streams on these files without a file
+//! system, one for each. RAID0-n and RAID5-n have n data blocks in a line. The files are usually on
+//! one real disk: then RAID5-n, which writes 1 + 1/n times as much, can be at n/(n + 1) of RAID0-n.
+//! `weft lab run file-raid` has the same on disks of their own, which are modelled.
 
 mod in_process;
 
@@ -31,8 +31,8 @@ const ROUNDS: usize = 3;
 /// Requests of the kernel's read-ahead in flight, each of 1 MiB.
 const AHEAD: usize = 4;
 
-/// Name, disks, redundancy (none: without a file system), and the case with as many data disks to which it
-/// is compared.
+/// Name, disks, redundancy (none: without a file system), and the case with as many data disks to
+/// which it is compared.
 const CASES: [(&str, usize, Option<&str>, &str); 9] = [
     ("Raw", 1, None, "Raw"),
     ("Raw-2", 2, None, "Raw-2"),
@@ -80,7 +80,7 @@ fn data(bytes: u64) -> Frozen {
     Frozen::copy_from(&vec![0x5a; len(bytes)])
 }
 
-/// Reads `bytes` in order, so many requests at a time.
+/// Reads `bytes` in order, `depth` requests at a time.
 async fn in_order<F: Future<Output = ()>>(
     bytes: u64,
     step: u64,

@@ -7,9 +7,9 @@
 //! inside the guest. Response times are those of the requests that were due during the reshape.
 //! Both run with their defaults. Takes some minutes, since the time is real.
 //!
-//! Then the power is cut when about half has moved (the program is killed, or the guest resets), while
-//! single blocks are written, each durably. The array is started again, with all disks and without
-//! one. Disks keep what they have answered.
+//! Then the power is cut when about half has moved (the program is killed, or the guest resets),
+//! while single blocks are written, each durably. The array is started again, with all disks and
+//! without one. Disks keep what they have answered.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

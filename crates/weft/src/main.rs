@@ -3,8 +3,8 @@
 //! [`cli`] defines the commands and options. [`commands`] carries out those that need no daemon,
 //! and sends the others to one through [`control`]. [`daemon`] serves arrays to NBD clients and,
 //! through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, planning and
-//! the demo are in crates of their own, and the [`laboratory`] is a program of its own; the texts for
-//! people are in [`report`].
+//! the demo are in crates of their own, and the [`laboratory`] is a program of its own; the texts
+//! for people are in [`report`].
 #![forbid(unsafe_code)]
 // `println!` and its kind panic when they cannot write: see weft_cli::output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

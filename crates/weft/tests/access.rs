@@ -1,5 +1,5 @@
-//! Who may do what in weftfs: access control lists, and the end of privileges, as programs and other
-//! users meet them through the kernel.
+//! Who may do what in weftfs: access control lists, and the end of privileges, as programs and
+//! other users meet them through the kernel.
 
 mod common;
 

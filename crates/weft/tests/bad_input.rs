@@ -336,7 +336,8 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
     bench.terminate();
 }
 
-/// Other file systems would keep what they are told as an attribute, and the command would seem to work.
+/// Other file systems would keep what they are told as an attribute, and the command would seem to
+/// work.
 #[test]
 fn commands_are_refused_where_no_weft_file_system_is_mounted() {
     let bench = Bench::new("weftfs-elsewhere");

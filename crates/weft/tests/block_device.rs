@@ -1,4 +1,5 @@
-//! An array as a block device with ext4 on it, while members fail and are rebuilt, and while it grows.
+//! An array as a block device with ext4 on it, while members fail and are rebuilt, and while it
+//! grows.
 
 mod common;
 
@@ -170,8 +171,8 @@ fn a_mounted_device_grows_with_its_array() {
     bench.weft(&["scrub", "tank"]);
 }
 
-/// On-line, and with an older kernel than most machines': to resize a mounted ext4 takes a capability
-/// that containers lack.
+/// On-line, and with an older kernel than most machines': to resize a mounted ext4 takes a
+/// capability that containers lack.
 #[test]
 fn ext4_is_enlarged_while_it_is_mounted() {
     let programs = ["mkfs.ext4", "resize2fs", "e2fsck", "losetup"];

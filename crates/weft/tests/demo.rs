@@ -75,8 +75,8 @@ fn what_is_kept_can_be_served_again() {
     bench.terminate();
 }
 
-/// The picture with what differs from run to run made equal: numbers, the folder that was stored, and
-/// whether the rebuild took long enough to be seen.
+/// The picture with what differs from run to run made equal: numbers, the folder that was stored,
+/// and whether the rebuild took long enough to be seen.
 fn general(picture: &str) -> String {
     let mut lines = Vec::new();
     for line in picture.lines() {

@@ -1,5 +1,5 @@
-//! `chattr` makes files immutable, or lets them be appended to only, for root as well; and files have a
-//! time of birth.
+//! `chattr` makes files immutable, or lets them be appended to only, for root as well; and files
+//! have a time of birth.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! weftfs as a user meets it: created on files, mounted, used by programs, killed, mounted without a
-//! disk, rebuilt.
+//! weftfs as a user meets it: created on files, mounted, used by programs, killed, mounted without
+//! a disk, rebuilt.
 
 mod common;
 #[allow(dead_code, reason = "json.rs uses all of it")]
@@ -211,8 +211,8 @@ fn a_service_says_when_it_is_mounted_and_unmounts_when_it_is_told_to_end() {
     mounted.unmount();
 }
 
-/// That they are is a test of `weft-fuse/src/awake.rs`: whether requests follow closely enough depends on
-/// what else runs here.
+/// That they are is a test of `weft-fuse/src/awake.rs`: whether requests follow closely enough
+/// depends on what else runs here.
 #[test]
 fn processors_that_were_kept_awake_may_sleep_afterwards() {
     const DEVICE: &str = "/dev/cpu_dma_latency";
@@ -236,7 +236,7 @@ fn processors_that_were_kept_awake_may_sleep_afterwards() {
     assert_eq!(tolerated_us(), before);
 }
 
-/// A rebuild begins by itself, and what a kill has interrupted goes on.
+/// A rebuild starts automatically, and what a kill has interrupted goes on.
 #[test]
 fn jobs_begin_by_themselves() {
     if !have(&NEEDS) {
@@ -249,7 +249,7 @@ fn jobs_begin_by_themselves() {
     mounted.bench.weft(&["fs", "fail", "mnt", "1"]);
     wait_until("it is rebuilt", || of_disks(&mounted.status(), "number") == [0, 2, 3, 4]);
     wait_until("the job has ended", || mounted.status()["last_job"]["job"] == "rebuild");
-    // Whoever comes late learns how it ended.
+    // A follower that starts late learns how it ended.
     let report = mounted.bench.weft(&["fs", "rebuild", "mnt"]);
     assert!(report.contains("[1]"), "{report}");
     let free = free_bytes(&mounted.status());
@@ -348,7 +348,8 @@ fn a_removal_is_cancelled() {
     assert!(refused.contains("no job is running"), "{refused}");
     let wanted = contents(400 << 20, 1);
     write_synced(&mounted.at.join("file"), &wanted);
-    // It may come to its end before the command that cancels it has begun. Then the disk joins again.
+    // It may come to its end before the command that cancels it has begun. Then the disk joins
+    // again.
     let remove = loop {
         let of_it = |disk: &Value| disk["name"].as_str().is_some_and(|name| name.ends_with("/d1"));
         let disks = mounted.status()["disks"].clone();

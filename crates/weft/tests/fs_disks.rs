@@ -1,5 +1,5 @@
-//! Disks of a mounted file system that leave and come back, copies of them, and what commands say of disks
-//! that cannot be used.
+//! Disks of a mounted file system that leave and come back, copies of them, and what commands say
+//! of disks that cannot be used.
 
 mod common;
 

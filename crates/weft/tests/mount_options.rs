@@ -1,5 +1,5 @@
-//! Mount options, as a command line, `mount` and `/etc/fstab` have them. A read-only mount writes nothing
-//! to the disks, also after a crash.
+//! Mount options, as a command line, `mount` and `/etc/fstab` have them. A read-only mount writes
+//! nothing to the disks, also after a crash.
 
 mod common;
 
@@ -193,14 +193,14 @@ fn mount_and_fstab_know_it_by_its_helper() {
     // By itself, with the options of `mount`; it does nothing if it is asked to.
     let log = format!("log={}", common::text(&mounted.bench.path("helper.log")));
     wait_until("the disks are free", || {
-        let mut mount = command(&common::text(&helper));
+        let mut mount = command(common::text(&helper));
         mount.args(["home", &common::text(&mounted.at), "-n", "-o", &log, "-o", "rw,disk=."]);
         mount.current_dir(mounted.bench.scratch.path());
         mount.output().expect("started").status.success()
     });
     assert_eq!(fs::read_to_string(mounted.at.join("file")).expect("read"), "one\n");
     run(command("umount").arg(&mounted.at));
-    run(command(&common::text(&helper)).args(["home", "/nowhere", "-f"]));
+    run(command(common::text(&helper)).args(["home", "/nowhere", "-f"]));
     wait_until("the server ends", || mounted.try_mount_again());
     mounted.ends_sound();
 }

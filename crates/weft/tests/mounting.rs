@@ -1,5 +1,5 @@
-//! A file system is mounted in the background, on links, over a dead mount, and its service ends only
-//! when nothing uses it: what programs write never lands in the folder beneath.
+//! A file system is mounted in the background, on links, over a dead mount, and its service ends
+//! only when nothing uses it: what programs write never lands in the folder beneath.
 
 mod common;
 

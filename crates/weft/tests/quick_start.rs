@@ -1,5 +1,5 @@
-//! What the README shows about arrays works as it stands there: its quick start is pasted into a shell,
-//! on files in place of devices, and `weft plan` recommends the code that it takes.
+//! What the README shows about arrays works as it stands there: its quick start is pasted into a
+//! shell, on files in place of devices, and `weft plan` recommends the code that it takes.
 
 mod common;
 

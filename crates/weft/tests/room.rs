@@ -1,5 +1,5 @@
-//! A full file system says so at the write that finds no room: what was written before is there, what
-//! was refused is not, and sizes and contents agree.
+//! A full file system says so at the write that finds no room: what was written before is there,
+//! what was refused is not, and sizes and contents agree.
 
 mod common;
 
@@ -150,7 +150,7 @@ fn what_was_deleted_is_free_to_who_looks() {
     (0..pieces).for_each(|n| written.write_all(&piece(n)).expect("written"));
     written.sync_all().expect("synced");
     drop(written);
-    let missing = || (before.saturating_sub(free())) as usize * 4096;
+    let missing = || usize::try_from(before.saturating_sub(free())).expect("few blocks") * 4096;
     assert!(missing() >= pieces * PIECE);
     fs::remove_file(&file).expect("removed");
     mounted.has_answered_all();

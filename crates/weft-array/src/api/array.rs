@@ -234,7 +234,8 @@ impl Array {
     ///
     /// # Errors
     /// If the disk is too small, or its sectors are larger than the array's, or if the array has as
-    /// many spares as it can have. The caller must check before whether the disk may be overwritten (see [`crate::lifecycle::examine()`]).
+    /// many spares as it can have. The caller must check before whether the disk may be overwritten
+    /// (see [`crate::lifecycle::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         self.0.check_spare_room()?;
@@ -346,9 +347,9 @@ impl Array {
         self.0.plan_growth(member_bytes)
     }
 
-    /// Lets the array use `member_bytes` of each member; `None`: as much as the smallest has now, which
-    /// may have been replaced or enlarged. Nothing is moved, and when this returns the array has its
-    /// new size. What is new reads as zeros.
+    /// Lets the array use `member_bytes` of each member; `None`: as much as the smallest has now,
+    /// which may have been replaced or enlarged. Nothing is moved, and when this returns the array
+    /// has its new size. What is new reads as zeros.
     ///
     /// # Errors
     /// As [`Array::plan_growth`]; or if a disk fails meanwhile.
@@ -357,12 +358,13 @@ impl Array {
         self.0.rt.spawn(async move { array.grow(member_bytes).await }).await
     }
 
-    /// Turns a reshape back. When this returns that is in effect, and goes on in the background until
-    /// the array has the geometry again that it had before. Capacity that was given up is empty.
+    /// Turns a reshape back. When this returns that is in effect, and goes on in the background
+    /// until the array has the geometry again that it had before. Capacity that was given up is
+    /// empty.
     ///
     /// # Errors
-    /// [`ArrayError::Refused`] if the array is not being reshaped, the reshape is paused, or the way
-    /// back is not free.
+    /// [`ArrayError::Refused`] if the array is not being reshaped, the reshape is paused, or the
+    /// way back is not free.
     pub async fn turn_reshape(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
         self.0.rt.spawn(async move { array.turn_reshape().await }).await
@@ -393,8 +395,8 @@ impl Array {
         self.0.jobs.wake();
     }
 
-    /// Bounds the rate of jobs, in bytes per second and member. [`Array::store_throttle`] stores the
-    /// bounds.
+    /// Bounds the rate of jobs, in bytes per second and member. [`Array::store_throttle`] stores
+    /// the bounds.
     pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
         self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
         self.0.jobs.changed();
@@ -466,8 +468,8 @@ impl Array {
     }
 
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
-    /// requests fail; the caller should have completed its own first. A rebuild first completes what
-    /// was begun here and there, for at most two seconds.
+    /// requests fail; the caller should have completed its own first. A rebuild first completes
+    /// what was begun here and there, for at most two seconds.
     ///
     /// # Errors
     /// If the array is broken; it is stopped all the same.
@@ -478,8 +480,8 @@ impl Array {
 }
 
 impl Engine {
-    /// Changes what the superblock stores of users' choices for maintenance. If the array breaks, its
-    /// metadata stays as it was; the choice is in effect all the same.
+    /// Changes what the superblock stores of users' choices for maintenance. If the array breaks,
+    /// its metadata stays as it was; the choice is in effect all the same.
     async fn choose(&self, choice: impl FnOnce(&mut Preferences)) {
         if self.check_writable().is_err() {
             return;

@@ -1,7 +1,8 @@
 //! Reading one copy of a mirror by itself: for those who can tell which one is right.
 //!
-//! The array takes what a disk gives for right. What lies on it may have checksums of its own. So whoever
-//! finds one that is wrong looks at the other copies, and writes what is right to all of them.
+//! The array takes what a disk gives for right. What lies on it may have checksums of its own. So a
+//! user that finds a wrong block looks at the other copies, and writes the right contents to all of
+//! them.
 
 use weft_code::SlotNo;
 use weft_disk::Class;
@@ -17,17 +18,17 @@ impl Array {
         self.0.members.disks().into_iter().map(|(slot, _)| slot).collect()
     }
 
-    /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it of which
-    /// the same is known.
+    /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it of
+    /// which the same is known.
     #[must_use]
     pub fn awaits_resync(&self, offset: u64) -> (bool, std::ops::Range<u64>) {
         let (region, bytes) = self.0.geometries.region_around(offset);
         (self.0.map.needs_resync(region), bytes)
     }
 
-    /// The copy of a range that the member in a slot has. None if it has not all of it, or it cannot be
-    /// read: nothing follows from that. The range may not be written meanwhile, and is aligned to
-    /// [`Array::block_bytes`].
+    /// The copy of a range that the member in a slot has. None if it has not all of it, or it
+    /// cannot be read: nothing follows from that. The range may not be written meanwhile, and is
+    /// aligned to [`Array::block_bytes`].
     pub async fn read_copy(&self, slot: SlotNo, offset: u64, len: usize) -> Option<Buf> {
         let array = &self.0;
         array.check_range(offset, len as u64).ok()?;

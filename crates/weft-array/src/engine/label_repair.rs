@@ -1,10 +1,10 @@
-//! The labels and superblock copies of the members, checked and written again where they are damaged:
-//! at the start, and by each scrub. Otherwise the first sign of the damage would be an array that
-//! does not start.
+//! The labels and superblock copies of the members, checked and written again where they are
+//! damaged: at the start, and by each scrub. Otherwise the first sign of the damage would be an
+//! array that does not start.
 //!
-//! A label is the same for ever, so it is written in its place. Superblock copies are replaced by two
-//! superblocks with the next numbers: each takes one of the two places, and between them every copy is
-//! new.
+//! A label is the same for ever, so it is written in its place. Superblock copies are replaced by
+//! two superblocks with the next numbers: each takes one of the two places, and between them every
+//! copy is new.
 
 use std::rc::Rc;
 
@@ -32,8 +32,8 @@ impl Faults {
 }
 
 impl Engine {
-    /// Checks the members, and repairs what is damaged. A disk that fails here fails again where that
-    /// is handled.
+    /// Checks the members, and repairs what is damaged. A disk that fails here fails again where
+    /// that is handled.
     pub(crate) async fn repair_metadata(&self) {
         let mut damaged = Vec::new();
         for (id, disk) in self.members.named_disks() {
@@ -61,7 +61,8 @@ impl Engine {
         }
     }
 
-    /// Writes a lost label again. Returns what is wrong with a superblock copy, and the disk's name.
+    /// Writes a lost label again. Returns what is wrong with a superblock copy, and the disk's
+    /// name.
     async fn check_metadata(&self, id: Id, disk: &Rc<dyn Disk>) -> Option<(String, String)> {
         let name = disk.info().name.clone();
         let mut faults = self.faults_of(id, disk).await?;
@@ -80,8 +81,8 @@ impl Engine {
         (!faults.copies.is_empty()).then(|| (name, faults.copies.join("; other copy: ")))
     }
 
-    /// `None` if the disk cannot be read, or holds a member of another array, or another one of this:
-    /// then it is not ours to write to.
+    /// `None` if the disk cannot be read, or holds a member of another array, or another one of
+    /// this: then it is not ours to write to.
     async fn faults_of(&self, id: Id, disk: &Rc<dyn Disk>) -> Option<Faults> {
         let copies = match read_copies(&**disk).await {
             Ok(Some(copies)) => copies,

@@ -27,18 +27,18 @@
 //! disk is faulty).
 //!
 //! **One door.** What changes the superblock also starts the commit, in the same poll
-//! (`members/change.rs`). [`Engine::change`] completes when its change is in effect; a removal counts
-//! at once, and requests wait for it as above. A position up to which a job has written something is
-//! published after a flush ([`Engine::change_after_flush`]). What need not be durable at once
-//! (`Members::edit`) goes along with the next change.
+//! (`members/change.rs`). [`Engine::change`] completes when its change is in effect; a removal
+//! counts at once, and requests wait for it as above. A position up to which a job has written
+//! something is published after a flush ([`Engine::change_after_flush`]). What need not be durable
+//! at once (`Members::edit`) goes along with the next change.
 //!
 //! **The commit** is one task. It runs while there are changes that are not in effect,
 //! independently of the requests that made them. Each round writes the current superblock to all
 //! remaining members. A member that fails to take it is excluded, which is one more change. A round
 //! completes its changes when every member that the superblock lists has it, and assembly needs no
-//! majority of the members before it (`members/assemble.rs`, joint majorities). Otherwise another round
-//! follows. The task waits for disks only, never for a request, a lock or a page of the region map,
-//! any of which may be waiting for it.
+//! majority of the members before it (`members/assemble.rs`, joint majorities). Otherwise another
+//! round follows. The task waits for disks only, never for a request, a lock or a page of the
+//! region map, any of which may be waiting for it.
 //!
 //! If too few of the previously active members would remain, the change does not take effect: the
 //! members left out could later be assembled as the array ([`may_take_effect`]). The array is then
@@ -50,12 +50,13 @@
 //! active, either may be lost. Until that is durable, only the first may continue as the array, so
 //! it cannot be excluded. Therefore, if excluding a member would leave too few of the members that
 //! are active in the superblock in effect, or in the one being written, the exclusion waits until
-//! the earlier changes are in effect ([`Engine::exclude`]). Meanwhile the member stays, and requests
-//! that met its failure wait, as they would for the exclusion. This cannot deadlock, since the
-//! commit waits for no request. If the member can still take a superblock, the exclusion then
+//! the earlier changes are in effect ([`Engine::exclude`]). Meanwhile the member stays, and
+//! requests that met its failure wait, as they would for the exclusion. This cannot deadlock, since
+//! the commit waits for no request. If the member can still take a superblock, the exclusion then
 //! follows: one unwritable sector is no reason to stop. If not, the array breaks; no other order
-//! would have saved it. A command is refused instead ([`Engine::await_removable`]). A member that the
-//! others can do without is excluded at once, so nothing waits for a hung disk that is not needed.
+//! would have saved it. A command is refused instead ([`Engine::await_removable`]). A member that
+//! the others can do without is excluded at once, so nothing waits for a hung disk that is not
+//! needed.
 //!
 //! [`may_take_effect`]: crate::members::assemble::may_take_effect
 
@@ -86,8 +87,8 @@ const PROBE_PATIENCE: Nanos = 2 * SECOND;
 /// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
 
-/// Whether a request was refused before it was sent, as it was malformed. (A kernel that answers the
-/// same gives an error number.)
+/// Whether a request was refused before it was sent, as it was malformed. (A kernel that answers
+/// the same gives an error number.)
 fn is_malformed(error: &DiskError) -> bool {
     error.kind == DiskErrorKind::Invalid && error.source.raw_os_error().is_none()
 }
@@ -312,9 +313,9 @@ impl Engine {
     /// the code cannot do without that member, the array takes no more writes instead, and its
     /// metadata is left as it was.
     ///
-    /// A request that no disk could carry out, and that was not even sent, is no fault of the member:
-    /// it comes from damaged metadata, or is an error of this program, and the next members would be
-    /// excluded for the same. The array takes no more writes instead.
+    /// A request that no disk could carry out, and that was not even sent, is no fault of the
+    /// member: it comes from damaged metadata, or is an error of this program, and the next members
+    /// would be excluded for the same. The array takes no more writes instead.
     pub async fn member_failed(&self, slot: SlotNo, disk: &Rc<dyn Disk>, error: &DiskError) {
         if is_malformed(error) {
             return self.set_broken(SlotSet::new(), &error.to_string());

@@ -4,8 +4,8 @@
 //! *border* between them. The addresses that have moved, on one side of the border, are in the new
 //! geometry; the others are in the old one. `docs/reshape.md` has the theory.
 //!
-//! A stripe's name says in which geometry its number counts. It is *live* if it is where some of its
-//! addresses are now:
+//! A stripe's name says in which geometry its number counts. It is *live* if it is where some of
+//! its addresses are now:
 //!
 //! ```text
 //! address    0               border                      end
@@ -99,8 +99,8 @@ pub(crate) struct Geometries {
     now: Cell<CurrentGeometries>,
     /// How often addresses began to move, or to move back.
     turns: Cell<u64>,
-    /// The size of the array while more stripes are there than users may reach: until the superblock
-    /// that has them is in effect.
+    /// The size of the array while more stripes are there than users may reach: until the
+    /// superblock that has them is in effect.
     held: Cell<Option<u64>>,
 }
 
@@ -306,8 +306,8 @@ impl Geometries {
         self.held.get().map_or(size, |held| size.min(held))
     }
 
-    /// The newest geometry has more stripes, and these regions. The size of the array stays as it is
-    /// until [`Geometries::end_growth`].
+    /// The newest geometry has more stripes, and these regions. The size of the array stays as it
+    /// is until [`Geometries::end_growth`].
     ///
     /// # Panics
     /// If addresses are moving.

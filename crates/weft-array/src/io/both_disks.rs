@@ -1,4 +1,5 @@
-//! Writing to a member and to the disk that replaces it, or that it replaced: see `jobs/replace.rs`.
+//! Writing to a member and to the disk that replaces it, or that it replaced: see
+//! `jobs/replace.rs`.
 
 use std::rc::Rc;
 

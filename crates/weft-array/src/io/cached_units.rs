@@ -9,7 +9,8 @@
 //!
 //! A reconstruction holds the stripe's lock, so no write of the stripe is in progress. A write that
 //! waits for the lock has taken its blocks out of the cache before; one that has ended may have put
-//! its own there. So what is cached is what the disks hold, and stays so until the lock is released.
+//! its own there. So what is cached is what the disks hold, and stays so until the lock is
+//! released.
 
 use std::rc::Weak;
 
@@ -20,8 +21,8 @@ use weft_stripe::Stripe;
 use crate::engine::Engine;
 
 impl Engine {
-    /// The units at hand that save reads of disks, if `wanted` must be reconstructed: their contents
-    /// over `len` bytes from offset `from`. The stripe's lock is held.
+    /// The units at hand that save reads of disks, if `wanted` must be reconstructed: their
+    /// contents over `len` bytes from offset `from`. The stripe's lock is held.
     pub(crate) fn at_hand(
         &self,
         stripe: Stripe<'_>,
@@ -29,7 +30,8 @@ impl Engine {
         len: usize,
         wanted: UnitSet,
     ) -> Vec<(usize, Frozen)> {
-        // Units that have moved elsewhere are frozen here, while the cache has their contents of now.
+        // Units that have moved elsewhere are frozen here, while the cache has their contents of
+        // now.
         if !self.geometries.is_settled_in(stripe.id) {
             return Vec::new();
         }

@@ -22,9 +22,9 @@
 //! have reached the disk, and the disk may return them one day. Until a resync that lacks space has
 //! finished, its member does not count towards redundancy.
 //!
-//! *Metadata* is allocated at creation (`lifecycle/create.rs`), but on a copy-on-write file system writing it
-//! may need more space. The log then waits like data. A member whose region map or superblock finds
-//! no space is excluded, since a change of membership must not wait for a member.
+//! *Metadata* is allocated at creation (`lifecycle/create.rs`), but on a copy-on-write file system
+//! writing it may need more space. The log then waits like data. A member whose region map or
+//! superblock finds no space is excluded, since a change of membership must not wait for a member.
 
 use std::rc::Rc;
 

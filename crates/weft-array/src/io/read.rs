@@ -4,12 +4,12 @@
 //! unit is read from its disk straight into the caller's buffer. The same path serves units on
 //! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
 //! (redirection). Only pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by
-//! stripe; pieces that the request reads anyway serve as sources too, and so does what a cache above
-//! the array knows (`io/cached_units.rs`).
+//! stripe; pieces that the request reads anyway serve as sources too, and so does what a cache
+//! above the array knows (`io/cached_units.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
-//! except where copies can differ: where the region was dirty at a crash, a write is in progress, or
-//! one was given up halfway because it broke the array. There the first remaining copy is always
+//! except where copies can differ: where the region was dirty at a crash, a write is in progress,
+//! or one was given up halfway because it broke the array. There the first remaining copy is always
 //! used, so that data once read does not change.
 
 use std::ops::Range;

@@ -37,8 +37,8 @@
 //! (two: a header block and the payload) and the unit writes (three) each go out together, and each
 //! step waits for the one before. A FUA request writes d1, P and Q with FUA and ends without a
 //! flush, unless a member failed or the record leaves out units of other writes
-//! ([`Engine::end_durable`]). On disks without a volatile cache every write is durable when it ends,
-//! which spares the next record what it would have to subtract (`log.rs`).
+//! ([`Engine::end_durable`]). On disks without a volatile cache every write is durable when it
+//! ends, which spares the next record what it would have to subtract (`log.rs`).
 //!
 //! *What a crash leaves.* Before step 4: the old stripe. During it: some units old and some new.
 //! Replaying the log (`recovery.rs`) and resyncing the dirty region then make parity match the data
@@ -46,8 +46,8 @@
 //!
 //! A member that fails a write holds old data, and must not come back as if it held the new. So its
 //! exclusion is made durable (in the superblocks) *before* the request is acknowledged; every other
-//! write that left the member out waits for the same (`engine/membership.rs`). A write that finds no space
-//! waits, too (`io/full_member.rs`).
+//! write that left the member out waits for the same (`engine/membership.rs`). A write that finds
+//! no space waits, too (`io/full_member.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -158,8 +158,8 @@ impl Engine {
         Box::pin(self.write_again(stripe, segments, fua)).await
     }
 
-    /// Whether these segments may be written to the stripe now: it is where their addresses are, and
-    /// they are not being moved. The answer holds while the stripe is locked.
+    /// Whether these segments may be written to the stripe now: it is where their addresses are,
+    /// and they are not being moved. The answer holds while the stripe is locked.
     #[inline]
     fn may_write(&self, stripe: StripeId, segments: &[Segment]) -> bool {
         self.geometries.is_settled_in(stripe) || self.may_change_all(stripe, segments)
@@ -419,7 +419,7 @@ impl Engine {
         self.store_back(self.stripe(stripe), &writes).await
     }
 
-    /// The same, for units that are ready to be written.
+    /// Writes units that need no preparation to all of their places.
     pub(crate) async fn store_back(
         &self,
         stripe: Stripe<'_>,

@@ -13,12 +13,12 @@
 //!
 //! Everything in front of the data stays where it is, and so does every stripe: on each slot the
 //! new stripes follow the old ones ([`Layout::can_be_extended`]). So nothing is moved, and the
-//! geometry keeps its number: a log record of a stripe means the same before and after. RAID-10 `far`
-//! is the exception. Its second copies begin in the middle of the members; it is refused.
+//! geometry keeps its number: a log record of a stripe means the same before and after. RAID-10
+//! `far` is the exception. Its second copies begin in the middle of the members; it is refused.
 //!
-//! *The region map* has its own area, which `weft create` makes large enough for eight times as many
-//! regions (`area.rs`). Growth ends where that is full, and says so. New regions are unwritten: they
-//! read as zeros, need no resync, and are zeroed before their first write.
+//! *The region map* has its own area, which `weft create` makes large enough for eight times as
+//! many regions (`area.rs`). Growth ends where that is full, and says so. New regions are
+//! unwritten: they read as zeros, need no resync, and are zeroed before their first write.
 //!
 //! *The last old region* may be written, and its new stripes are written with it. They are zeroed
 //! first; zeros are a codeword of every code. Where the array relies on members that read as zeros
@@ -27,29 +27,30 @@
 //!
 //! **The order**
 //!
-//! 1. *Room*: the last 4 KiB of the new room are written on each member and read back: a disk that is
-//!    smaller than it says is found out. Stripes are zeroed as above, and flushed.
+//! 1. *Room*: the last 4 KiB of the new room are written on each member and read back: a disk that
+//!    is smaller than it says is found out. Stripes are zeroed as above, and flushed.
 //! 2. *Map*: pages of the new regions, all unwritten, become durable on all members.
 //! 3. *Superblock*: the new number of rows, like any change of the superblock (`commit.rs`). In the
-//!    same poll the geometry in memory gets the new stripes, so that whatever goes through all stripes
-//!    of a region from now on (a rebuild, say) goes through these. Users cannot reach them yet.
+//!    same poll the geometry in memory gets the new stripes, so that whatever goes through all
+//!    stripes of a region from now on (a rebuild, say) goes through these. Users cannot reach them
+//!    yet.
 //! 4. When the change is in effect, the array has its new size.
 //!
 //! A failure before step 3 changes nothing: the array uses no room behind its last row.
 //!
-//! **What a crash leaves.** Before the new superblock is on any member: an array of the old size, with
-//! zeros behind its data and map pages that it ignores. Afterwards members may have the old or the
-//! new one. If a new one is found, the array has the new size, and members with the old one get it
-//! before anything else is written: they hold all that it relies on, since steps 1 and 2 were complete
-//! on all of them, and nothing was acknowledged in the new room. If none is found, or those that have
-//! it are absent, the array has the old size, and so no user relied on the new one. Those members
-//! are stale then, as after any change that did not take effect (`assemble.rs`).
+//! **What a crash leaves.** Before the new superblock is on any member: an array of the old size,
+//! with zeros behind its data and map pages that it ignores. Afterwards members may have the old or
+//! the new one. If a new one is found, the array has the new size, and members with the old one get
+//! it before anything else is written: they hold all that it relies on, since steps 1 and 2 were
+//! complete on all of them, and nothing was acknowledged in the new room. If none is found, or
+//! those that have it are absent, the array has the old size, and so no user relied on the new one.
+//! Those members are stale then, as after any change that did not take effect (`assemble.rs`).
 //!
-//! *Membership.* Growth begins only if every slot has its member and no disk is joining: a disk that
-//! is away may be too small, and its new room is not zeroed. If the membership changes before step
-//! 3, growth is refused. Later failures are handled like any other; a disk that joins is checked
-//! against the new size. Spares that are too small are named by the plan and by the status, and are
-//! not taken (`members/spares.rs`).
+//! *Membership.* Growth begins only if every slot has its member and no disk is joining: a disk
+//! that is away may be too small, and its new room is not zeroed. If the membership changes before
+//! step 3, growth is refused. Later failures are handled like any other; a disk that joins is
+//! checked against the new size. Spares that are too small are named by the plan and by the status,
+//! and are not taken (`members/spares.rs`).
 //!
 //! [`Layout::can_be_extended`]: weft_layout::Layout::can_be_extended
 
@@ -117,8 +118,8 @@ fn size_of(superblock: &Superblock, shape: &Shape) -> Result<u64, ArrayError> {
     Ok(shape.regions(superblock.region_bytes)?.size_bytes())
 }
 
-/// Bytes of each member that an array with this superblock can use, of `member_bytes` that each has:
-/// as many as can be counted and as its region map has room for.
+/// Bytes of each member that an array with this superblock can use, of `member_bytes` that each
+/// has: as many as can be counted and as its region map has room for.
 fn usable_bytes(superblock: &Superblock, member_bytes: u64) -> Result<u64, ArrayError> {
     let countable = BYTES_MAX / superblock.slots.len() as u64;
     let shape = shape_of(superblock, member_bytes.min(countable));
@@ -142,8 +143,8 @@ fn usable_bytes(superblock: &Superblock, member_bytes: u64) -> Result<u64, Array
     used.ok_or_else(|| ArrayError::Refused("the members are too large to count".into()))
 }
 
-/// Plans growth of an array with this superblock to `wanted` bytes of each member; `None`: to what the
-/// smallest of `members` has.
+/// Plans growth of an array with this superblock to `wanted` bytes of each member; `None`: to what
+/// the smallest of `members` has.
 ///
 /// # Errors
 /// [`ArrayError::Refused`] if it cannot grow so, or not at all.

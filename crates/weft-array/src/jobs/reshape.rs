@@ -1,7 +1,8 @@
 //! Reshape: moving the array to another geometry while it is used (`docs/reshape.md`).
 //!
-//! The addresses are moved in order, upwards or downwards, in *windows*: stretches whose new stripes
-//! lie on nothing that the old geometry still needs (`weft_layout::window`). For each window:
+//! The addresses are moved in order, upwards or downwards, in *windows*: stretches whose new
+//! stripes lie on nothing that the old geometry still needs (`weft_layout::window`). For each
+//! window:
 //!
 //! ```text
 //!   for each stretch of new stripes (`mover/aggregate.rs`):
@@ -18,31 +19,33 @@
 //! at every moment what both codes survive, a crash included.
 //!
 //! *Why the drain.* The next window may overwrite the old stripes that died. Reads take no lock;
-//! they look at their end whether their place is still right ([`Engine::read`]). Everything else that
-//! works on a stripe holds its lock, and looks once it has it.
+//! they look at their end whether their place is still right ([`Engine::read`]). Everything else
+//! that works on a stripe holds its lock, and looks once it has it.
 //!
 //! *Regions.* A region's mark counts for its stripes of both geometries. Where a region was never
 //! written, and neither were the others with addresses in its new stripes, nothing is moved: its
 //! new stripes hold anything, and are zeroed before the first write like those of any unwritten
-//! region. Otherwise the region is marked as written, and thereby zeroed, before any of it is moved.
+//! region. Otherwise the region is marked as written, and thereby zeroed, before any of it is
+//! moved.
 //!
-//! *What a smaller array gives up.* The addresses behind its new end are dead when the reshape is in
-//! effect, and their old stripes may be overwritten as soon as nothing works on them any more. Their
-//! regions become unwritten when the reshape ends, or before it turns back.
+//! *What a smaller array gives up.* The addresses behind its new end are dead when the reshape is
+//! in effect, and their old stripes may be overwritten as soon as nothing works on them any more.
+//! Their regions become unwritten when the reshape ends, or before it turns back.
 //!
 //! *Turning back.* Wherever old and new stripes have a common edge the geometries can change their
 //! roles: below the border everything is in one of them, above it in the other, and both are whole.
-//! So this is a superblock that says so, and nothing moves. Before it, all log records are retired on
-//! disk: those of stripes that have moved would count again. The way back is a reshape like any
+//! So this is a superblock that says so, and nothing moves. Before it, all log records are retired
+//! on disk: those of stripes that have moved would count again. The way back is a reshape like any
 //! other, in the other direction.
 //!
 //! *The end.* Members of slots that the new geometry does not use become spares, one superblock
-//! after the other: at every moment most of the members that were active remain so (`members/assemble.rs`).
+//! after the other: at every moment most of the members that were active remain so
+//! (`members/assemble.rs`).
 //!
 //! *A member that fails meanwhile.* The reshape goes on without it. When there is a spare the
 //! reshape waits at its next checkpoint, until the member is rebuilt: the border stands still, and
-//! each address has one stripe that counts. Redundancy comes first, and whatever moves afterwards is
-//! written to all members.
+//! each address has one stripe that counts. Redundancy comes first, and whatever moves afterwards
+//! is written to all members.
 
 mod mover;
 pub mod plan;

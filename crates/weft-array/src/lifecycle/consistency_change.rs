@@ -14,7 +14,7 @@ use crate::superblock::area::{log_bytes_min, log_size};
 use crate::superblock::{Superblock, check_consistency};
 
 impl Superblock {
-    /// The same array, kept consistent in another way from its next run on.
+    /// The superblock of this array with another consistency policy, in effect from its next run.
     ///
     /// # Errors
     /// [`ArrayError::Refused`] if that makes no sense with its code, or there is no room for a log.

@@ -1,12 +1,12 @@
 //! Creating an array.
 //!
-//! First everything is checked and planned without writing ([`plan()`], which is also what a dry run
-//! shows). Then every disk must take a write that changes nothing, before any of them loses what it
-//! holds. Then these steps follow, on all disks concurrently: erase the label; zero everything up
-//! to the data (old superblocks, maps, logs, foreign signatures); write and flush the first pages
-//! of the region map; write the superblocks; write the labels. A disk is a member only once it has
-//! its label. On any error the labels are erased again, so that no half-made disk looks like a
-//! member.
+//! First everything is checked and planned without writing ([`plan()`], which is also what a dry
+//! run shows). Then every disk must take a write that changes nothing, before any of them loses
+//! what it holds. Then these steps follow, on all disks concurrently: erase the label; zero
+//! everything up to the data (old superblocks, maps, logs, foreign signatures); write and flush the
+//! first pages of the region map; write the superblocks; write the labels. A disk is a member only
+//! once it has its label. On any error the labels are erased again, so that no half-made disk looks
+//! like a member.
 //!
 //! If every disk can zero cheaply, the data areas are zeroed too. Then parity matches from the
 //! start, and unwritten regions need no work before their first write.

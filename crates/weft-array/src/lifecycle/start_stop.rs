@@ -1,10 +1,10 @@
 //! From members to a running array, and back: assembly, replacements, and the clean stop.
 //!
 //! Assembly changes nothing on disk until it is certain that the array may be started
-//! ([`crate::members::assemble`] decides that from the superblocks; where members are being rebuilt, the
-//! region map tells what they hold). Then absent members are excluded, durably. If the array was
-//! not stopped cleanly, it recovers (`recovery.rs`) without them, and only then makes the new state
-//! durable: not clean, a new log epoch. A crash before that repeats the recovery.
+//! ([`crate::members::assemble`] decides that from the superblocks; where members are being
+//! rebuilt, the region map tells what they hold). Then absent members are excluded, durably. If the
+//! array was not stopped cleanly, it recovers (`recovery.rs`) without them, and only then makes the
+//! new state durable: not clean, a new log epoch. A crash before that repeats the recovery.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -42,8 +42,8 @@ pub struct AssembleOptions {
     pub force_degraded: bool,
     /// Change nothing on the members, and take no writes.
     pub read_only: bool,
-    /// From now on keep the array consistent in this way. It must have been stopped cleanly, and all
-    /// members must be there.
+    /// From now on keep the array consistent in this way. It must have been stopped cleanly, and
+    /// all members must be there.
     pub consistency: Option<Consistency>,
     /// The time now, in seconds since 1970: the base of the dates in the status.
     pub now_unix_s: u64,
@@ -279,9 +279,9 @@ impl Engine {
         nonce: u64,
     ) -> Result<(), ArrayError> {
         // What was read may only be in a cache: recovery builds on it, and so does the next
-        // superblock, even after an orderly stop whose program died at its last write. A member that
-        // loses its newest superblock in the next crash would be two behind the others. A flush that
-        // fails here fails again where the failure is handled.
+        // superblock, even after an orderly stop whose program died at its last write. A member
+        // that loses its newest superblock in the next crash would be two behind the others. A
+        // flush that fails here fails again where the failure is handled.
         let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
         join_all(members.map(|index| disks[*index].flush())).await;
         let found = &assembly.newest;
@@ -313,9 +313,9 @@ impl Engine {
             }
         }
         self.change(|change| begin_run(&mut change.superblock(), nonce, None)).await?;
-        // Once more, as at the stop: every superblock of the time before this run is two behind from
-        // now on. A member that was set back to an image of that time lacks what is written from here
-        // on, and a crash would otherwise make it look like one that it had overtaken.
+        // Once more, as at the stop: every superblock of the time before this run is two behind
+        // from now on. A member that was set back to an image of that time lacks what is written
+        // from here on, and a crash would otherwise make it look like one that it had overtaken.
         self.change(|_| ()).await?;
         self.renew_log_blocks(unread).await;
         self.check_writable()
@@ -384,9 +384,10 @@ impl Engine {
         self.map.clean_all(self).await?;
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
         self.change(|change| change.superblock().clean = true).await?;
-        // Once more: after a clean stop every superblock of the time when the array was in use is two
-        // behind. One behind is what a crash during the stop leaves, and such a member lacks nothing;
-        // two behind is an image of a member that was put back, and lacks what was written since.
+        // Once more: after a clean stop every superblock of the time when the array was in use is
+        // two behind. One behind is what a crash during the stop leaves, and such a member lacks
+        // nothing; two behind is an image of a member that was put back, and lacks what was written
+        // since.
         self.change(|_| ()).await?;
         self.spares_updated().await;
         self.check_whole()

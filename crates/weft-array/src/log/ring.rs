@@ -89,8 +89,8 @@ impl Ring {
     }
 
     /// Room for the payload of a record of `len` bytes. Payloads lie one behind the other in memory
-    /// as they will on disk, the first behind room for the header of the batch. If their records are
-    /// queued in the same order, the batch need not be copied together ([`assemble`]).
+    /// as they will on disk, the first behind room for the header of the batch. If their records
+    /// are queued in the same order, the batch need not be copied together ([`assemble`]).
     pub fn room(&self, len: usize) -> Payload {
         let mut open = self.open.borrow_mut();
         if let Some(rest) = open.as_mut().filter(|rest| rest.len() >= len) {

@@ -7,32 +7,32 @@
 //!   ln r  +=  gain · (T − L) / T          gain = 1 / max(200 requests, those of two seconds)
 //! ```
 //!
-//! *Why the target is kept.* The sum of all changes is what ln r has moved by. As r stays between two
-//! bounds, so does that sum, and the mean of L over N requests differs from T by at most T · (ln r at
-//! the end − ln r at the beginning) / (gain · N): it tends to T however jobs, users and disks depend
-//! on each other, and however irregular the times of single requests are. Jobs differ only in how
-//! soon that is. Two things are needed for it:
+//! *Why the target is kept.* The sum of all changes is what ln r has moved by. As r stays between
+//! two bounds, so does that sum, and the mean of L over N requests differs from T by at most T ·
+//! (ln r at the end − ln r at the beginning) / (gain · N): it tends to T however jobs, users and
+//! disks depend on each other, and however irregular the times of single requests are. Jobs differ
+//! only in how soon that is. Two things are needed for it:
 //!
 //! * The gain is the same for all requests. Were it smaller in bursts, the requests that wait
-//!   longest would count least. So “those of two seconds” are of the busiest second lately, which is
-//!   forgotten within half a minute or so.
+//!   longest would count least. So “those of two seconds” are of the busiest second lately, which
+//!   is forgotten within half a minute or so.
 //! * r is within its bounds. At the lower one users' requests take longer than T by themselves. At
 //!   the upper one they take less, and jobs have all that is left.
 //!
-//! *Why it is stable.* If jobs take most of a disk, L changes by some multiple of T when r changes by
-//! a factor of e. Two seconds of requests then correct it in half a second, and the answer of the
-//! disks is seen within a few L.
+//! *Why it is stable.* If jobs take most of a disk, L changes by some multiple of T when r changes
+//! by a factor of e. Two seconds of requests then correct it in half a second, and the answer of
+//! the disks is seen within a few L.
 //!
-//! *Why it beats a valve.* A valve (ALV's: `weft-lab/src/reshape/valve.rs`) knows open and shut for a
-//! period each. Users fare badly in open periods and well in shut ones, and where its bound is often
-//! missed even when it is shut, the job stops for good. Here the rate changes by little at a time,
-//! and never falls below a minimum.
+//! *Why it beats a valve.* A valve (ALV's: `weft-lab/src/reshape/valve.rs`) knows open and shut for
+//! a period each. Users fare badly in open periods and well in shut ones, and where its bound is
+//! often missed even when it is shut, the job stops for good. Here the rate changes by little at a
+//! time, and never falls below a minimum.
 //!
 //! *Bounds.* The rate is at least [`LEAST_BYTES_S`]. A job that something else holds back, or that
 //! does not run, must not save up a rate for the moment when it can go on: then the rate is at most
 //! twice what it achieves. Nothing is saved up at the lower bound, either. Without requests for
-//! [`ACTIVE_FOR`] there is no limit: long enough that a job does not fill short pauses of users, and
-//! make the next of them wait. So users with less than a request a second are not protected.
+//! [`ACTIVE_FOR`] there is no limit: long enough that a job does not fill short pauses of users,
+//! and make the next of them wait. So users with less than a request a second are not protected.
 
 use std::cell::Cell;
 
@@ -55,7 +55,7 @@ pub(super) const STEP: Nanos = 100 * MILLISECOND;
 const REQUESTS: f64 = 200.0;
 const REQUESTS_SECONDS: f64 = 2.0;
 
-/// The busiest second counts less by a factor of e after so many seconds.
+/// The busiest second counts less by a factor of e after this many seconds.
 const FORGOTTEN_SECONDS: f64 = 30.0;
 
 /// See the [module](self).

@@ -64,7 +64,8 @@ impl Members {
     }
 
     /// The members that could be active once `disk` is removed from `slot`. Swaps that are not in
-    /// effect could be undone, so their old members count too, and so do members that were released.
+    /// effect could be undone, so their old members count too, and so do members that were
+    /// released.
     fn active_without(&self, lost: SlotNo, disk: &Rc<dyn Disk>) -> Vec<Id> {
         let superblock = self.superblock.borrow();
         let members =
@@ -116,8 +117,8 @@ impl Members {
     /// After a round that did not take effect and whose swap was undone: a member that the
     /// superblock of that round did not list gets it now, before the next one, which lists it
     /// again. Otherwise a power cut could leave it two superblocks behind, and assembly would take
-    /// it for one that was set back (`members/assemble.rs`). It must not get it earlier: it would know of a
-    /// change that listed members may have missed.
+    /// it for one that was set back (`members/assemble.rs`). It must not get it earlier: it would
+    /// know of a change that listed members may have missed.
     async fn catch_up(&self, next: &Superblock) -> Vec<Refusal> {
         let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };
         let listed = last.active_members();

@@ -1,8 +1,8 @@
 //! The life of a slot: its states, and the one function by which they change.
 //!
 //! A slot has at most two disks: its member, and while a working member is being replaced a *second
-//! disk*: the replacement, or after the swap the old member. A disk joins in two steps. *Staged*, it
-//! gets writes, the log and the region map, but no superblock names it: after a crash it has no
+//! disk*: the replacement, or after the swap the old member. A disk joins in two steps. *Staged*,
+//! it gets writes, the log and the region map, but no superblock names it: after a crash it has no
 //! part in the slot. Once its lane of the region map is durable, a superblock names it.
 //!
 //! Everything else about a slot follows from its state: what its member holds ([`Slot::holds`]),

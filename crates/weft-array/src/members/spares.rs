@@ -24,8 +24,8 @@ pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
     /// It was prepared or zeroed in this run, and has been in no slot since: if the array's members
-    /// are zeroed, it reads as zeros up to here. Other spares may hold what was written to them for a
-    /// slot that they did not get in the end, or before a crash.
+    /// are zeroed, it reads as zeros up to here. Other spares may hold what was written to them for
+    /// a slot that they did not get in the end, or before a crash.
     zeroed_to: u64,
     /// A superblock is being written to it, or it is being zeroed.
     busy: Rc<Cell<bool>>,

@@ -156,8 +156,8 @@ impl RegionMap {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
-    /// Regions of `lane` of which some, but not all, stripes are rebuilt; those with the fewest left
-    /// first.
+    /// Regions of `lane` of which some, but not all, stripes are rebuilt; those with the fewest
+    /// left first.
     #[must_use]
     pub fn partial(&self, lane: Lane) -> Vec<RegionNo> {
         let rebuilt = self.rebuilt.borrow();
@@ -204,8 +204,8 @@ impl RegionMap {
         }
     }
 
-    /// The first of these stripes of a geometry that is live, stale in one of `lanes`, and satisfies
-    /// `wanted`.
+    /// The first of these stripes of a geometry that is live, stale in one of `lanes`, and
+    /// satisfies `wanted`.
     #[must_use]
     pub fn next_stale_in(
         &self,

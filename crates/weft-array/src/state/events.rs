@@ -176,8 +176,8 @@ struct Queue {
 #[derive(Debug)]
 pub(crate) struct Events {
     listeners: RefCell<Vec<Weak<Queue>>>,
-    /// A listener from the very start, until the first caller asks for it: an array can be subscribed
-    /// to only once it is assembled, and its start emits events, too.
+    /// A listener from the very start, until the first caller asks for it: an array can be
+    /// subscribed to only once it is assembled, and its start emits events, too.
     from_start: RefCell<Option<Subscription>>,
 }
 

@@ -31,7 +31,7 @@ pub const MAP_OFFSET: u64 = 512 << 10;
 /// In a new array data begins at a multiple of this.
 pub const DATA_ALIGN: u64 = 1 << 20;
 
-/// An array may become so many times as large before its region map is full.
+/// The factor by which an array may grow before its region map is full.
 const GROWTH: u64 = 8;
 /// Head room, as a fraction of the member; on larger members it is [`HEAD_ROOM_MAX`].
 const HEAD_ROOM_SHARE: u64 = 64;
@@ -122,8 +122,8 @@ impl Area {
     }
 
     /// Lays out members of `member_bytes` or more, with space in the map for `regions` regions and
-    /// at least `rows_min` units of data. `log_bytes` and `head_room_bytes` are the sizes of log and
-    /// head room, if not the defaults.
+    /// at least `rows_min` units of data. `log_bytes` and `head_room_bytes` are the sizes of log
+    /// and head room, if not the defaults.
     ///
     /// # Errors
     /// If the member is too small (the error has the size that would do), there are too many

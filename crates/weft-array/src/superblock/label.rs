@@ -4,9 +4,9 @@
 //! and the member, and points to the superblock copies. A disk with a valid label but without a
 //! valid superblock is a damaged member, never an empty disk.
 //!
-//! A label that is lost - zeros, damaged, unreadable - is made up for by the superblock copies, which
-//! name array and member too, and is written again. So what erases a member on purpose first puts a
-//! mark in its place: a disk with that mark is no member, whatever else it still holds.
+//! A label that is lost - zeros, damaged, unreadable - is made up for by the superblock copies,
+//! which name array and member too, and is written again. So what erases a member on purpose first
+//! puts a mark in its place: a disk with that mark is no member, whatever else it still holds.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

@@ -1,4 +1,5 @@
-//! A client whose model says what each sector may hold after a power cut, and the disks at a moment.
+//! A client whose model says what each sector may hold after a power cut, and the disks at a
+//! moment.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! A disk for crash and fault tests: it has a volatile cache, its operations take virtual time, its
-//! power can be cut, and tests can inject faults. Its [`Medium`] survives; a new [`TestDisk`] can be
-//! opened on it.
+//! power can be cut, and tests can inject faults. Its [`Medium`] survives; a new [`TestDisk`] can
+//! be opened on it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

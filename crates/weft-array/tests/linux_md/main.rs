@@ -1,11 +1,11 @@
-//! An array reshaped by weft has the bytes of an array of Linux MD that mdadm has reshaped: the same
-//! data and parity in the same rows of the same members. More disks, larger and smaller units, and
-//! another level.
+//! An array reshaped by weft has the bytes of an array of Linux MD that mdadm has reshaped: the
+//! same data and parity in the same rows of the same members. More disks, larger and smaller units,
+//! and another level.
 //!
-//! Two guest kernels are booted side by side, each for a part of the cases. Both arrays get the same
-//! data, are reshaped, and are compared row by row from where each has its data: both move that, and
-//! need not agree where to. What has never been written may hold anything, so the new space is
-//! compared once it is filled.
+//! Two guest kernels are booted side by side, each for a part of the cases. Both arrays get the
+//! same data, are reshaped, and are compared row by row from where each has its data: both move
+//! that, and need not agree where to. What has never been written may hold anything, so the new
+//! space is compared once it is filled.
 #![allow(clippy::cast_possible_truncation, reason = "sizes of a test are small")]
 
 #[allow(dead_code, reason = "only some of it is used here")]
@@ -214,7 +214,7 @@ async fn slots(members: &[Rc<dyn Disk>], bytes: u64) -> Vec<Vec<u8>> {
     slots
 }
 
-/// The same of md's, slot by slot.
+/// md's data, slot by slot.
 fn by_md(case: &Case, folder: &Path) -> Vec<Vec<u8>> {
     let mut slots = vec![Vec::new(); case.disks()];
     for number in 0..slots.len() {

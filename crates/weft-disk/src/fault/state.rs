@@ -8,7 +8,7 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 use super::{Fault, OpCounts, RateLimit};
 use crate::DiskOp;
 
-/// A limited disk that was idle may be ahead of its rate by so much time: timers are not exact, and
+/// A limited disk that was idle may be ahead of its rate by this time: timers are not exact, and
 /// what one wakes up late the next operations catch up, so that the rate is held in the mean.
 const BURST: Nanos = MILLISECOND;
 

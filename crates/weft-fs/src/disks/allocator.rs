@@ -3,8 +3,9 @@
 //! Two aims contradict each other: long runs on the same disks, and disks that fill evenly. A run
 //! goes on behind the record before it, as long as its disks have almost as much room as any other.
 //! Then the disks with the most free space are picked anew, and no more than 1/RAIDRATIO of a
-//! disk's free space is taken at a time. When one of these is almost full, lines that are not whole take
-//! those with the most: so the room that was promised to blocks that wait is there ([`crate::write::reserve`]).
+//! disk's free space is taken at a time. When one of these is almost full, lines that are not whole
+//! take those with the most: so the room that was promised to blocks that wait is there
+//! ([`crate::write::reserve`]).
 //!
 //! Which of the disks gets the parity turns, also within a run:
 //!
@@ -14,10 +15,10 @@
 //!     disk 2   P P P P  D D D D  D D D D  P P P P
 //! ```
 //!
-//! So each disk holds its part of a file in one piece, and has the same share of what is read, of parity
-//! that is read and written to overwrite blocks, and of degraded reads. If the parity turned with each
-//! record, disks with platters would pass over it as slowly as they read it; so it turns after several, and
-//! they seek.
+//! So each disk holds its part of a file in one piece, and has the same share of what is read, of
+//! parity that is read and written to overwrite blocks, and of degraded reads. If the parity turned
+//! with each record, disks with platters would pass over it as slowly as they read it; so it turns
+//! after several, and they seek.
 
 use std::rc::Rc;
 
@@ -30,8 +31,8 @@ use crate::format::extent::{Column, Extent, LINES_MAX};
 use crate::format::inode::Ino;
 use crate::format::redundancy::{Coded, Redundancy};
 
-/// Lines of a file after which the next disk gets the parity: 1 MiB of each disk. Runs as long as that
-/// can be skipped by a seek.
+/// Lines of a file after which the next disk gets the parity: 1 MiB of each disk. Runs as long as
+/// that can be skipped by a seek.
 const TURN_LINES: u64 = 4 * LINES_MAX;
 /// At most this part of a disk's free space is allocated at a time.
 pub(crate) const RAIDRATIO: u64 = 16;
@@ -45,7 +46,7 @@ impl Pool {
         members
     }
 
-    /// Free blocks of the fullest disk of so many with the most room.
+    /// Free blocks of the fullest among the `width` disks with the most room.
     pub(crate) fn least_free(&self, disks: usize) -> u64 {
         self.roomy().get(disks - 1).map_or(0, |member| member.free_blocks())
     }
@@ -55,8 +56,9 @@ impl Pool {
         redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)
     }
 
-    /// Whether there is room for so many lines of `columns` columns each, besides `held` blocks. Lines that
-    /// always take the disks with the most room find it, and also if some of them are narrower.
+    /// Whether there is room for so many lines of `columns` columns each, besides `held` blocks.
+    /// Lines that always take the disks with the most room find it, and also if some of them are
+    /// narrower.
     pub(crate) fn fits(&self, lines: u64, columns: usize, held: u64) -> bool {
         let free: u64 = self.members().iter().map(|member| member.free_blocks().min(lines)).sum();
         lines.saturating_mul(columns as u64).saturating_add(held) <= free
@@ -68,7 +70,7 @@ impl Pool {
     }
 
     /// Allocates up to `lines` lines with these units (data and parity) active, behind `before` if
-    /// possible. They are those of a file from one of its lines on.
+    /// possible. `line` is their first line in the file.
     pub(crate) fn allocate(
         &self,
         coded: Coded,
@@ -143,7 +145,7 @@ impl Pool {
         Some(record)
     }
 
-    /// Whether so many disks have room for one more column of a record each.
+    /// Whether `width` disks have room for one more column of an extent each.
     pub(crate) fn has_columns_for(&self, record: &Extent, count: usize) -> bool {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
         self.roomy().iter().filter(|member| !is_used(member.number)).count() >= count
@@ -180,7 +182,7 @@ impl Pool {
     }
 }
 
-/// Allocates a column of so many lines on a disk.
+/// Allocates a column of `lines` lines on a disk.
 pub(crate) fn allocate_on(member: &Member, lines: u64) -> Option<Column> {
     let start = member.space.borrow_mut().allocate(lines)?;
     Some(column(member, start, lines))

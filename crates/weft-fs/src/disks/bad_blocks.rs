@@ -1,13 +1,13 @@
 //! Bad blocks: places that failed on disks that work.
 //!
 //! A block that cannot be read is a *suspect* first. It is moved when its file can be locked
-//! ([`crate::write::remap`]): a reader holds the file together with other readers. With that, or if it
-//! cannot be written, it is *bad*: nothing gets it any more, also after the next mount. Bad blocks are
-//! in the free space of no disk ([`crate::disks::free_map`]), and in the metadata with the commit that names
-//! their contents' new places: the record and the bad block change together.
+//! ([`crate::write::remap`]): a reader holds the file together with other readers. With that, or if
+//! it cannot be written, it is *bad*: nothing gets it any more, also after the next mount. Bad
+//! blocks are in the free space of no disk ([`crate::disks::free_map`]), and in the metadata with
+//! the commit that names their contents' new places: the record and the bad block change together.
 //!
-//! A record may still name a bad block, if no redundancy gives its contents, or no disk has room. It
-//! is given another place when it is written, and does not become free when the file goes.
+//! A record may still name a bad block, if no redundancy gives its contents, or no disk has room.
+//! It is given another place when it is written, and does not become free when the file goes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,8 @@ pub(crate) type Spot = (u16, u64);
 pub(crate) struct BadBlocks {
     suspects: RefCell<BTreeMap<Spot, Suspect>>,
     found: RefCell<BTreeSet<Spot>>,
-    /// Times that a block moved that the log has at its old place, and how many of these are durable.
+    /// Times that a block moved that the log has at its old place, and how many of these are
+    /// durable.
     logged_elsewhere: Cell<u64>,
     durable: Cell<u64>,
 }

@@ -12,15 +12,15 @@
 //!            device failure: the disk is lost, and rebuilt onto others ◀── do not ─┘
 //! ```
 //!
-//! There are two *sites*, at the start and at the end of a disk, and one that works is enough: a bad
-//! spot that meets a site does not condemn the disk. A site has two blocks. One is written when the
-//! disk joins, and only read: it holds the disk's identity, so that another disk that has come to the
-//! same place does not pass. The other is written with a new number each time, durably, and read
-//! back. A scrub looks at all sites, and mends them.
+//! There are two *sites*, at the start and at the end of a disk, and one that works is enough: a
+//! bad spot that meets a site does not condemn the disk. A site has two blocks. One is written when
+//! the disk joins, and only read: it holds the disk's identity, so that another disk that has come
+//! to the same place does not pass. The other is written with a new number each time, durably, and
+//! read back. A scrub looks at all sites, and mends them.
 //!
-//! *What cannot be told apart.* A flush that fails loses the disk: which blocks went with its cache is
-//! not known. So does a request that gets no answer in time: it may still be carried out, after a
-//! later one to the same block.
+//! *What cannot be told apart.* A flush that fails loses the disk: which blocks went with its cache
+//! is not known. So does a request that gets no answer in time: it may still be carried out, after
+//! a later one to the same block.
 
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::{Buf, Frozen};
@@ -84,8 +84,8 @@ impl Pool {
         !member.is_lost()
     }
 
-    /// Looks at all diagnostic blocks of a disk, and writes those anew that are wrong. Returns how many
-    /// were.
+    /// Looks at all diagnostic blocks of a disk, and writes those anew that are wrong. Returns how
+    /// many were.
     pub(crate) async fn mend_diagnostics(&self, member: &Member) -> u64 {
         let _one = member.diagnosing.acquire(1).await;
         let Some(present) = member.present().filter(|_| !member.is_lost()) else { return 0 };

@@ -1,8 +1,8 @@
 //! A record's lines as a stripe of weft-stripe.
 //!
 //! All lines of a record are one stripe: a column is a unit, and a line is a range of 4 KiB at the
-//! same offset in all units ([`ExtentStripe`]). Columns that are not active lie on a disk of their own, the
-//! *void*, which reads as zeros and is never written. So nothing below knows of them.
+//! same offset in all units ([`ExtentStripe`]). Columns that are not active lie on a disk of their
+//! own, the *void*, which reads as zeros and is never written. So nothing below knows of them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -131,8 +131,8 @@ impl ExtentStripe {
         Ok(units)
     }
 
-    /// Reads one line block by block: only blocks that match their checksums serve as sources. Those
-    /// that do not are rewritten; those that cannot be read are suspects.
+    /// Reads one line block by block: only blocks that match their checksums serve as sources.
+    /// Those that do not are rewritten; those that cannot be read are suspects.
     async fn read_line(
         &self,
         record: &Extent,
@@ -271,8 +271,8 @@ fn is_right(record: &Extent, unit: usize, line: u64, block: &[u8]) -> bool {
 }
 
 impl Owner for ExtentStripe {
-    // It repairs nothing: only blocks that match their checksums may be written back, as `read_line`
-    // does.
+    // It repairs nothing: only blocks that match their checksums may be written back, as
+    // `read_line` does.
 
     fn resolve(&self, id: StripeId) -> Stripe<'_> {
         let lost = self

@@ -1,7 +1,7 @@
 //! Which blocks of a disk are free.
 //!
-//! It is worked out at mount from the records that name blocks, and kept in memory. The disk is cut into
-//! *groups* of 32,768 blocks:
+//! It is worked out at mount from the records that name blocks, and kept in memory. The disk is cut
+//! into *groups* of 32,768 blocks:
 //!
 //! ```text
 //!   a group:    how many blocks are free, and which:
@@ -13,18 +13,19 @@
 //!               …            until 64 are left
 //! ```
 //!
-//! *Memory.* 33 bytes a group, and the maps: a quarter MiB for a TiB that is empty, or full; 32 MiB only
-//! if free and taken blocks alternate so often that packing does not help. The last groups that were
-//! used ([`OPEN_GROUPS`]) are kept as bits.
+//! *Memory.* 33 bytes a group, and the maps: a quarter MiB for a TiB that is empty, or full; 32 MiB
+//! only if free and taken blocks alternate so often that packing does not help. The last groups
+//! that were used ([`OPEN_GROUPS`]) are kept as bits.
 //!
-//! *Time.* A search goes on where the last one ended, so that files that are flushed one after the other
-//! lie one after the other. It looks at 64 blocks at a time, skips groups whose bound is too small, and
-//! finds the next one through the bounds above, whatever the size of the disk. Taking blocks leaves the
-//! bound as it is; a search that finds nothing in a group lowers it, and only blocks that are given back
-//! in it raise it again. So a group is searched in vain once for each time that something was freed there.
+//! *Time.* A search goes on where the last one ended, so that files that are flushed one after the
+//! other lie one after the other. It looks at 64 blocks at a time, skips groups whose bound is too
+//! small, and finds the next one through the bounds above, whatever the size of the disk. Taking
+//! blocks leaves the bound as it is; a search that finds nothing in a group lowers it, and only
+//! blocks that are given back in it raise it again. So a group is searched in vain once for each
+//! time that something was freed there.
 //!
-//! *Limits.* A run that is searched for has at most 64 blocks and lies in one group. Blocks can be taken
-//! across groups. Bad blocks are never free.
+//! *Limits.* A run that is searched for has at most 64 blocks and lies in one group. Blocks can be
+//! taken across groups. Bad blocks are never free.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::iter;
@@ -132,6 +133,11 @@ fn max_of(bounds: &[u8]) -> u8 {
     bounds.iter().copied().max().unwrap_or(0)
 }
 
+/// `n`, which is at most 64.
+fn small(n: usize) -> u32 {
+    u32::try_from(n).expect("at most 64")
+}
+
 fn index(n: u64) -> usize {
     usize::try_from(n).expect("a group is in memory")
 }
@@ -161,7 +167,7 @@ fn are_all_free(bits: &Bits, range: Range<usize>) -> bool {
 fn free_from(bits: &Bits, at: usize) -> u64 {
     let next = |word: usize| bits.get(word).copied().unwrap_or(0);
     let (word, bit) = (at / BITS, at % BITS);
-    let above = next(word + 1).checked_shl(BITS as u32 - bit as u32).unwrap_or(0);
+    let above = next(word + 1).checked_shl(small(BITS - bit)).unwrap_or(0);
     u64::from((next(word) >> bit | above).trailing_ones())
 }
 
@@ -169,7 +175,7 @@ fn free_from(bits: &Bits, at: usize) -> u64 {
 fn free_before(bits: &Bits, at: usize) -> u64 {
     let word = |word: usize| bits.get(word).copied().unwrap_or(0);
     let (last, bit) = (at / BITS, at % BITS);
-    let high = word(last).checked_shl(BITS as u32 - bit as u32).unwrap_or(0);
+    let high = word(last).checked_shl(small(BITS - bit)).unwrap_or(0);
     let low = last.checked_sub(1).map_or(0, |before| word(before) >> bit);
     u64::from((high | low).leading_ones())
 }
@@ -208,6 +214,11 @@ fn find_run(bits: &Bits, from: usize, len: u64) -> (Option<usize>, u64) {
     (None, words)
 }
 
+/// The lowest seven bits.
+fn seven_bits(n: usize) -> u8 {
+    u8::try_from(n & 0x7f).expect("seven bits")
+}
+
 /// Lengths of the runs, taken and free in turn, but for the last. None: bits are shorter.
 fn pack(bits: &Bits) -> Option<Box<[u8]>> {
     let (mut packed, mut is_free, mut start) = (Vec::new(), false, 0);
@@ -221,10 +232,10 @@ fn pack(bits: &Bits) -> Option<Box<[u8]>> {
             ends &= ends - 1;
             let mut len = end - start;
             while len >= 0x80 {
-                packed.push((len & 0x7f) as u8 | 0x80);
+                packed.push(seven_bits(len) | 0x80);
                 len >>= 7;
             }
-            packed.push(len as u8);
+            packed.push(seven_bits(len));
             (is_free, start) = (!is_free, end);
         }
         if packed.len() >= size_of::<Bits>() / 2 {
@@ -470,8 +481,8 @@ impl Space {
         None
     }
 
-    /// Finds a run in a group, from one of its blocks on. If there is none in all of it, the next search
-    /// for one as long passes over the group.
+    /// Finds a run in a group, from one of its blocks on. If there is none in all of it, the next
+    /// search for one as long passes over the group.
     fn find_in(&mut self, group: usize, from: usize, len: u64) -> Option<u64> {
         let Group { free, map, .. } = &self.groups[group];
         let is_all_free = matches!(map, Map::Uniform) && *free > 0;

@@ -5,8 +5,8 @@
 //!   in use ── remove ──▶ leaving (nothing new goes to it) ──▶ out
 //! ```
 //!
-//! A lost disk is not used again: what it misses is not tracked. One that comes back is judged block by block,
-//! under another number ([`crate::disks::successor`]).
+//! A lost disk is not used again: what it misses is not tracked. One that comes back is judged
+//! block by block, under another number ([`crate::disks::successor`]).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub(crate) struct PresentDisk {
     pub(crate) label: RefCell<Label>,
     /// All of it, with label and metadata.
     pub(crate) whole: Rc<dyn Disk>,
-    /// The same, if it can be opened again.
+    /// The whole disk behind a path that can be opened again, if it can.
     pub(crate) path: Option<Rc<PathDisk>>,
     /// What is asked of it, in turn.
     pub(crate) queue: Rc<QueuedDisk>,
@@ -37,8 +37,8 @@ pub(crate) struct PresentDisk {
 }
 
 impl PresentDisk {
-    /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets another
-    /// one.
+    /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets
+    /// another one.
     pub(crate) fn slice(&self) -> Result<Rc<dyn Disk>> {
         slice_of(&self.queue, &self.label.borrow())
     }

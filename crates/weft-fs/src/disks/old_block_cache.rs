@@ -1,9 +1,9 @@
 //! Old contents at hand: blocks of the disks, data and parity, that were read or written lately.
 //!
-//! To overwrite a part of a line, its parity must change by the difference between old and new, or be
-//! computed from all of the line. Either needs old contents. Blocks that are hot are overwritten again
-//! and again; their old contents were written by the overwrite before, and need no read (File RAID,
-//! §1: *in the case old image of disk blocks … is present in the cache*).
+//! To overwrite a part of a line, its parity must change by the difference between old and new, or
+//! be computed from all of the line. Either needs old contents. Blocks that are hot are overwritten
+//! again and again; their old contents were written by the overwrite before, and need no read (File
+//! RAID, §1: *in the case old image of disk blocks … is present in the cache*).
 //!
 //! ```text
 //!                 ┌── read by a user, or for parity ──┐
@@ -15,17 +15,17 @@
 //! ```
 //!
 //! *Coherence.* A page stands for a block of a disk, not of a file, so files may be cut, moved and
-//! joined as they like. Three rules keep it right: blocks that are about to be written are forgotten
-//! before, and come back with the new contents when these are written; blocks that become free are
-//! forgotten, so that a block which is given out has no page; and whoever reads or writes a block holds
-//! its file's lock. Adding a page where an older one is fails an assertion. If all of that were wrong,
-//! the checksum would tell: it is that of the record which the metadata has now, and a page is given
-//! out only if it matches.
+//! joined as they like. Three rules keep it right: blocks that are about to be written are
+//! forgotten before, and come back with the new contents when these are written; blocks that become
+//! free are forgotten, so that a block which is given out has no page; and whoever reads or writes
+//! a block holds its file's lock. Adding a page where an older one is fails an assertion. If all of
+//! that were wrong, the checksum would tell: it is that of the record which the metadata has now,
+//! and a page is given out only if it matches.
 //!
-//! *Memory.* Blocks that wait to be written and pages share one bound. Blocks that wait take at most
-//! half of it; pages have what is left, and give way at once. The index of the pages counts as well.
-//! Pages are copies of one block each: a part of a longer buffer would keep all of it. Only files with
-//! parity over several data blocks have any, as others never need old contents.
+//! *Memory.* Blocks that wait to be written and pages share one bound. Blocks that wait take at
+//! most half of it; pages have what is left, and give way at once. The index of the pages counts as
+//! well. Pages are copies of one block each: a part of a longer buffer would keep all of it. Only
+//! files with parity over several data blocks have any, as others never need old contents.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -232,9 +232,9 @@ impl OldBlockCache {
         runs_of(record, writes).for_each(|(_, run, _)| self.forget(run));
     }
 
-    /// Units of a record were written, and forgotten before. Long runs follow the order of a file, and
-    /// are seldom overwritten block by block: they drive nothing out, and leave only data, from which
-    /// parity can be computed.
+    /// Units of a record were written, and forgotten before. Long runs follow the order of a file,
+    /// and are seldom overwritten block by block: they drive nothing out, and leave only data, from
+    /// which parity can be computed.
     pub(crate) fn put_written(&self, record: &Extent, writes: &[UnitWrite]) {
         if !is_of_use(record) {
             return;
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(at_hand.get(3, 7, crc32c(&block(1))).as_deref(), Some(&block(1)[..]));
         assert!(at_hand.get(3, 8, crc32c(&block(1))).is_none());
         assert!(at_hand.get(2, 7, crc32c(&block(1))).is_none());
-        // The block has changed, and nobody said so: what is at hand is of no use any more.
+        // The block changed without notice: the cached contents are useless.
         assert!(at_hand.get(3, 7, crc32c(&block(2))).is_none());
         assert_eq!((at_hand.counts.get().wrong, at_hand.bytes()), (1, 0));
         at_hand.put(3, 7, &block(1));

@@ -1,7 +1,8 @@
 //! The disks of a file system: which of them may be used, and what they report.
 //!
-//! A lost disk is not used again, unless it is taken back ([`crate::disks::successor`]). So its loss must be durable in the metadata before anything is
-//! written that it misses ([`Pool::unrecorded_losses`]).
+//! A lost disk is not used again, unless it is taken back ([`crate::disks::successor`]). So its
+//! loss must be durable in the metadata before anything is written that it misses
+//! ([`Pool::unrecorded_losses`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +33,8 @@ pub struct Counts {
     pub repaired_blocks: u64,
     /// Blocks that got another place, as theirs had failed.
     pub moved_blocks: u64,
-    /// Blocks of lines that were overwritten at new places, as much of their record was overwritten.
+    /// Blocks of lines that were overwritten at new places, as much of their record was
+    /// overwritten.
     pub out_of_place_blocks: u64,
 }
 
@@ -41,7 +43,8 @@ pub(crate) struct Pool {
     members: RefCell<BTreeMap<u16, Rc<Member>>>,
     pub(crate) void: Rc<dyn Disk>,
     codings: RefCell<HashMap<Coded, Rc<Coding>>>,
-    /// Lost disks that came back, and the numbers that they have since ([`crate::disks::successor`]).
+    /// Lost disks that came back, and the numbers that they have since
+    /// ([`crate::disks::successor`]).
     pub(crate) successors: RefCell<BTreeMap<u16, u16>>,
     pub(crate) bad: BadBlocks,
     /// Losses so far, and how many of them are in the metadata.
@@ -202,7 +205,8 @@ impl Pool {
         successors.iter().find(|(_, by)| **by == number).map(|(number, _)| *number)
     }
 
-    /// The numbers before a disk in a chain, and the one after it: when the disk goes, they are linked.
+    /// The numbers before a disk in a chain, and the one after it: when the disk goes, they are
+    /// linked.
     pub(crate) fn before(&self, number: u16) -> Vec<(u16, Option<u16>)> {
         let successors = self.successors.borrow();
         let next = successors.get(&number).copied();

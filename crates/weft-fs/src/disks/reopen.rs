@@ -1,9 +1,9 @@
 //! The way to a disk, which can fail while the disk works.
 //!
-//! A cable, a connection to a server, a driver that was reset: requests fail with "gone", and the disk
-//! can be had again by opening it anew. On one machine this takes the place of asking other nodes
-//! whether they reach the disk (Shinkai et al., *path failure*). So a disk is opened once more, by its
-//! name, before it is lost:
+//! A cable, a connection to a server, a driver that was reset: requests fail with "gone", and the
+//! disk can be had again by opening it anew. On one machine this takes the place of asking other
+//! nodes whether they reach the disk (Shinkai et al., *path failure*). So a disk is opened once
+//! more, by its name, before it is lost:
 //!
 //! ```text
 //!   gone, or the diagnosis fails ── all requests to the old one have ended
@@ -11,11 +11,11 @@
 //!        ── writes since the last flush read back ──▶ requests are repeated; otherwise it is lost
 //! ```
 //!
-//! *What must not be taken for granted.* A disk that was without power for a moment has lost what was
-//! in its cache. Writes that completed since the last flush began are kept as offset, length and the
-//! CRC32C of each part, and read back; the next flush makes them durable if they are there. A request that timed out
-//! may still be carried out, after a later one to the same block: a disk with such a request is not
-//! opened again.
+//! *What must not be taken for granted.* A disk that was without power for a moment has lost what
+//! was in its cache. Writes that completed since the last flush began are kept as offset, length
+//! and the CRC32C of each part, and read back; the next flush makes them durable if they are there.
+//! A request that timed out may still be carried out, after a later one to the same block: a disk
+//! with such a request is not opened again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -52,7 +52,8 @@ struct Write {
     sums: Option<Rc<[u32]>>,
 }
 
-/// The parts of a write that later writes replace one by one: offsets on the disk, and in the write.
+/// The parts of a write that later writes replace one by one: offsets on the disk, and in the
+/// write.
 fn parts(offset: u64, len: usize, grain: u64) -> impl Iterator<Item = (Range<u64>, Range<usize>)> {
     let end = offset + len as u64;
     (offset / grain..end.div_ceil(grain)).map(move |part| {
@@ -268,7 +269,7 @@ impl PathDisk {
         DiskError::new(&self.info.name, op, offset, len, why)
     }
 
-    /// The same for requests that give nothing back.
+    /// Repeats a request that returns no data, until it succeeds or the disk is lost.
     async fn done(
         &self,
         (op, offset, len): (DiskOp, u64, u64),
@@ -283,8 +284,8 @@ impl PathDisk {
         if offset < self.label.data().start { SECTOR_BYTES } else { BLOCK_BYTES }
     }
 
-    /// A write has completed; none: one of zeros. One that is durable is kept as well: it has replaced
-    /// others that may not be.
+    /// A write has completed; none: one of zeros. One that is durable is kept as well: it has
+    /// replaced others that may not be.
     fn wrote(&self, offset: u64, len: u64, data: Option<&[u8]>) {
         if self.info.volatile_cache {
             let len = usize::try_from(len).expect("it was in memory, or is zeros");

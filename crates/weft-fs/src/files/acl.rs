@@ -1,9 +1,9 @@
 //! Access control lists, as POSIX 1003.1e draft 17 and Linux have them.
 //!
 //! A mode grants rights to three classes: the owner, the group, others. A list adds named users and
-//! groups. Its *mask* bounds all of these and the owning group, so that programs which know modes only
-//! still mean something: if there is a mask, the group's bits of the mode are the mask, and chmod
-//! sets the mask.
+//! groups. Its *mask* bounds all of these and the owning group, so that programs which know modes
+//! only still mean something: if there is a mask, the group's bits of the mode are the mask, and
+//! chmod sets the mask.
 //!
 //! ```text
 //!   user::rw-            owner            mode  rw- r-- ---
@@ -14,19 +14,20 @@
 //!   other::---
 //! ```
 //!
-//! *Access list*: who may do what with a file. The bits of the mode and those of the list always say the
-//! same: whoever changes one changes the other in the same operation. A list without mask and names
-//! says no more than a mode, and is stored as the mode only.
+//! *Access list*: who may do what with a file. The bits of the mode and those of the list always
+//! say the same: whoever changes one changes the other in the same operation. A list without mask
+//! and names says no more than a mode, and is stored as the mode only.
 //!
-//! *Default list*, of a folder: what is made in it gets this list, reduced to what the program asked
-//! for with its mode; its umask does not count then. Folders get it as their default list, too.
+//! *Default list*, of a folder: what is made in it gets this list, reduced to what the program
+//! asked for with its mode; its umask does not count then. Folders get it as their default list,
+//! too.
 //!
-//! The kernel decides who may do what: it reads the lists and believes the mode. It also decides who
-//! may change them. Here they are kept, inherited, and kept in agreement.
+//! The kernel decides who may do what: it reads the lists and believes the mode. It also decides
+//! who may change them. Here they are kept, inherited, and kept in agreement.
 //!
 //! *Stored* are the bytes of the extended attributes `system.posix_acl_access` and
-//! `system.posix_acl_default` (`linux/posix_acl_xattr.h`): version 2 as u32, then for each entry u16
-//! tag, u16 permissions, u32 id; little endian. The order of the tags is fixed.
+//! `system.posix_acl_default` (`linux/posix_acl_xattr.h`): version 2 as u32, then for each entry
+//! u16 tag, u16 permissions, u32 id; little endian. The order of the tags is fixed.
 
 use crate::error::{FsError, Result};
 use crate::format::inode::{Ino, Inode, Kind, SET_GID};
@@ -85,7 +86,8 @@ impl Acl {
     /// The list that an attribute holds; none if it holds no entries, which means to remove it.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] if it is malformed, [`FsError::TooLong`] if the kernel could not read it.
+    /// [`FsError::Invalid`] if it is malformed, [`FsError::TooLong`] if the kernel could not read
+    /// it.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>> {
         if bytes.is_empty() {
             return Ok(None);
@@ -177,8 +179,8 @@ impl Acl {
         self
     }
 
-    /// The access list of a file that is made with this mode in a folder with this default list. Its
-    /// [`Acl::mode`] is the file's.
+    /// The access list of a file that is made with this mode in a folder with this default list.
+    /// Its [`Acl::mode`] is the file's.
     pub(crate) fn inherited(mut self, mode: u32) -> Self {
         self.owner &= class(mode, 6);
         *self.group_class() &= class(mode, 3);
@@ -187,8 +189,8 @@ impl Acl {
     }
 }
 
-/// Sets or, with an empty value, removes the access list of a file. Its mode goes with it; a list that
-/// is removed leaves the mode as it is. With `drop_set_gid` the set-group-ID bit ends.
+/// Sets or, with an empty value, removes the access list of a file. Its mode goes with it; a list
+/// that is removed leaves the mode as it is. With `drop_set_gid` the set-group-ID bit ends.
 pub(crate) fn set_access(
     tx: &Tx<'_>,
     ino: Ino,
@@ -238,7 +240,7 @@ pub(crate) fn of_new(
     umask: u32,
 ) -> Result<(u32, NewFileAcls)> {
     let kind = Kind::of_mode(mode);
-    // Nobody asks for the permissions of a symbolic link.
+    // The permissions of a symbolic link are never checked.
     if kind == Kind::Symlink {
         return Ok((mode, NewFileAcls::default()));
     }

@@ -1,11 +1,12 @@
 //! Attributes: permissions, owners, sizes, times, and the privileges of programs.
 //!
-//! *Privileges* that a file gives to whoever executes it are its set-user-ID and set-group-ID bits and
-//! its capabilities. They are meant for the contents and the owner that the file has, and end as on
-//! other file systems of Linux: all of them with a new owner, of whatever is not a folder, even if
-//! root changes it; with a write or a new size those that the kernel says, which knows whether the
-//! program may keep them, and capabilities always. A set-group-ID bit without the permission of the
-//! group to execute gives no privilege (it once meant mandatory locks), and stays.
+//! *Privileges* that a file gives to the user who executes it are its set-user-ID and set-group-ID
+//! bits and its capabilities. They are meant for the contents and the owner that the file has, and
+//! end as on other file systems of Linux: all of them with a new owner, of whatever is not a
+//! folder, even if root changes it; with a write or a new size those that the kernel says, which
+//! knows whether the program may keep them, and capabilities always. A set-group-ID bit without the
+//! permission of the group to execute gives no privilege (it once meant mandatory locks), and
+//! stays.
 
 use weft_token::Mode;
 
@@ -47,8 +48,8 @@ pub struct SetAttr {
 }
 
 impl FsState {
-    /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes with
-    /// the blocks that wait to be written: as a change of its own it would make fsync commit.
+    /// The kernel gathers writes, and sends the time of the last one before each fsync. It goes
+    /// with the blocks that wait to be written: as a change of its own it would make fsync commit.
     fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
         let modified = set.modified.filter(|modified| set.changed == Some(*modified));
         let node = self.in_use.get(ino);

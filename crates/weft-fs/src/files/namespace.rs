@@ -3,10 +3,10 @@
 //! Every operation is one closure in the open transaction: it checks everything, then changes
 //! everything. So a crash leaves an operation whole or not at all.
 //!
-//! Each entry of a folder has a position, which is never used again in that folder, but by the entry that
-//! replaces it: who replaces what a reader has just seen does not lead it on for ever. Readers of a
-//! folder continue behind the position of the last entry they saw, whatever is added or removed
-//! meanwhile.
+//! Each entry of a folder has a position, which is never used again in that folder, but by the
+//! entry that replaces it: who replaces what a reader has just seen does not lead it on for ever.
+//! Readers of a folder continue behind the position of the last entry they saw, whatever is added
+//! or removed meanwhile.
 
 use weft_token::Mode;
 
@@ -103,7 +103,7 @@ fn add(tx: &Tx<'_>, into: Ino, name: &[u8], file: (Ino, &Inode), now: Time) -> R
     add_at(tx, into, (name, position), file, now)
 }
 
-/// The same at a position that was taken from another entry.
+/// Adds an entry at a position that was taken from another entry.
 fn add_at(
     tx: &Tx<'_>,
     into: Ino,
@@ -208,9 +208,9 @@ impl FsState {
         }
     }
 
-    /// Writes the blocks of a file that is to replace another one. Programs write a new version of a
-    /// file and rename it without fsync: what is there after a crash is to be the old one or the new
-    /// one, and not an empty file. The commit with the new name comes behind these blocks.
+    /// Writes the blocks of a file that is to replace another one. Programs write a new version of
+    /// a file and rename it without fsync: what is there after a crash is to be the old one or the
+    /// new one, and not an empty file. The commit with the new name comes behind these blocks.
     async fn write_before_replace(
         &self,
         (from, name): (Ino, &[u8]),
@@ -254,8 +254,8 @@ impl FsState {
             }
             folder_to_take(tx, from)?;
             folder_to_add(tx, to)?;
-            // It takes the place of the entry that leaves, in the same transaction: no reader and no
-            // crash finds the name free.
+            // It takes the place of the entry that leaves, in the same transaction: no reader and
+            // no crash finds the name free.
             let leave_whiteout = |entry: &Entry| match &whiteout {
                 Some(new) => {
                     let (ino, inode) = self.make_inode(tx, from, new, 1, now)?;
@@ -351,7 +351,8 @@ impl FsState {
             blocks: 0,
             parent: if is_folder { parent } else { 0 },
             next_position: FIRST_POSITION,
-            // A number is used again if a crash took the file that had it. The epoch is another one then.
+            // A number is used again if a crash took the file that had it. The epoch is another one
+            // then.
             generation: self.log.epoch(),
             redundancy: above.redundancy,
         };
@@ -436,8 +437,8 @@ impl Fs {
         Ok((ino, self.0.seen(ino, inode)))
     }
 
-    /// The file with a number, of which a use begins. One that has no name any more is there as long
-    /// as it is in use.
+    /// The file with a number, of which a use begins. One that has no name any more is there as
+    /// long as it is in use.
     ///
     /// # Errors
     /// [`FsError::NotFound`] if there is none.

@@ -1,7 +1,8 @@
 //! The end of files: one without names goes with its last use.
 //!
-//! Its records are removed a few at a time, so that neither a transaction nor the list of freed blocks
-//! grows with the file. What a crash leaves of it is removed by the next mount ([`crate::mount`]).
+//! Its records are removed a few at a time, so that neither a transaction nor the list of freed
+//! blocks grows with the file. What a crash leaves of it is removed by the next mount
+//! ([`crate::mount`]).
 
 use weft_token::Mode;
 
@@ -46,8 +47,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Removes some records of a file that has no name, or what is left of it. Returns whether there
-    /// is more to remove: a mount goes on with it after a crash.
+    /// Removes some records of a file that has no name, or what is left of it. Returns whether
+    /// there is more to remove: a mount goes on with it after a crash.
     fn purge_some(&self, tx: &Tx<'_>, ino: Ino) -> Result<bool> {
         let mut inode = match tx.inode(ino) {
             // Its last use ended at the same time as its last name.

@@ -1,8 +1,8 @@
 //! Reserving space for parts of a file that have none.
 //!
-//! A block that has a place is overwritten there and needs no other. So space is reserved by writing
-//! zeros, through the cache like all else, where no block is active. That takes the time of a write;
-//! in return there is no third state of a block between a hole and data.
+//! A block that has a place is overwritten there and needs no other. So space is reserved by
+//! writing zeros, through the cache like all else, where no block is active. That takes the time of
+//! a write; in return there is no third state of a block between a hole and data.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -83,19 +83,20 @@ impl FsState {
 }
 
 impl Fs {
-    /// Gives a range of a file places on the disks: writing there later cannot fail for want of room.
-    /// The file grows to the end of the range, unless its size is to be kept.
+    /// Gives a range of a file places on the disks: writing there later cannot fail for want of
+    /// room. The file grows to the end of the range, unless its size is to be kept.
     ///
     /// # Errors
-    /// [`FsError::NoSpace`] if there is no room. If that shows only on the way, a part stays reserved.
+    /// [`FsError::NoSpace`] if there is no room. If that shows only on the way, a part stays
+    /// reserved.
     pub async fn allocate(&self, ino: Ino, offset: u64, len: u64, keep_size: bool) -> Result<()> {
         self.allocate_while(ino, offset, len, keep_size, || true).await
     }
 
-    /// The same, until it is to go on no more.
+    /// As above, while `goes_on` says so.
     ///
     /// # Errors
-    /// The same, and [`FsError::Cancelled`] then: a part stays reserved.
+    /// Also [`FsError::Cancelled`] if it was told to stop: a part stays reserved.
     pub async fn allocate_while(
         &self,
         ino: Ino,

@@ -2,10 +2,10 @@
 //!
 //! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *The end.* No line behind the end of a file is active, unless it is reserved and zeros: sizes grow
-//! together with records. Bytes of the last line that are behind the end may be anything: the line
-//! keeps its blocks when a file is cut, and a crash may leave a block new and the size old. They are
-//! not read, and are cleared when the end moves over them.
+//! *The end.* No line behind the end of a file is active, unless it is reserved and zeros: sizes
+//! grow together with records. Bytes of the last line that are behind the end may be anything: the
+//! line keeps its blocks when a file is cut, and a crash may leave a block new and the size old.
+//! They are not read, and are cleared when the end moves over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,8 +30,8 @@ pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 const ACCESS_S: i64 = 24 * 3600;
 /// Blocks behind the end that are cleared at a time.
 const CLEARED_BLOCKS: usize = 1024;
-/// Blocks that are read in one go and then are at hand. Longer reads follow the order of a file: their
-/// blocks are seldom overwritten one by one.
+/// Blocks that are read in one go and then are at hand. Longer reads follow the order of a file:
+/// their blocks are seldom overwritten one by one.
 const AT_HAND_BLOCKS: u64 = 16;
 
 /// Blocks that were read: columns of a record, and for each block its column and place in it.
@@ -179,7 +179,7 @@ impl FsState {
         Ok(RangeContents { cached, read })
     }
 
-    /// Reads these blocks of a record, as far as they are active. Those of a short read are at hand then.
+    /// Reads the active ones of these blocks of an extent; the blocks of short reads are cached.
     async fn read_record(
         &self,
         ino: Ino,
@@ -283,8 +283,8 @@ impl FsState {
         Ok(out)
     }
 
-    /// Notes that a file, folder or link was read, if that is wanted, and tells something: whether it was
-    /// read since its last change, and on which day (Linux's `relatime`).
+    /// Notes that a file, folder or link was read, if that is wanted, and tells something: whether
+    /// it was read since its last change, and on which day (Linux's `relatime`).
     pub(crate) async fn note_access(&self, ino: Ino, inode: &Inode) -> Result<()> {
         let now = self.now();
         let last = inode.accessed;
@@ -382,8 +382,8 @@ impl FsState {
         node.live.set(Some(PendingAttributes { size: known.max(end), modified: self.now() }));
     }
 
-    /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it ends
-    /// when it is to go on no more.
+    /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it
+    /// ends when it is to go on no more.
     async fn seek(
         &self,
         ino: Ino,
@@ -445,7 +445,7 @@ fn first_block(
     first_without_record(dirty, at..range.end, data)
 }
 
-/// The same of blocks that have no record.
+/// Blocks that are allocated but have no extent.
 fn first_without_record(
     dirty: &BTreeMap<u64, (u64, Frozen)>,
     mut range: Range<u64>,
@@ -531,10 +531,10 @@ impl Fs {
         self.0.seek(ino, offset, data, &|| true).await
     }
 
-    /// The same, until it is to go on no more.
+    /// As above, while `goes_on` says so.
     ///
     /// # Errors
-    /// The same, and [`FsError::Cancelled`] then.
+    /// Also [`FsError::Cancelled`] if it was told to stop.
     pub async fn seek_while(
         &self,
         ino: Ino,

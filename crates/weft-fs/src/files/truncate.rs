@@ -4,14 +4,14 @@
 //! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
 //! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
 //!
-//! *Order.* Blocks behind the new end, and those in the hole, need not be written any more. But while
-//! the metadata has an older end, one of them may hold the zeros behind it. So a file that is cut has
-//! its new size before anything is written; and a hole's lines are removed before a size is stored that
-//! lies behind them.
+//! *Order.* Blocks behind the new end, and those in the hole, need not be written any more. But
+//! while the metadata has an older end, one of them may hold the zeros behind it. So a file that is
+//! cut has its new size before anything is written; and a hole's lines are removed before a size is
+//! stored that lies behind them.
 //!
-//! A file may have very many lines. They are removed in steps, each of which sets the file's size. A
-//! crash between them leaves lines behind the end, like those of a file that reserved them: they are
-//! cleared before the end moves over them, and go with the file.
+//! A file may have very many lines. They are removed in steps, each of which sets the file's size.
+//! A crash between them leaves lines behind the end, like those of a file that reserved them: they
+//! are cleared before the end moves over them, and go with the file.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -203,8 +203,8 @@ fn lines_inside(
     })
 }
 
-/// Active blocks of a range in lines that are not wholly in it. There is one at each of its ends, at
-/// most.
+/// Active blocks of a range in lines that are not wholly in it. There is one at each of its ends,
+/// at most.
 fn staying_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
     let mut staying = Vec::new();
     if range.is_empty() {
@@ -236,7 +236,7 @@ impl Fs {
         self.punch_hole_while(ino, offset, len, || true).await
     }
 
-    /// The same, until it is to go on no more.
+    /// As above, while `goes_on` says so.
     ///
     /// # Errors
     /// The same, and [`FsError::Cancelled`] then: a part at the front is a hole.

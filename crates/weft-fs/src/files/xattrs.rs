@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! Most are bytes that are kept. Some mean something here: `user.weft.redundancy` shows and sets the
-//! redundancy of a file, and the access control lists ([`crate::files::acl`]) go with its mode.
+//! Most are bytes that are kept. Some mean something here: `user.weft.redundancy` shows and sets
+//! the redundancy of a file, and the access control lists ([`crate::files::acl`]) go with its mode.
 
 use weft_token::Mode;
 
@@ -20,8 +20,8 @@ const BYTES_MAX: u64 = 512 << 10;
 /// The attribute that shows and sets the redundancy of a file.
 pub const REDUNDANCY_XATTR: &[u8] = b"user.weft.redundancy";
 const REDUNDANCY: &[u8] = REDUNDANCY_XATTR;
-/// What names begin with. For the rest of `system.` and for other names, the kernel leaves it to the
-/// file system who may set them, and here nobody may.
+/// What names begin with. For the rest of `system.` and for other names, the kernel leaves it to
+/// the file system who may set them, and here nobody may.
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Fails if there can be no attribute of this name.

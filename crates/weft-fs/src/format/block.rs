@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Bytes of a block: of a file, of a disk, and the stripe unit.
 pub const BLOCK_BYTES: u64 = 4096;
-/// The same, as a length in memory.
+/// [`BLOCK_BYTES`] as a length in memory.
 pub(crate) const BLOCK: usize = 4096;
 
 /// The blocks that a range of bytes touches.

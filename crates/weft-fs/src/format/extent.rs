@@ -21,8 +21,8 @@ use crate::format::redundancy::Coded;
 
 /// The most lines of a record.
 pub(crate) const LINES_MAX: u64 = 64;
-/// Bytes of the longest record: it fits into one page of the database, which may have no two free pages that
-/// lie together. Older versions stored longer ones of wide codes.
+/// Bytes of the longest record: it fits into one page of the database, which may have no two free
+/// pages that lie together. Older versions stored longer ones of wide codes.
 const BYTES_MAX: u64 = 3900;
 /// Stands for a column that is not active.
 const NOT_ACTIVE: u16 = u16::MAX;

@@ -10,16 +10,16 @@
 //!               label, second copy 4 KiB
 //! ```
 //!
-//! A label is written when the disk joins, and again if it comes back after a loss, with another number.
-//! What else changes is metadata. A crash may leave it with the old number in one copy and the new one in
-//! the other; either will do, as the metadata knows both. Creating a file system writes
-//! the labels last.
+//! A label is written when the disk joins, and again if it comes back after a loss, with another
+//! number. What else changes is metadata. A crash may leave it with the old number in one copy and
+//! the new one in the other; either will do, as the metadata knows both. Creating a file system
+//! writes the labels last.
 //!
-//! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a command
-//! ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of blocks only.
-//! Its parts stay where they are; the data ends further on, and behind it there are other sites and
-//! another second copy. These are written first, durably, then the first copy, durably, and last the
-//! metadata gets the new number of blocks, which decides what may be used:
+//! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a
+//! command ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of
+//! blocks only. Its parts stay where they are; the data ends further on, and behind it there are
+//! other sites and another second copy. These are written first, durably, then the first copy,
+//! durably, and last the metadata gets the new number of blocks, which decides what may be used:
 //!
 //! | crash | first copy | metadata | the disk |
 //! |---|---|---|---|
@@ -140,7 +140,7 @@ impl Label {
         let Self { fs_id, name, number, slice_bytes, disk_id, .. } = self;
         let label = Self::plan(*fs_id, name, *number, size_bytes, *slice_bytes).ok()?;
         (label.blocks >= self.blocks && label.size_bytes >= self.size_bytes)
-            .then(|| Self { disk_id: *disk_id, ..label })
+            .then_some(Self { disk_id: *disk_id, ..label })
     }
 
     /// The label of the same disk under another number.
@@ -260,8 +260,8 @@ impl Label {
         Ok(disk.flush().await?)
     }
 
-    /// Writes the label of a disk that has become larger, durably: what is new at its end first. Until
-    /// then the first copy is that of the smaller disk.
+    /// Writes the label of a disk that has become larger, durably: what is new at its end first.
+    /// Until then the first copy is that of the smaller disk.
     ///
     /// # Errors
     /// If the disk fails.
@@ -307,8 +307,8 @@ impl Label {
         failed.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    /// Marks a disk that is about to get this label, durably: what is written to it from now on has no value
-    /// before the label is there.
+    /// Marks a disk that is about to get this label, durably: what is written to it from now on has
+    /// no value before the label is there.
     ///
     /// # Errors
     /// If the disk fails.

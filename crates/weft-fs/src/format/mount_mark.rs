@@ -1,4 +1,5 @@
-//! The mount mark of a disk: which host and mount has it. [`crate::mount::claim`] says what it is for.
+//! The mount mark of a disk: which host and mount has it. [`crate::mount::claim`] says what it is
+//! for.
 
 use std::rc::Rc;
 

@@ -75,8 +75,9 @@ impl Redundancy {
     }
 }
 
-/// The lines of files of a redundancy for which disks with so many free blocks have room: some of a code at a
-/// time. They are taken from the disks with the most room, as they will be, a part of it at a time.
+/// The lines of files of a redundancy for which disks with so many free blocks have room: some of a
+/// code at a time. They are taken from the disks with the most room, as they will be, a part of it
+/// at a time.
 pub(crate) fn lines_within(
     mut free: Vec<u64>,
     redundancy: Redundancy,

@@ -5,11 +5,11 @@
 //!      16 KiB   the same again
 //! ```
 //!
-//! Each mount and each clean unmount has the next number. It is written to all disks, and when it is there
-//! to the metadata. So a disk never has a smaller number than the metadata has for it, unless it was set
-//! back: an image was put in its place that was taken before. What was written since is not on it, and
-//! nothing else would tell. A disk to which the number could not be written has none in the metadata, and is
-//! not judged.
+//! Each mount and each clean unmount has the next number. It is written to all disks, and when it
+//! is there to the metadata. So a disk never has a smaller number than the metadata has for it,
+//! unless it was set back: an image was put in its place that was taken before. What was written
+//! since is not on it, and nothing else would tell. A disk to which the number could not be written
+//! has none in the metadata, and is not judged.
 
 use weft_array::Id;
 use weft_disk::{Class, Disk, WriteOpts};

@@ -1,18 +1,18 @@
 //! Spreading what is stored over disks that have more room than others, such as one that has just
 //! joined.
 //!
-//! Columns move from the disk of their record with the least free space to the one with the most that
-//! the record does not use. Lines keep their code: only places change. Each move must make the two disks
-//! more alike, so it is made only if their free space differs by more than twice the column, and by more
-//! than 1/RAIDRATIO of what is free on the emptier one: disks that are as alike as that get new lines in
-//! the same way ([`crate::disks::allocator`]). So no column goes to and fro, and one walk through the files on the
-//! fuller disks is enough.
+//! Columns move from the disk of their record with the least free space to the one with the most
+//! that the record does not use. Lines keep their code: only places change. Each move must make the
+//! two disks more alike, so it is made only if their free space differs by more than twice the
+//! column, and by more than 1/RAIDRATIO of what is free on the emptier one: disks that are as alike
+//! as that get new lines in the same way ([`crate::disks::allocator`]). So no column goes to and
+//! fro, and one walk through the files on the fuller disks is enough.
 //!
-//! What has moved leaves its old place only when that is durable. So each batch is committed, and within
-//! one the blocks that it will free are counted ([`BalanceMoves::freed`]).
+//! What has moved leaves its old place only when that is durable. So each batch is committed, and
+//! within one the blocks that it will free are counted ([`BalanceMoves::freed`]).
 //!
-//! That it is wanted is in the metadata's state until it is done or was cancelled: an unmount, a crash or
-//! a rebuild only interrupts it ([`crate::jobs::scheduler`]).
+//! That it is wanted is in the metadata's state until it is done or was cancelled: an unmount, a
+//! crash or a rebuild only interrupts it ([`crate::jobs::scheduler`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,13 +1,14 @@
 //! Cancelling a job.
 //!
-//! What a job has done stays: each record is as it was or as it is to be. So it ends after its step, and
-//! the metadata must not say any more that it has to be done, durably, before the cancel is acknowledged:
-//! otherwise a mount would go on with it ([`crate::jobs::scheduler`]). A job looks between its steps, and once more
-//! before it does what cannot be taken back, such as letting a disk go: from then on it is too late. A job
-//! that waits, for room or for one that is more urgent, is cancelled in the same way.
+//! What a job has done stays: each record is as it was or as it is to be. So it ends after its
+//! step, and the metadata must not say any more that it has to be done, durably, before the cancel
+//! is acknowledged: otherwise a mount would go on with it ([`crate::jobs::scheduler`]). A job looks
+//! between its steps, and once more before it does what cannot be taken back, such as letting a
+//! disk go: from then on it is too late. A job that waits, for room or for one that is more urgent,
+//! is cancelled in the same way.
 //!
-//! What keeps redundancy cannot be cancelled: a rebuild, and a set, as its files would stay between two
-//! redundancies.
+//! What keeps redundancy cannot be cancelled: a rebuild, and a set, as its files would stay between
+//! two redundancies.
 
 use std::rc::Rc;
 
@@ -90,8 +91,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Ends the running job after its step, durably, or if none runs, the most urgent one that waits.
-    /// What it has done stays; it fails with [`FsError::Cancelled`]. Returns what it was.
+    /// Ends the running job after its step, durably, or if none runs, the most urgent one that
+    /// waits. What it has done stays; it fails with [`FsError::Cancelled`]. Returns what it was.
     ///
     /// # Errors
     /// If there is none, it cannot be cancelled, or the metadata has failed.

@@ -1,10 +1,10 @@
 //! Whether what is stored makes sense.
 //!
-//! All copies of the metadata are compared with its checksums. It is compared with itself: names, positions, inodes, links, records and places. With
-//! `data`, every block of every file is read, data and parity, and compared with its checksum; lines
-//! are compared with their code. Nothing is changed, except that blocks and pages of the metadata which do not match their
-//! checksum are rewritten from redundancy, and blocks that cannot be read get another place, as with
-//! every read.
+//! All copies of the metadata are compared with its checksums. It is compared with itself: names,
+//! positions, inodes, links, records and places. With `data`, every block of every file is read,
+//! data and parity, and compared with its checksum; lines are compared with their code. Nothing is
+//! changed, except that blocks and pages of the metadata which do not match their checksum are
+//! rewritten from redundancy, and blocks that cannot be read get another place, as with every read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -360,8 +360,8 @@ fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckRepo
     Ok(())
 }
 
-/// Whether the way up from a folder ends at the root. Folders of which that is known are in `known`, and
-/// none is walked through twice.
+/// Whether the way up from a folder ends at the root. Folders of which that is known are in
+/// `known`, and none is walked through twice.
 fn reaches_root(
     inodes: &BTreeMap<Ino, Inode>,
     known: &mut BTreeMap<Ino, bool>,

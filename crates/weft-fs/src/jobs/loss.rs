@@ -1,7 +1,8 @@
 //! What would be lost with a disk, and what files are called that lose something.
 //!
-//! A disk that works is not taken out of service if blocks of files are on it that nothing else gives,
-//! unless that is wanted: they are gone then, until it is added again ([`crate::disks::successor`]).
+//! A disk that works is not taken out of service if blocks of files are on it that nothing else
+//! gives, unless that is wanted: they are gone then, until it is added again
+//! ([`crate::disks::successor`]).
 
 use std::collections::BTreeSet;
 
@@ -21,7 +22,8 @@ const NAMED_MAX: usize = 16;
 pub struct Loss {
     /// How many files that are.
     pub files: u64,
-    /// Paths of the first of them, from the root of the file system; the number of a file that has none.
+    /// Paths of the first of them, from the root of the file system; the number of a file that has
+    /// none.
     pub first: Vec<String>,
 }
 
@@ -117,10 +119,11 @@ impl Fs {
         self.0.loss_of(number).await
     }
 
-    /// Takes a disk out of service as [`Fs::fail_disk`] does, unless that would lose blocks of files.
+    /// Takes a disk out of service as [`Fs::fail_disk`] does, unless that would lose blocks of
+    /// files.
     ///
     /// # Errors
-    /// The same, and [`FsError::Invalid`] with the names of some of these files.
+    /// Also [`FsError::Invalid`] with the names of some of these files.
     pub async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
         self.loss_of(number).await?.refuse(number)?;
         let fs = self.0.clone();

@@ -1,21 +1,21 @@
 //! Disks that join and leave a mounted file system.
 //!
 //! *Joining.* The number of the new disk is taken, durably, before anything is written to it: no
-//! other disk ever gets it. Then it is marked as joining, so that it can be added again if that is cut
-//! short. Then its slice joins the metadata array as a spare, its label is written,
-//! and last it comes into the metadata. After a crash before the label it is no disk of the file
-//! system; after a crash behind it the next mount with it completes the join.
+//! other disk ever gets it. Then it is marked as joining, so that it can be added again if that is
+//! cut short. Then its slice joins the metadata array as a spare, its label is written, and last it
+//! comes into the metadata. After a crash before the label it is no disk of the file system; after
+//! a crash behind it the next mount with it completes the join.
 //!
 //! *Growing.* A disk that has become larger gets a new label, and then more blocks in the metadata
 //! ([`crate::format::label`]). Its metadata slice stays as large as it was.
 //!
-//! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read as
-//! long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk that is
-//! emptier than before and belongs to the file system as before; that it is to leave is in the
-//! metadata, so that a mount goes on ([`crate::jobs::scheduler`]). Until it is empty that can be cancelled, and
-//! it stays ([`crate::jobs::cancellation`]). Then its slice leaves the metadata array, whose copies go to a spare.
-//! Then it leaves the metadata; last its label is erased. A disk with a label that the metadata does
-//! not know is left alone by a mount.
+//! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read
+//! as long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk
+//! that is emptier than before and belongs to the file system as before; that it is to leave is in
+//! the metadata, so that a mount goes on ([`crate::jobs::scheduler`]). Until it is empty that can
+//! be cancelled, and it stays ([`crate::jobs::cancellation`]). Then its slice leaves the metadata
+//! array, whose copies go to a spare. Then it leaves the metadata; last its label is erased. A disk
+//! with a label that the metadata does not know is left alone by a mount.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -137,8 +137,8 @@ impl FsState {
         u16::try_from(number).map_err(|_| FsError::TooLarge)
     }
 
-    /// What a disk is to this file system. Fails if it is one that works, or cannot be told from it: a new
-    /// one in the place of one that is lost may have its name.
+    /// What a disk is to this file system. Fails if it is one that works, or cannot be told from
+    /// it: a new one in the place of one that is lost may have its name.
     async fn comer(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<Comer> {
         let name = &disk.info().name;
         let members = self.pool.members();
@@ -185,8 +185,9 @@ impl FsState {
         }
     }
 
-    /// Takes a disk back that was lost: it gets another number, under which what it still has is used
-    /// ([`crate::disks::successor`]). Its label changes in one step, so a crash leaves it with either.
+    /// Takes a disk back that was lost: it gets another number, under which what it still has is
+    /// used ([`crate::disks::successor`]). Its label changes in one step, so a crash leaves it with
+    /// either.
     async fn take_back(&self, disk: &Rc<dyn Disk>, lost: &Member, old: &Label) -> Result<u16> {
         let _slices = self.changing_slices.acquire(1).await;
         let number = self.next_number().await?;
@@ -331,9 +332,9 @@ impl Fs {
         self.0.rt.attach(|| async move { fs.close_lost_disks().await }).await
     }
 
-    /// Adds a disk, which may have any size. With `force` what it holds is overwritten. One of this file
-    /// system that was lost is taken back, if it is not forced: what it still has is used. Returns its
-    /// number, which no disk had before.
+    /// Adds a disk, which may have any size. With `force` what it holds is overwritten. One of this
+    /// file system that was lost is taken back, if it is not forced: what it still has is used.
+    /// Returns its number, which no disk had before.
     ///
     /// # Errors
     /// If the disk holds something, is too small, or fails.
@@ -342,8 +343,8 @@ impl Fs {
         self.0.rt.attach(|| async move { fs.add_disk(&disk, force).await }).await
     }
 
-    /// Lets the file system use what a disk has become larger by, as its file or volume was enlarged.
-    /// Returns the bytes that it has more for data.
+    /// Lets the file system use what a disk has become larger by, as its file or volume was
+    /// enlarged. Returns the bytes that it has more for data.
     ///
     /// # Errors
     /// If there is no such disk, it has not become larger, or it fails.
@@ -357,8 +358,8 @@ impl Fs {
     /// files are left on it, which are in the report.
     ///
     /// # Errors
-    /// If the other disks are too few or have too little room (nothing is changed then), the disk is
-    /// lost, another job runs, or this one is cancelled ([`Fs::cancel`]).
+    /// If the other disks are too few or have too little room (nothing is changed then), the disk
+    /// is lost, another job runs, or this one is cancelled ([`Fs::cancel`]).
     pub async fn remove_disk(&self, number: u16) -> Result<RebuildReport> {
         let remove = async move |fs: &FsState| fs.remove_disk(number).await;
         self.0.run_job(Job::Remove(number), remove).await
@@ -367,7 +368,8 @@ impl Fs {
     /// Whether a disk may be removed, as far as that is known before it is tried.
     ///
     /// # Errors
-    /// If there is no such disk, it is lost, or the other disks are too few or have too little room.
+    /// If there is no such disk, it is lost, or the other disks are too few or have too little
+    /// room.
     pub async fn check_removal(&self, number: u16) -> Result<()> {
         self.0.check()?;
         let member = self.0.member_to_remove(number)?;

@@ -1,10 +1,10 @@
-//! Moving columns of records to other places: for a rebuild, a disk that leaves ([`crate::jobs::rebuild`]) and
-//! disks that are evened out ([`crate::jobs::balance`]). Which columns move, and where to, each of them
-//! decides ([`Decide`]).
+//! Moving columns of records to other places: for a rebuild, a disk that leaves
+//! ([`crate::jobs::rebuild`]) and disks that are evened out ([`crate::jobs::balance`]). Which
+//! columns move, and where to, each of them decides ([`Decide`]).
 //!
 //! Many records are moved at a time, of several files if they are small: all disks read and write
-//! side by side, in long requests, and are flushed once. These files are locked meanwhile. The records
-//! change in one transaction, so a crash leaves each of them as it was or as it is to be.
+//! side by side, in long requests, and are flushed once. These files are locked meanwhile. The
+//! records change in one transaction, so a crash leaves each of them as it was or as it is to be.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ const BATCH_BLOCKS: u64 = 16384;
 pub(crate) enum Decision {
     /// It stays as it is.
     Stays,
-    /// The same, although it was to move: there is no room.
+    /// It should move, but there is no room.
     LacksRoom,
     /// These columns get the places that the new record has, which are allocated.
     Moves(Extent, UnitSet),
@@ -152,8 +152,8 @@ impl FsState {
         Ok(Walk { files, next, found: Vec::new() })
     }
 
-    /// The files with a column on one of these disks: those in use first, then those that were changed
-    /// last.
+    /// The files with a column on one of these disks: those in use first, then those that were
+    /// changed last.
     async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<Ino>> {
         let mut changed: BTreeMap<Ino, Time> = BTreeMap::new();
         for disk in disks {
@@ -174,8 +174,8 @@ impl FsState {
         Ok(files.into_iter().map(|(ino, _)| ino).collect())
     }
 
-    /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if there
-    /// are none.
+    /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if
+    /// there are none.
     pub(crate) async fn next_found(
         &self,
         walk: &mut Walk,
@@ -313,8 +313,8 @@ impl FsState {
             .await
     }
 
-    /// Reads or computes columns, and writes them to their other places; of those that stay, what is not
-    /// there.
+    /// Reads or computes columns, and writes them to their other places; of those that stay, what
+    /// is not there.
     async fn write_columns(&self, moving: &mut ExtentMove) -> Result<ExtentStripe> {
         let (at, old) = ((moving.ino, moving.first), self.pool.lay(&moving.record)?);
         let moves = moving.units.difference(&moving.back);
@@ -421,8 +421,8 @@ impl FsState {
     }
 }
 
-/// Puts the checksums of what is written into a record. What was read has the checksum that the record has,
-/// if it has one.
+/// Puts the checksums of what is written into a record. What was read has the checksum that the
+/// record has, if it has one.
 fn put_sums(fresh: &mut Extent, record: &Extent, UnitWrite { unit, from, data }: &UnitWrite) {
     let Some(column) = &mut fresh.columns[*unit] else { return };
     let first = from / BLOCK_BYTES;
@@ -447,8 +447,8 @@ fn runs_in(lines: u64, count: u64) -> Vec<Range<u64>> {
     runs
 }
 
-/// Adds those of the next `max` records of a file, from a block on, that have columns which are to move.
-/// Returns from which block on there may be more.
+/// Adds those of the next `max` records of a file, from a block on, that have columns which are to
+/// move. Returns from which block on there may be more.
 fn records_to_move(
     tx: &Tx<'_>,
     (ino, from): (Ino, u64),

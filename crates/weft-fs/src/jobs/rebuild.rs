@@ -1,12 +1,12 @@
 //! Rebuilding what lay on lost disks.
 //!
 //! Each record with a column on a lost disk gets another column on a disk that it does not use,
-//! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines are laid out
-//! anew, as narrow as the disks that are left demand ([`crate::write::relayout`]). No spare is needed, only live
-//! blocks are read, and a crash leaves each record as it was or as it is to be. When no record names
-//! the disk any more, it leaves the file system. What a disk that has come back still has stays where it
-//! is ([`crate::disks::successor`]). A working disk that is to leave ([`crate::disks`]) is
-//! emptied in the same way; its columns are read instead of computed.
+//! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines
+//! are laid out anew, as narrow as the disks that are left demand ([`crate::write::relayout`]). No
+//! spare is needed, only live blocks are read, and a crash leaves each record as it was or as it is
+//! to be. When no record names the disk any more, it leaves the file system. What a disk that has
+//! come back still has stays where it is ([`crate::disks::successor`]). A working disk that is to
+//! leave ([`crate::disks`]) is emptied in the same way; its columns are read instead of computed.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,8 @@ impl LostDiskMoves<'_> {
         leaves.map(|(unit, _)| unit).collect()
     }
 
-    /// Gives columns of disks that are back the numbers that these have now. Returns which they are.
+    /// Gives columns of disks that are back the numbers that these have now. Returns which they
+    /// are.
     fn stay(&self, fresh: &mut Extent, units: UnitSet) -> UnitSet {
         let mut back = UnitSet::new();
         for unit in units.iter() {
@@ -100,8 +101,8 @@ impl FsState {
         self.move_off(&lost.collect()).await
     }
 
-    /// Gives every column on these disks another place. Disks that no record names any more leave the
-    /// file system.
+    /// Gives every column on these disks another place. Disks that no record names any more leave
+    /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
         let used =
             |number: &u16| self.pool.member(*number).map_or(0, |member| member.used_blocks());
@@ -127,7 +128,8 @@ impl FsState {
             if moved.waiting.is_empty() || moved.blocks + moved.kept == before {
                 break;
             }
-            // The old places of what was laid out anew are free after a commit: there may be room now.
+            // The old places of what was laid out anew are free after a commit: there may be room
+            // now.
             self.commit().await?;
             is_first = false;
         }

@@ -9,12 +9,12 @@
 //! ```
 //!
 //! All of them are in the metadata: lost disks in their rows, the disk that is leaving and that a
-//! balance is wanted in the state, files that wait in a table of their own. So nothing has to be noted
-//! of how far a job is: what is left to do follows from where the blocks are. Only a scrub notes its place,
-//! now and then ([`crate::jobs::scrub`]).
+//! balance is wanted in the state, files that wait in a table of their own. So nothing has to be
+//! noted of how far a job is: what is left to do follows from where the blocks are. Only a scrub
+//! notes its place, now and then ([`crate::jobs::scrub`]).
 //!
-//! One job runs at a time, and a rebuild goes first: another one that is running when a disk is lost
-//! ends after its step ([`FsState::job_may_go_on`]), and goes on behind the rebuild.
+//! One job runs at a time, and a rebuild goes first: another one that is running when a disk is
+//! lost ends after its step ([`FsState::job_may_go_on`]), and goes on behind the rebuild.
 //!
 //! A job that could not do all of its work, for want of room or disks, is tried again when a disk
 //! has joined or was lost, or a file is to have another redundancy, and otherwise now and then, as
@@ -37,8 +37,8 @@ const LOOK_EVERY: Nanos = SECOND;
 /// After this time a job is tried again that could not do all of its work.
 const AGAIN_AFTER: Nanos = 600 * SECOND;
 
-/// On what it depends whether a job can do its work: losses so far, disks, and redundancies that were
-/// wanted so far.
+/// On what it depends whether a job can do its work: losses so far, disks, and redundancies that
+/// were wanted so far.
 type Standing = (u64, usize, u64);
 
 /// A job that was tried, how things stood, and when.

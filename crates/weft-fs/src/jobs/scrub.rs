@@ -1,10 +1,11 @@
-//! Scrubs: every block of every file is read and checked, in the background, as [`crate::jobs::fsck`] does it.
-//! The diagnostic blocks of the disks are looked at as well, and all copies of the metadata: its pages by
-//! their checksums.
+//! Scrubs: every block of every file is read and checked, in the background, as
+//! [`crate::jobs::fsck`] does it. The diagnostic blocks of the disks are looked at as well, and all
+//! copies of the metadata: its pages by their checksums.
 //!
-//! A scrub goes through the records in the order of the metadata. Now and then how far it is goes into the
-//! state, with what it has found so far. So after an unmount, a crash or a rebuild it goes on near where it
-//! was ([`crate::jobs::scheduler`]): what it has checked since is checked again, and counted once.
+//! A scrub goes through the records in the order of the metadata. Now and then how far it is goes
+//! into the state, with what it has found so far. So after an unmount, a crash or a rebuild it goes
+//! on near where it was ([`crate::jobs::scheduler`]): what it has checked since is checked again,
+//! and counted once.
 
 use weft_array::ScrubMode;
 
@@ -14,11 +15,11 @@ use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 
-/// After so many records it is noted how far a scrub is.
+/// Extents after which a scrub's progress is stored.
 const NOTE_EVERY: u64 = 64;
 
-/// Names of what the state has of a scrub: the inode of the next record plus one, or 0 if none is wanted;
-/// the block of the file from which on that is; and what was found.
+/// Names of what the state has of a scrub: the inode of the next record plus one, or 0 if none is
+/// wanted; the block of the file from which on that is; and what was found.
 const STATE: [&str; 7] = [
     "scrub",
     "scrub from block",
@@ -42,7 +43,8 @@ pub struct ScrubReport {
     pub damaged_files: u64,
     /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
     pub diagnostic_blocks: u64,
-    /// Places at which copies of the metadata were wrong or differed; they were made right and alike.
+    /// Places at which copies of the metadata were wrong or differed; they were made right and
+    /// alike.
     pub metadata_mismatches: u64,
     /// Pages of the metadata of which no copy is right. They were left as they are.
     pub metadata_damaged: u64,
@@ -51,7 +53,7 @@ pub struct ScrubReport {
 /// How far a scrub is.
 #[derive(Default)]
 struct Progress {
-    /// From where on records are to be checked.
+    /// The next extent to check.
     next: (Ino, u64),
     /// What was found before that.
     report: ScrubReport,
@@ -99,8 +101,8 @@ pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
 }
 
 impl FsState {
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes on
-    /// with a scrub that was interrupted.
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes
+    /// on with a scrub that was interrupted.
     pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
         self.sync().await?;
         let begin = |tx: &Tx<'_>| {
@@ -154,7 +156,8 @@ impl FsState {
             report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
         }
         let pages = self.meta.check_pages().await?;
-        // The array takes the first copy for right. What is left to it is dead then: the log and the journal.
+        // The array takes the first copy for right. What is left to it is dead then: the log and
+        // the journal.
         self.sync().await?;
         self.meta.checkpoint().await?;
         let mode = match pages.damaged.is_empty() {
@@ -170,8 +173,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes on
-    /// with a scrub that was interrupted.
+    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes
+    /// on with a scrub that was interrupted.
     ///
     /// # Errors
     /// If the metadata has failed, another job runs, or this one is cancelled ([`Fs::cancel`]).

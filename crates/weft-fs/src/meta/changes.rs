@@ -40,7 +40,7 @@ impl Changes {
         }
     }
 
-    /// A row of so many bytes is replaced by one of so many. None: there is none.
+    /// A row of `old` bytes is replaced by one of `new`. `None`: no row.
     pub(super) fn note_row(&self, old: Option<u64>, new: Option<u64>) {
         let left = self.row_bytes.get().saturating_sub(old.unwrap_or(0));
         self.row_bytes.set(left + new.unwrap_or(0));

@@ -116,8 +116,8 @@ impl Areas {
         Ok(Self { log, journal, db, sums })
     }
 
-    /// Those with a table of checksums, for a file system that has none yet: if its database may become
-    /// as large as before.
+    /// Those with a table of checksums, for a file system that has none yet: if its database may
+    /// become as large as before.
     pub(super) fn upgraded(size: u64, stored: HeaderFields) -> Option<Self> {
         let before = Self::of(size, true, false).ok()?;
         let after = Self::of(size, true, true).ok()?;
@@ -230,7 +230,8 @@ mod tests {
     #[test]
     fn checksums_come_only_where_the_database_may_become_as_large_as_before() {
         let stored = HeaderFields { has_sums: false, ..HeaderFields::NEW };
-        // As slices are made by default: there is room for checksums in what the array does not need.
+        // As slices are made by default: there is room for checksums in what the array does not
+        // need.
         for pages in [4 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB] {
             let size = array_bytes(pages);
             let areas = Areas::of(size, true, true).expect("room");

@@ -1,18 +1,18 @@
 //! The database's file: where synchronous redb meets asynchronous disks.
 //!
-//! redb reads and writes the image, on a fiber ([`weft_rt::fiber`]). A page that is not in memory is
-//! read from the metadata array; the fiber waits meanwhile. When redb asks for a sync, the pages that
-//! changed since the last one become an epoch, and redb goes on. Epochs that have come together are made
-//! durable together, in the journal ([`super::journal`]); what it does not take is written to its place,
-//! one epoch after the other, each flushed before the next begins. A disk under redb may hold, after a
-//! crash, any part of what was written since the last sync that had ended; the array holds no more than
-//! that.
+//! redb reads and writes the image, on a fiber ([`weft_rt::fiber`]). A page that is not in memory
+//! is read from the metadata array; the fiber waits meanwhile. When redb asks for a sync, the pages
+//! that changed since the last one become an epoch, and redb goes on. Epochs that have come
+//! together are made durable together, in the journal ([`super::journal`]); what it does not take
+//! is written to its place, one epoch after the other, each flushed before the next begins. A disk
+//! under redb may hold, after a crash, any part of what was written since the last sync that had
+//! ended; the array holds no more than that.
 //!
 //! *Memory* has a bound ([`super::pages`]). If too much of it has changed, the changed pages are
 //! written before redb asks for a sync, behind all epochs: a disk, too, may have them by then.
 //!
-//! Only the fiber that runs changes pages, and only one runs at a time. So a page that is absent stays
-//! as the array has it while it is read, whatever else is written meanwhile.
+//! Only the fiber that runs changes pages, and only one runs at a time. So a page that is absent
+//! stays as the array has it while it is read, whatever else is written meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -67,8 +67,8 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// The database that the header speaks of, of which about `bytes` may be in memory. What the journal
-    /// holds is written to its place.
+    /// The database that the header speaks of, of which about `bytes` may be in memory. What the
+    /// journal holds is written to its place.
     pub(super) async fn open(
         array: Array,
         fs_id: Id,
@@ -114,8 +114,8 @@ impl Image {
         self.check_pages(all).await
     }
 
-    /// The same of pages of which copies may differ since a crash: the array would make them like the first
-    /// copy.
+    /// The same of pages of which copies may differ since a crash: the array would make them like
+    /// the first copy.
     pub(super) async fn check_awaiting_resync(&self) -> Result<PageReport> {
         let due = self.0.get().places.awaiting_resync(self.bytes());
         let mut report = PageReport::default();
@@ -192,7 +192,7 @@ impl Image {
         inner.checkpoint().await
     }
 
-    /// The same in steps, between which others write epochs, if half of the journal is taken.
+    /// Checkpoints in steps, between which epochs may be written, if half of the journal is taken.
     pub(super) async fn checkpoint_in_steps(&self) -> Result<()> {
         let inner = self.0.get();
         let Some(journal) = inner.journal.as_ref().filter(|journal| journal.is_half_full()) else {
@@ -334,8 +334,8 @@ impl ImageState {
         Ok(())
     }
 
-    /// Writes pages, and zeros around them, that are not journaled. The journal has their checksums before,
-    /// and no pages. The caller holds `writing`.
+    /// Writes pages, and zeros around them, that are not journaled. The journal has their checksums
+    /// before, and no pages. The caller holds `writing`.
     async fn write_in_place(&self, pages: &BTreeMap<u64, Page>, zeros: Range<u64>) -> Result<()> {
         let Some(journal) = self.journal.as_ref().filter(|_| self.places.has_sums()) else {
             self.places.write(pages).await?;
@@ -401,8 +401,8 @@ impl ImageState {
         self.end_checkpoint(journal, &pages, len, head).await
     }
 
-    /// These pages of a database of `len` bytes are in their places: the journal begins at `head` from now
-    /// on.
+    /// These pages of a database of `len` bytes are in their places: the journal begins at `head`
+    /// from now on.
     async fn end_checkpoint(
         &self,
         journal: &Journal,

@@ -1,9 +1,10 @@
 //! The page journal: what a commit changes, durable with one write.
 //!
-//! A commit changes some tens of pages of the database, here and there. Written to their places they cost
-//! a disk with platters a seek each, and the commit two flushes: one of the new pages, one of the root
-//! that names them. So the epochs of a commit are appended to a ring, as one record with a CRC. A crash
-//! leaves all of them or none, which are both states that a disk under redb might have.
+//! A commit changes some tens of pages of the database, here and there. Written to their places
+//! they cost a disk with platters a seek each, and the commit two flushes: one of the new pages,
+//! one of the root that names them. So the epochs of a commit are appended to a ring, as one record
+//! with a CRC. A crash leaves all of them or none, which are both states that a disk under redb
+//! might have.
 //!
 //! ```text
 //!   epochs ──▶ journal ──── checkpoint ────▶ places
@@ -11,19 +12,22 @@
 //!              durable      the disks' order
 //! ```
 //!
-//! *Checkpoint.* Pages go to their places later: when much of the ring or of the memory is taken, and at an
-//! unmount. Until then they stay in memory, and are read there. One that changes with each commit is
-//! written once. Then the disks are flushed, and the header says where the journal begins from now on.
+//! *Checkpoint.* Pages go to their places later: when much of the ring or of the memory is taken,
+//! and at an unmount. Until then they stay in memory, and are read there. One that changes with
+//! each commit is written once. Then the disks are flushed, and the header says where the journal
+//! begins from now on.
 //!
-//! *What is not journaled* is written to its place: epochs that would take much of the ring, those that
-//! cut the database, and pages that are written early. The journal has no pages before that, durably: a replay
-//! would put older pages over them. It gets their new *checksums* before, as records of their own: after a
-//! crash each of these pages is as it was, new, or torn, on each copy. One that is torn is named by no commit.
+//! *What is not journaled* is written to its place: epochs that would take much of the ring, those
+//! that cut the database, and pages that are written early. The journal has no pages before that,
+//! durably: a replay would put older pages over them. It gets their new *checksums* before, as
+//! records of their own: after a crash each of these pages is as it was, new, or torn, on each
+//! copy. One that is torn is named by no commit.
 //!
-//! *Replay.* A mount writes what the journal holds to its place, when all copies have it durably ([`ring`]). A record is live if it is of the header's
-//! generation, its number follows that of the one before it, and its CRC is right. The header gets another
-//! generation then. So a record that was being written when a crash came, and that one copy of the
-//! metadata may have, is never found by a later mount.
+//! *Replay.* A mount writes what the journal holds to its place, when all copies have it durably
+//! ([`ring`]). A record is live if it is of the header's generation, its number follows that of the
+//! one before it, and its CRC is right. The header gets another generation then. So a record that
+//! was being written when a crash came, and that one copy of the metadata may have, is never found
+//! by a later mount.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -50,8 +54,8 @@ pub(super) const SUMS_MAX: usize = 4096;
 /// A record takes at most this part of the ring.
 const SHARE: u64 = 4;
 
-/// Followed by the numbers of its pages, and on the next block's start by the pages, or at once by their
-/// checksums.
+/// Followed by the numbers of its pages, and on the next block's start by the pages, or at once by
+/// their checksums.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
@@ -63,8 +67,8 @@ struct Header {
     number: U64,
     /// The length of the database; of checksums: the end of pages that become zeros.
     db_bytes: U64,
-    /// Pages from this one on are zeros, if they are not in the journal; of checksums: the first page that
-    /// becomes zeros.
+    /// Pages from this one on are zeros, if they are not in the journal; of checksums: the first
+    /// page that becomes zeros.
     zeros_from: U64,
 }
 
@@ -73,8 +77,8 @@ struct Header {
 pub(super) struct Length {
     /// Its bytes.
     pub(super) db_bytes: u64,
-    /// Pages from this one on are zeros, if they are not in the journal. Before it are also such that
-    /// were written to their places before the record that has this length.
+    /// Pages from this one on are zeros, if they are not in the journal. Before it are also such
+    /// that were written to their places before the record that has this length.
     pub(super) zeros_from: u64,
 }
 
@@ -127,7 +131,7 @@ impl Journal {
         self.area.end - self.area.start
     }
 
-    /// Whether so many pages may be one record.
+    /// Whether `pages` fit into one record.
     pub(super) fn takes(&self, pages: usize) -> bool {
         bytes_of(pages).1 as u64 <= self.size() / SHARE
     }
@@ -157,8 +161,8 @@ impl Journal {
         self.head.get().position - self.tail.get().position > self.size() / 2
     }
 
-    /// Appends a record of a database of this length, durably. `false` if a checkpoint has to make room
-    /// first.
+    /// Appends a record of a database of this length, durably. `false` if a checkpoint has to make
+    /// room first.
     pub(super) async fn append(
         &self,
         array: &Array,
@@ -174,8 +178,8 @@ impl Journal {
         Ok(is_appended)
     }
 
-    /// Appends the checksums that pages are about to have, and those that become zeros, durably. `false` if
-    /// the journal has to be cut first.
+    /// Appends the checksums that pages are about to have, and those that become zeros, durably.
+    /// `false` if the journal has to be cut first.
     pub(super) async fn append_sums(
         &self,
         array: &Array,

@@ -9,11 +9,11 @@
 //!            └─────────────────────────────┴───────────────────┘
 //! ```
 //!
-//! A page is *dirty* from when it is changed until the next sync; then it belongs to an *epoch* until
-//! that is durable: in its place, and it is *clean*, or in the journal, and it is *journaled* until a
-//! checkpoint. What is read is the newest of these. Clean pages are there to save a read, and go when
-//! room is needed. Pages behind `valid` are zeros, whatever the array has there, unless they are in
-//! memory: the database grew, and nothing was written there yet.
+//! A page is *dirty* from when it is changed until the next sync; then it belongs to an *epoch*
+//! until that is durable: in its place, and it is *clean*, or in the journal, and it is *journaled*
+//! until a checkpoint. What is read is the newest of these. Clean pages are there to save a read,
+//! and go when room is needed. Pages behind `valid` are zeros, whatever the array has there, unless
+//! they are in memory: the database grew, and nothing was written there yet.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -115,7 +115,7 @@ pub(super) struct Pages {
     most: usize,
 }
 
-/// The number of pages of so many bytes.
+/// The number of pages that hold `bytes`.
 pub(super) fn pages_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES)
 }
@@ -223,8 +223,8 @@ impl Pages {
         }
     }
 
-    /// The pages to read, if `number` is absent: it, and those beside it that are absent as well, out
-    /// of an aligned group of `group`.
+    /// The pages to read, if `number` is absent: it, and those beside it that are absent as well,
+    /// out of an aligned group of `group`.
     pub(super) fn to_read(&self, number: u64, group: u64) -> Range<u64> {
         let start = number / group * group;
         let from = (start..number).rev().take_while(|n| self.is_absent(*n)).last();
@@ -251,8 +251,8 @@ impl Pages {
         self.note_most();
     }
 
-    /// How many pages have changed since the last sync; those that were written early and have changed
-    /// again count twice.
+    /// How many pages have changed since the last sync; those that were written early and have
+    /// changed again count twice.
     pub(super) fn dirtied(&self) -> u64 {
         self.dirtied
     }
@@ -344,8 +344,8 @@ impl Pages {
         same.map(|(number, page)| (*number, page.clone())).collect()
     }
 
-    /// These pages have their places, if they are journaled still, and a database of `len` bytes has
-    /// zeros where it has no pages.
+    /// These pages have their places, if they are journaled still, and a database of `len` bytes
+    /// has zeros where it has no pages.
     pub(super) fn checkpointed(&mut self, pages: &BTreeMap<u64, Page>, len: u64) {
         let (done, cut) = (self.still_journaled(pages), self.journaled_cut);
         done.keys().for_each(|number| drop(self.journaled.remove(number)));

@@ -1,8 +1,9 @@
 //! The places of the database's pages on the metadata array, and what is right there.
 //!
-//! A page that is read is compared with its checksum ([`super::sums`]). If it is wrong, each copy of it is
-//! looked at by itself; one that is right is written to all of them. Checks look at all copies of all pages in
-//! the same way. What no copy has is an error, and nothing is written over it.
+//! A page that is read is compared with its checksum ([`super::sums`]). If it is wrong, each copy
+//! of it is looked at by itself; one that is right is written to all of them. Checks look at all
+//! copies of all pages in the same way. What no copy has is an error, and nothing is written over
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -84,8 +85,8 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of a metadata array whose header says this. What the journal holds is written to its place. Returns
-    /// the header as it is then.
+    /// Of a metadata array whose header says this. What the journal holds is written to its place.
+    /// Returns the header as it is then.
     pub(super) async fn open(
         array: Array,
         fs_id: Id,
@@ -99,7 +100,8 @@ impl Places {
         Ok((places, stored))
     }
 
-    /// A file system that has no checksums gets a table of them, if there is room: nothing is known yet.
+    /// A file system that has no checksums gets a table of them, if there is room: nothing is known
+    /// yet.
     async fn upgrade(&mut self, stored: HeaderFields) -> Result<HeaderFields> {
         let upgraded = Areas::upgraded(self.array.size_bytes(), stored);
         let Some(areas) = upgraded.filter(|_| stored.db_bytes > 0) else { return Ok(stored) };
@@ -170,8 +172,8 @@ impl Places {
         Ok((first..).zip(whole).map(page).collect())
     }
 
-    /// A page that was wrong when it was read: as the first copy has it that is right. All copies have it
-    /// then.
+    /// A page that was wrong when it was read: as the first copy has it that is right. All copies
+    /// have it then.
     pub(super) async fn read_any(&self, page: u64) -> Result<Page> {
         let copies = self.copies(page..page + 1).await;
         let of_page = copies.of(page);
@@ -421,9 +423,9 @@ impl Places {
         Ok(stored)
     }
 
-    /// These pages have one of these checksums. If they were being written when a crash came, the newest comes
-    /// first, and counts if any copy has it; a page without any of them was torn. Otherwise the one counts
-    /// that most copies have, and a page without any of them stays wrong.
+    /// These pages have one of these checksums. If they were being written when a crash came, the
+    /// newest comes first, and counts if any copy has it; a page without any of them was torn.
+    /// Otherwise the one counts that most copies have, and a page without any of them stays wrong.
     async fn settle(&self, pages: &BTreeMap<u64, Vec<u32>>, were_written: bool) -> Result<()> {
         let numbers: Vec<u64> = pages.keys().copied().collect();
         let follow = |a: &u64, b: &u64| a + 1 == *b;

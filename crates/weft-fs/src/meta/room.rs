@@ -1,10 +1,11 @@
 //! How much the metadata may hold.
 //!
-//! redb needs more room than its rows have bytes. Pages of a B-tree are between a third and all full;
-//! most are half full or more, but whoever deletes with care leaves a third. And nothing is overwritten:
-//! pages that a transaction changes get other places, and the old ones are free when it or the next one
-//! is durable. So up to two generations of what changes lie beside the tree. A transaction that finds no
-//! room cannot be undone alone and ends the file system. Two rules prevent that:
+//! redb needs more room than its rows have bytes. Pages of a B-tree are between a third and all
+//! full; most are half full or more, but deletes chosen with care leave a third. And nothing is
+//! overwritten: pages that a transaction changes get other places, and the old ones are free when
+//! it or the next one is durable. So up to two generations of what changes lie beside the tree. A
+//! transaction that finds no room cannot be undone alone and ends the file system. Two rules
+//! prevent that:
 //!
 //! ```text
 //!   new files and new blocks are refused if        rows × 3 + 2 × reserve  >  15/16 of the room
@@ -15,18 +16,19 @@
 //!
 //! Both are asked while no other operation runs, so that many at once do no more than one.
 //!
-//! A row that is longer than a third of a page may have a page of its own, and one that is longer than
-//! a page takes several *that lie together*: what is free may lie apart. So long values are cut into
-//! parts ([`super::values`]).
+//! A row that is longer than a third of a page may have a page of its own, and one that is longer
+//! than a page takes several *that lie together*: what is free may lie apart. So long values are
+//! cut into parts ([`super::values`]).
 //!
 //! The last part of the room ([`KEPT_PART`]) is for root and for what the file system does itself.
 //!
-//! The bytes of all rows are counted as they change, and stored with each commit. What a transaction
-//! changes is known when redb writes the pages; up to half of redb's cache is not written yet, so that
-//! cache is no larger than the reserve. A quarter of the reserve is for operations that are under way.
+//! The bytes of all rows are counted as they change, and stored with each commit. What a
+//! transaction changes is known when redb writes the pages; up to half of redb's cache is not
+//! written yet, so that cache is no larger than the reserve. A quarter of the reserve is for
+//! operations that are under way.
 //!
-//! A small database has more room for rows than the reserve would leave: a third of it holds them, and
-//! if all of them change, twice, there is room as well.
+//! A small database has more room for rows than the reserve would leave: a third of it holds them,
+//! and if all of them change, twice, there is room as well.
 //!
 //! What is left for contents is told before it is used up: a record of up to 64 lines takes a row
 //! ([`LongFiles`]), and a small file with its name and its record [`FILE_BYTES`].
@@ -43,15 +45,15 @@ use crate::format::redundancy::{Redundancy, lines_within};
 
 /// What redb keeps with a row: where its key and value end, and its share of the pages above.
 const ROW_BYTES: u64 = 16;
-/// Pages above repeat a key for each page below, and that may hold few rows with long keys: this part
-/// of the key counts once more.
+/// Pages above repeat a key for each page below, and that may hold few rows with long keys: this
+/// part of the key counts once more.
 const KEY_PART: u64 = 4;
 /// How many bytes of pages a byte of rows may take.
 const PAGES_FOR_ROWS: u64 = 3;
 /// This part of the room is not for everyone.
 const KEPT_PART: u64 = 16;
-/// Bytes of pages that a transaction may change, however full the database is: a part of the database,
-/// within bounds. The lower one is many times what a single operation changes.
+/// Bytes of pages that a transaction may change, however full the database is: a part of the
+/// database, within bounds. The lower one is many times what a single operation changes.
 const RESERVE_PART: u64 = 16;
 const RESERVE: RangeInclusive<u64> = 4 << 20..=32 << 20;
 /// Bytes of pages of the smallest database.
@@ -148,14 +150,14 @@ pub(super) fn row_bytes_max(capacity: u64) -> u64 {
     needed / PAGES_FOR_ROWS
 }
 
-/// The same, as far as everyone may fill it.
+/// Bytes of rows that users without root's reserve may have.
 pub(crate) fn row_bytes_for_all(capacity: u64) -> u64 {
     let most = row_bytes_max(capacity);
     most - most / KEPT_PART
 }
 
-/// Bytes of pages that a transaction may change before it is committed, besides those that redb has not
-/// written yet, if there are so many bytes of rows.
+/// Bytes of pages that a transaction may change before it is committed, besides those that redb has
+/// not written yet, if there are so many bytes of rows.
 pub(super) fn changed_bytes_max(capacity: u64, row_bytes: u64) -> u64 {
     let reserve = reserve_bytes(capacity);
     let beside = usable_bytes(capacity).saturating_sub(row_bytes * PAGES_FOR_ROWS);

@@ -1,22 +1,23 @@
-//! The checksums of the database's pages: a table of CRC32C on the metadata array, behind the database,
-//! and in memory.
+//! The checksums of the database's pages: a table of CRC32C on the metadata array, behind the
+//! database, and in memory.
 //!
 //! ```text
 //!   sector of the table:  its CRC32C, checksums of 127 pages     (of each page, 4 bytes: 1 MiB a GiB)
 //! ```
 //!
-//! A page and its checksum lie in two places, so no write changes both. The page journal knows the pages
-//! that may disagree after a crash: it has the new checksum of each page that is about to be written, with
-//! the page or without it ([`super::journal`]). The table is written when the journal is cut, before the
-//! header says so. So an entry of a page that the journal does not name is right, on every copy.
+//! A page and its checksum lie in two places, so no write changes both. The page journal knows the
+//! pages that may disagree after a crash: it has the new checksum of each page that is about to be
+//! written, with the page or without it ([`super::journal`]). The table is written when the journal
+//! is cut, before the header says so. So an entry of a page that the journal does not name is
+//! right, on every copy.
 //!
-//! The CRC of a sector includes where it lies and whose it is. It is written as a whole or not, as disks
-//! write sectors. A copy of the table may have rotted, or have missed a write. Of a sector the first copy
-//! with a right CRC counts. Where such copies differ, and the journal says nothing, the checksum counts that
-//! more copies of the page itself have.
+//! The CRC of a sector includes where it lies and whose it is. It is written as a whole or not, as
+//! disks write sectors. A copy of the table may have rotted, or have missed a write. Of a sector
+//! the first copy with a right CRC counts. Where such copies differ, and the journal says nothing,
+//! the checksum counts that more copies of the page itself have.
 //!
-//! A checksum that is not known is 0: file systems that are older than the table get its entries as pages
-//! are written, and by the next scrub. A page without one counts as it is found.
+//! A checksum that is not known is 0: file systems that are older than the table get its entries as
+//! pages are written, and by the next scrub. A page without one counts as it is found.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,9 +1,10 @@
 //! Values of any length: of extended attributes, and targets of symbolic links.
 //!
-//! A row that is longer than a page of the database takes several pages that lie together, and there
-//! may be none although many are free. So a long value is cut into parts, which are rows of their own;
-//! the row of the value itself is empty then. A part is so short that pages stay a third full,
-//! however rows come and go. Older versions stored long values in one row: these are read as they are.
+//! A row that is longer than a page of the database takes several pages that lie together, and
+//! there may be none although many are free. So a long value is cut into parts, which are rows of
+//! their own; the row of the value itself is empty then. A part is so short that pages stay a third
+//! full, however rows come and go. Older versions stored long values in one row: these are read as
+//! they are.
 
 use std::ops::RangeInclusive;
 

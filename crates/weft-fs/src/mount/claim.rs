@@ -1,8 +1,8 @@
 //! The mount mark: of the hosts that can reach the disks, one mounts them at a time.
 //!
-//! A local disk is opened by one program at a time. A network disk has no such owner. So each disk has a
-//! block that names the mount, and the host that has mounted it changes the block every two seconds. Clocks
-//! of hosts differ, so no times are compared: a mark that *changes* is alive.
+//! A local disk is opened by one program at a time. A network disk has no such owner. So each disk
+//! has a block that names the mount, and the host that has mounted it changes the block every two
+//! seconds. Clocks of hosts differ, so no times are compared: a mark that *changes* is alive.
 //!
 //! ```text
 //!   read the marks ── none, or ended ────────────────────────────┐
@@ -12,9 +12,9 @@
 //!                                        └─ another mark has replaced it ──▶ refused
 //! ```
 //!
-//! Of two claims at the same time the later one stays. A host that has mounted the disks replaces a claim
-//! with its own mark. If it finds that another host has *mounted* them, because it stalled for more than 20
-//! seconds itself, it stops at once.
+//! Of two claims at the same time the later one stays. A host that has mounted the disks replaces a
+//! claim with its own mark. If it finds that another host has *mounted* them, because it stalled
+//! for more than 20 seconds itself, it stops at once.
 //!
 //! *Limits.* Marks are no fence: a request that a stalled host sent before may still reach a disk.
 
@@ -109,8 +109,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Keeps the marks changing, each disk's independently: one that takes long to answer must not delay the
-    /// marks of the other disks.
+    /// Keeps the marks changing, each disk's independently: one that takes long to answer must not
+    /// delay the marks of the other disks.
     pub(crate) fn keep_marked(&self) {
         let Some((host, nonce)) = self.0.marked_as else { return };
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());

@@ -1,7 +1,9 @@
-//! The disks that are given to a mount: which of them belong to the file system, and whether all are there.
+//! The disks that are given to a mount: which of them belong to the file system, and whether all
+//! are there.
 //!
-//! This is checked before anything is written: labels name the disks, and the superblocks of the metadata
-//! array name the disks with copies. So a mount that is refused because a disk is missing has changed nothing.
+//! This is checked before anything is written: labels name the disks, and the superblocks of the
+//! metadata array name the disks with copies. So a mount that is refused because a disk is missing
+//! has changed nothing.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -30,8 +32,8 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Reads the labels of disks. Those that cannot be read are left out; with `some_will_do` those that
-    /// have shrunk, or have a label of another version, as well.
+    /// Reads the labels of disks. Those that cannot be read are left out; with `some_will_do` those
+    /// that have shrunk, or have a label of another version, as well.
     pub(crate) async fn look(disks: &[Rc<dyn Disk>], some_will_do: bool) -> Result<Self> {
         let read = join_all(disks.iter().map(|disk| Label::read(&**disk))).await;
         let mut found: BTreeMap<u16, (Label, Rc<dyn Disk>)> = BTreeMap::new();
@@ -122,8 +124,8 @@ impl Given {
     }
 }
 
-/// Fails if numbers of files are so large that counting from them would overflow. Returns the number of the
-/// next file.
+/// Fails if numbers of files are so large that counting from them would overflow. Returns the
+/// number of the next file.
 pub(crate) fn check_keys(tx: &Tx<'_>) -> Result<Ino> {
     let damaged = |what: String| Err(FsError::Damaged(what));
     let next = tx.state("next inode")?;

@@ -8,14 +8,15 @@
 //! * Units that a bare log record overwrote are on the disks, unless it is the last log record of
 //!   all. Those of the last one are *torn*: old, new, or sectors of both. Their checksum becomes
 //!   that of what is found, which is flushed; on a lost disk they have none until they are rebuilt.
-//! * Parity becomes the newest partial parity + the units that it leaves out: contents from the log,
-//!   or the torn unit as found. A unit on a disk that had been lost before is in the partial parity.
+//! * Parity becomes the newest partial parity + the units that it leaves out: contents from the
+//!   log, or the torn unit as found. A unit on a disk that had been lost before is in the partial
+//!   parity.
 //! * Every other checksum is that of the newest log record.
 //!
 //! A block that cannot be written on a disk that works goes elsewhere ([`crate::write::remap`]).
 //!
-//! If there is no room below a disk (a thin pool is full), the mount is refused: only the log has what
-//! could not be written.
+//! If there is no room below a disk (a thin pool is full), the mount is refused: only the log has
+//! what could not be written.
 //!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
 //! and their blocks are free. Then the files get the sizes and times that the log has. Recovery can

@@ -1,10 +1,11 @@
 //! How much room the metadata of a new file system gets.
 //!
-//! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files need
-//! rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them three times
-//! that. Small files need more; there are seldom so many that they fill large disks. Metadata cannot grow
-//! later. So it is made for the disks that there are, even if that takes up to three quarters of the smallest one.
-//! Slices are made to fit the steps in which the database grows.
+//! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files
+//! need rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them
+//! three times that. Small files need more; there are seldom so many that they fill large disks.
+//! Metadata cannot grow later. So it is made for the disks that there are, even if that takes up to
+//! three quarters of the smallest one. Slices are made to fit the steps in which the database
+//! grows.
 
 use crate::format::block::BLOCK_BYTES;
 use crate::format::redundancy::Redundancy;

@@ -1,10 +1,11 @@
-//! A ring on the metadata array, written from its start to its end over and over. Positions in it count
-//! up forever. What would not fit before the end begins at the start.
+//! A ring on the metadata array, written from its start to its end over and over. Positions in it
+//! count up forever. What would not fit before the end begins at the start.
 //!
-//! *Copies.* What is appended has a checksum, and a crash may leave it on one copy of the metadata only. A
-//! mount looks at all copies: one that is right is enough. What it finds it writes to all of them, durably,
-//! before anything is done that follows from it. Otherwise a second crash, with which the disk of that copy
-//! is lost, would leave what was done without the record that tells of it.
+//! *Copies.* What is appended has a checksum, and a crash may leave it on one copy of the metadata
+//! only. A mount looks at all copies: one that is right is enough. What it finds it writes to all
+//! of them, durably, before anything is done that follows from it. Otherwise a second crash, with
+//! which the disk of that copy is lost, would leave what was done without the record that tells of
+//! it.
 
 use weft_array::Array;
 use weft_rt::Buf;
@@ -12,9 +13,9 @@ use weft_rt::Buf;
 use crate::error::Result;
 use crate::format::block::BLOCK;
 
-/// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what they
-/// are. `len` says how many bytes it has, if the first block is that of what is looked for, and `decode`
-/// what it is, if all of it is right.
+/// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what
+/// they are. `len` says how many bytes it has, if the first block is that of what is looked for,
+/// and `decode` what it is, if all of it is right.
 pub(crate) async fn read_any<T>(
     array: &Array,
     at: u64,
@@ -51,8 +52,8 @@ pub(crate) fn place(size: u64, head: u64, len: u64) -> u64 {
     if at + len > size { head - at + size } else { head }
 }
 
-/// What was appended behind a position, and the position behind it. `read` looks at an offset in the
-/// ring, and returns how many bytes there belong to what it finds.
+/// What was appended behind a position, and the position behind it. `read` looks at an offset in
+/// the ring, and returns how many bytes there belong to what it finds.
 pub(crate) async fn next<T>(
     size: u64,
     position: u64,

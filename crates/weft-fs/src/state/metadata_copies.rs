@@ -6,18 +6,18 @@
 //! ```
 //!
 //! The slices of some disks are the members of the metadata array, and those of the others are its
-//! spares. One error excludes a slice from the array, even if the disk works: what it misses from then on
-//! nobody knows. So it is looked now and then whether the slice of a disk that works is out, and it is
-//! given back: what was written meanwhile is copied to it. A slice that fails again and again has to wait
-//! longer each time.
+//! spares. One error excludes a slice from the array, even if the disk works: what it misses from
+//! then on nobody knows. So it is looked now and then whether the slice of a disk that works is
+//! out, and it is given back: what was written meanwhile is copied to it. A slice that fails again
+//! and again has to wait longer each time.
 //!
-//! The array knows slices by the numbers of their disks ([`slice_name`]). What a disk is called may belong
-//! to another one after the next boot, or be that of a new disk in the same bay.
+//! The array knows slices by the numbers of their disks ([`slice_name`]). What a disk is called may
+//! belong to another one after the next boot, or be that of a new disk in the same bay.
 //!
-//! *Stale copies.* If more than half of the copies are missing at a mount, the file system may have been
-//! used without those that are there. If they were all unmounted together that can only be if somebody
-//! mounted the others alone, as degraded. If not, those that are there may have been excluded at any
-//! time before: then a mount takes more than that ([`MountOptions::stale`]).
+//! *Stale copies.* If more than half of the copies are missing at a mount, the file system may have
+//! been used without those that are there. If they were all unmounted together that can only be if
+//! somebody mounted the others alone, as degraded. If not, those that are there may have been
+//! excluded at any time before: then a mount takes more than that ([`MountOptions::stale`]).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -116,8 +116,8 @@ impl FsState {
             self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
         }
         let status = array.status();
-        // Older versions called slices as their disks were called. A slot that is missing, and is that
-        // of another disk, can be forgotten as well: all of it is copied then.
+        // Older versions called slices as their disks were called. A slot that is missing, and is
+        // that of another disk, can be forgotten as well: all of it is copied then.
         let was_here = |slot: &&weft_array::SlotStatus| {
             slot.state == MemberState::Missing
                 && (slot.disk == name || slot.disk == member.row().name)

@@ -4,8 +4,8 @@
 //! token of this node. While it is held only to flush the file, blocks may be written to the cache
 //! that need nothing from the disks. Several files are locked in the order of their numbers. Then
 //! comes the lock of flushes, which only streams of new lines share; then that of commits. An
-//! operation on names takes none: it is one closure in the transaction. The metadata's own locks come
-//! last.
+//! operation on names takes none: it is one closure in the transaction. The metadata's own locks
+//! come last.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -29,8 +29,8 @@ use crate::state::open_files::{Node, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
-/// Which reads of files and folders change the time of the last access. Those that the kernel answers from
-/// its memory are never seen.
+/// Which reads of files and folders change the time of the last access. Those that the kernel
+/// answers from its memory are never seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AccessTimes {
     /// The first since the last change, and the first of a day (Linux's `relatime`).
@@ -49,22 +49,22 @@ pub enum AccessTimes {
 pub struct MountOptions {
     /// Mount although disks are missing: they are lost from then on.
     pub degraded: bool,
-    /// The same, and mount copies of the metadata that may be stale: others that are missing may have been
-    /// used without them.
+    /// As `degraded`, and mount copies of the metadata that may be stale: others that are missing
+    /// may have been used without them.
     pub stale: bool,
     /// Write nothing to the disks. What a crash has left to be done is done in memory.
     pub read_only: bool,
     /// Which reads are noted.
     pub access_times: AccessTimes,
-    /// Bytes of memory for contents: at most half of them wait to be written, and the rest were read
-    /// or written lately.
+    /// Bytes of memory for contents: at most half of them wait to be written, and the rest were
+    /// read or written lately.
     pub cache_bytes: u64,
     /// Bytes of memory for metadata. There are always some pages.
     pub meta_cache_bytes: u64,
     /// A random number, new for each mount.
     pub nonce: u64,
-    /// This host, if other hosts can reach the disks: then only one host can have them mounted, and a mount
-    /// takes some seconds longer.
+    /// This host, if other hosts can reach the disks: then only one host can have them mounted, and
+    /// a mount takes some seconds longer.
     pub host: Option<Host>,
     /// The time now.
     pub now: Time,
@@ -74,8 +74,11 @@ pub struct MountOptions {
 
 /// Streams of new lines at the same time.
 const STREAMS: usize = 1 << 16;
-/// After so many steps an operation on very many rows commits.
+/// Steps after which an operation on very many rows commits.
 const STEPS_TO_COMMIT: u64 = 16;
+
+/// Hears of a file with blocks that were written and are nowhere.
+type TellLost = Box<dyn Fn(Ino)>;
 
 pub(crate) struct FsState {
     pub(crate) rt: Rt,
@@ -87,8 +90,8 @@ pub(crate) struct FsState {
     /// Opens disks again.
     pub(crate) reopen: Option<Reopen>,
     pub(crate) in_use: OpenFiles,
-    /// Held while blocks are written: shared by streams of new lines ([`crate::write::new_line_stream`]), alone by
-    /// all else.
+    /// Held while blocks are written: shared by streams of new lines
+    /// ([`crate::write::new_line_stream`]), alone by all else.
     pub(crate) flushing: Semaphore,
     /// Batches of new lines that were begun while others were written.
     pub(crate) overlapped_batches: Cell<u64>,
@@ -102,17 +105,17 @@ pub(crate) struct FsState {
     pub(crate) draining: Semaphore,
     /// Dirty blocks were written.
     pub(crate) written: Notify,
-    /// Held by the writer that waits for memory next: they have turns, so that a fast one leaves some to
-    /// the others.
+    /// Held by the writer that waits for memory next: they have turns, so that a fast one leaves
+    /// some to the others.
     pub(crate) waiting: Semaphore,
     /// Held by the operation that commits because much has changed.
     crowded: Semaphore,
-    /// Blocks that this left, as they have a place.
+    /// Overwrites that the last drain skipped.
     pub(crate) left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
-    /// New lines in the open transaction, and lines that were overwritten and are in the log: file, first
-    /// block, record. The disks may have them in their caches only.
+    /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
+    /// first block, record. The disks may have them in their caches only.
     pub(crate) unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
     pub(crate) stopped: Cell<bool>,
     /// Nothing may be changed.
@@ -139,7 +142,7 @@ pub(crate) struct FsState {
     /// Whether the marks have ended.
     pub(crate) mark_ended: Cell<bool>,
     /// Told of files with blocks that were written and are nowhere.
-    tell_lost: RefCell<Option<Box<dyn Fn(Ino)>>>,
+    tell_lost: RefCell<Option<TellLost>>,
     mounted: Nanos,
     mounted_at: Time,
     clock: Option<fn() -> Time>,
@@ -271,15 +274,16 @@ impl FsState {
         self.commit_holding(Some(alone)).await
     }
 
-    /// The same for a caller that holds the lock of flushes.
+    /// Commits, for a caller that holds the lock of flushes.
     pub(crate) async fn commit_within_flush(&self) -> Result<()> {
         self.commit_holding(None).await
     }
 
-    /// The same, with the lock of flushes until the transaction has ended: no log record may come
-    /// between the flush of the disks and the mark in the log.
+    /// Commits and keeps the lock of flushes until the transaction has ended: no log record may
+    /// come between the flush of the disks and the mark in the log.
     async fn commit_holding(&self, flushes: Option<Permit>) -> Result<()> {
-        // New lines, and blocks of log records that the commit ends, may be in the caches of disks only.
+        // New lines, and blocks of log records that the commit ends, may be in the caches of disks
+        // only.
         let unflushed = self.unflushed.take();
         self.pool.flush().await;
         self.note_lost(&unflushed);
@@ -326,8 +330,8 @@ impl FsState {
         }
     }
 
-    /// A block of a file that was written is nowhere. The next fsync says so, and what others have of the file
-    /// is not what is there.
+    /// A block of a file that was written is nowhere. The next fsync says so, and what others have
+    /// of the file is not what is there.
     pub(crate) fn lose_block(&self, node: &Node, block: u64) {
         node.lost_block.set(Some(block));
         if let Some(tell) = &*self.tell_lost.borrow() {
@@ -335,8 +339,8 @@ impl FsState {
         }
     }
 
-    /// Writes the number of this mount, or of its end, to all disks, and to the metadata for those that
-    /// took it. All that was written before is durable.
+    /// Writes the number of this mount, or of its end, to all disks, and to the metadata for those
+    /// that took it. All that was written before is durable.
     pub(crate) async fn note_use(&self, is_unmount: bool) -> Result<()> {
         let number = use_number::number_of(self.log.epoch(), is_unmount);
         for member in self.pool.members() {
@@ -358,14 +362,14 @@ impl FsState {
         }
     }
 
-    /// Fails if the metadata has no room for so many bytes more, for everyone or for root. Within an
-    /// operation it counts what all before it have done.
+    /// Fails if the metadata has no room for so many bytes more, for everyone or for root. Within
+    /// an operation it counts what all before it have done.
     pub(crate) fn check_room(&self, bytes: u64, for_root: bool) -> Result<()> {
         if self.meta.has_room(bytes, for_root) { Ok(()) } else { Err(FsError::NoSpace) }
     }
 
-    /// Runs an operation that changes metadata, after a commit if much has changed. The caller does not
-    /// hold the lock of flushes.
+    /// Runs an operation that changes metadata, after a commit if much has changed. The caller does
+    /// not hold the lock of flushes.
     pub(crate) async fn change<T>(
         &self,
         mut operation: impl FnOnce(&Tx<'_>) -> Result<T>,
@@ -407,8 +411,8 @@ impl FsState {
         inode
     }
 
-    /// The same with the blocks that wait to be written. Those of them that have a place already count
-    /// twice, but not behind what the file can have.
+    /// The same with the blocks that wait to be written. Those of them that have a place already
+    /// count twice, but not behind what the file can have.
     pub(crate) fn seen(&self, ino: Ino, inode: Inode) -> Inode {
         let mut inode = self.live(ino, inode);
         let Some(node) = self.in_use.get(ino) else { return inode };
@@ -437,8 +441,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Frees for others what was deleted, so that it counts as free. Without this it does with the next
-    /// commit.
+    /// Frees for others what was deleted, so that it counts as free. Without this it does with the
+    /// next commit.
     ///
     /// # Errors
     /// If the metadata has failed.
@@ -458,13 +462,14 @@ impl Fs {
         self.0.meta.on_fail(tell);
     }
 
-    /// Tells of each file of which blocks were lost after they were written, before they were on the disks: it
-    /// reads otherwise now.
+    /// Tells of each file of which blocks were lost after they were written, before they were on
+    /// the disks: it reads otherwise now.
     pub fn on_lost_blocks(&self, tell: impl Fn(Ino) + 'static) {
         *self.0.tell_lost.borrow_mut() = Some(Box::new(tell));
     }
 
-    /// Tells which pages of the metadata were found wrong on which disks, and whether they were repaired.
+    /// Tells which pages of the metadata were found wrong on which disks, and whether they were
+    /// repaired.
     pub fn on_wrong_metadata(&self, tell: impl Fn(&str) + 'static) {
         self.0.meta.on_wrong_page(tell);
     }

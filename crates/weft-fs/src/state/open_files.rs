@@ -1,7 +1,7 @@
 //! Files in use: what is known of them beyond the metadata.
 //!
-//! A file is in use while the kernel knows its number or has it open, or while it has blocks or a size
-//! that are not written. One without names goes with its last use.
+//! A file is in use while the kernel knows its number or has it open, or while it has blocks or a
+//! size that are not written. One without names goes with its last use.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -80,7 +80,7 @@ impl Node {
         self.dirty.borrow().get(&block).is_some_and(|(write, _)| *write <= until)
     }
 
-    /// All blocks that wait from the first to the last of these, at most so many.
+    /// Up to `most` dirty blocks between the first and last of these.
     pub(crate) fn dirty_among(&self, until: u64, most: usize) -> Dirty {
         let dirty = self.dirty.borrow();
         let mut waited = dirty.iter().filter(|(_, (write, _))| *write <= until);
@@ -90,7 +90,7 @@ impl Node {
         among.map(|(block, (_, data))| (*block, data.clone())).collect()
     }
 
-    /// These blocks from `first` on, at most so many.
+    /// Up to `most` of these blocks from `first` on.
     pub(crate) fn dirty_from(&self, first: u64, until: u64, most: usize) -> Dirty {
         let dirty = self.dirty.borrow();
         let before = dirty.range(first..).filter(|(_, (write, _))| *write <= until);

@@ -1,4 +1,5 @@
-//! Room on the disks that is promised to blocks which are not there yet ([`crate::write::reserve`]).
+//! Room on the disks that is promised to blocks which are not there yet
+//! ([`crate::write::reserve`]).
 
 use std::cell::Cell;
 

@@ -72,8 +72,8 @@ pub struct FsStatus {
     pub meta_copies: (usize, usize),
     /// Bytes of the metadata, and the most that there may be.
     pub meta_bytes: (u64, u64),
-    /// Files of which more is in memory than their contents and metadata: they are open or are used,
-    /// or something of them waits to be written.
+    /// Files of which more is in memory than their contents and metadata: they are open or are
+    /// used, or something of them waits to be written.
     pub files_in_memory: u64,
     /// Why it takes no more requests, if so.
     pub stopped: Option<String>,
@@ -96,8 +96,8 @@ pub struct FsStatus {
 }
 
 impl FsState {
-    /// Blocks that files of this redundancy may still have, and how many the disks have room for: the
-    /// metadata may have no room for what describes them.
+    /// Blocks that files of this redundancy may still have, and how many the disks have room for:
+    /// the metadata may have no room for what describes them.
     pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
         let members = self.pool.members();
         let free = members.iter().map(|member| member.free_blocks()).collect();

@@ -96,8 +96,8 @@ impl FsState {
         self.tokens.hold(vec![Need::everything(Shared), Need::name(folder, name, Shared)]).await
     }
 
-    /// For the attributes of a file that was found by its name. `false` if they may have changed since
-    /// they were looked at.
+    /// For the attributes of a file that was found by its name. `false` if they may have changed
+    /// since they were looked at.
     pub(crate) async fn hold_found(&self, held: &mut HeldTokens, ino: Ino) -> bool {
         let need = Need::attributes(ino, Shared);
         if held.has(need.space) {
@@ -108,9 +108,9 @@ impl FsState {
         is_free
     }
 
-    /// For changing names in folders: these, the folders' attributes, and those of `files` and of what
-    /// has the names now. Folders that may move to other folders move one at a time: none gets into
-    /// itself.
+    /// For changing names in folders: these, the folders' attributes, and those of `files` and of
+    /// what has the names now. Folders that may move to other folders move one at a time: none gets
+    /// into itself.
     pub(crate) async fn hold_names(
         &self,
         names: &[(Ino, &[u8])],

@@ -8,20 +8,20 @@
 //! ```
 //!
 //! *Free use.* A node that is alone holds all of a file in one mode. To look that up in
-//! [`Holder`], and to note the use there, would cost every operation as much as its own work in memory.
-//! So a token of which a node holds all is *free*: a use of it counts in one table, with the range that
-//! was used. When a revocation comes, the uses so far become one use of the holder, which knows them
-//! from then on and waits for their end, and the token is not free any more until all of it is granted
-//! again.
+//! [`Holder`], and to note the use there, would cost every operation as much as its own work in
+//! memory. So a token of which a node holds all is *free*: a use of it counts in one table, with
+//! the range that was used. When a revocation comes, the uses so far become one use of the holder,
+//! which knows them from then on and waits for their end, and the token is not free any more until
+//! all of it is granted again.
 //!
-//! *Giving up.* What was changed under a token is made durable by a task of its own: blocks and sizes
-//! by a flush, names and attributes by a commit; what is at hand of the blocks is forgotten. If that
-//! fails, the token stays, and it is tried again. A node that cannot write any more keeps its tokens
-//! until it is fenced.
+//! *Giving up.* What was changed under a token is made durable by a task of its own: blocks and
+//! sizes by a flush, names and attributes by a commit; what is at hand of the blocks is forgotten.
+//! If that fails, the token stays, and it is tried again. A node that cannot write any more keeps
+//! its tokens until it is fenced.
 //!
-//! *Memory.* A node holds tokens of so many files and folders at most. Then it gives many of them up
-//! together, as each such turn takes a commit: those that it has had for longest, that are not in use,
-//! and were not used again since it was last their turn.
+//! *Memory.* A node holds tokens of so many files and folders at most. Then it gives many of them
+//! up together, as each such turn takes a commit: those that it has had for longest, that are not
+//! in use, and were not used again since it was last their turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +40,7 @@ const SPACES_MAX: usize = 1 << 16;
 /// Of these, this part is given up at a time.
 const GIVEN_UP_PART: usize = 8;
 
-/// A token of which this node holds all, and which nobody else wants.
+/// A token that this node holds whole, and that no other node wants.
 struct Free {
     space: Space,
     mode: Cell<Mode>,

@@ -3,9 +3,10 @@
 //!
 //! *Theory* (File RAID, §3.3; [`weft_token`]). What a node has changed and not written, and what it
 //! keeps of what it has read, is right only while no other node changes it. So an operation first
-//! takes tokens for all that it looks at or changes. The node keeps them when the operation has ended,
-//! together with what it has in memory. Another node that wants them has them revoked: what was changed
-//! becomes durable, what is kept is forgotten, and the other node reads what this one wrote.
+//! takes tokens for all that it looks at or changes. The node keeps them when the operation has
+//! ended, together with what it has in memory. Another node that wants them has them revoked: what
+//! was changed becomes durable, what is kept is forgotten, and the other node reads what this one
+//! wrote.
 //!
 //! | operation | everything | names | attributes | data |
 //! |---|---|---|---|---|
@@ -23,23 +24,24 @@
 //! | scrub, check data | shared | | | all of a file, shared |
 //! | check metadata; disks that join, leave or fail | alone | | | |
 //!
-//! What is not marked *shared* is exclusive: one node has it. `fsync` and flushes take none: they make
-//! durable what the node has tokens for.
+//! What is not marked *shared* is exclusive: one node has it. `fsync` and flushes take none: they
+//! make durable what the node has tokens for.
 //!
-//! *Lines.* Parity is updated by one node at a time, and a lost block is computed from the rest of its
-//! line. So ranges of blocks are widened by the widest line there may be on either side
-//! ([`LINE_BLOCKS_MAX`]). That contains every line which touches the range, however the file is laid out
-//! and will be, without a look at it: looking would need a token.
+//! *Lines.* Parity is updated by one node at a time, and a lost block is computed from the rest of
+//! its line. So ranges of blocks are widened by the widest line there may be on either side
+//! ([`LINE_BLOCKS_MAX`]). That contains every line which touches the range, however the file is
+//! laid out and will be, without a look at it: looking would need a token.
 //!
 //! *Access times* that a read notes are shared state of the metadata, not of a node: none waits for
 //! them, and the last one counts.
 //!
-//! *Order.* An operation takes its tokens in the order everything, names, attributes, data, and within
-//! a kind by the number of the file; one for each file or folder, which covers all that it needs there.
-//! It has all of them before it takes a lock of this node. So nodes cannot wait for each other in a
-//! circle: whoever waits for a token holds only smaller ones, and whoever holds locks waits for no
-//! token. Revoking takes locks, and never tokens. An operation within another takes no token that the
-//! outer one has: a revocation between the two would wait for the outer one, and the inner one for it.
+//! *Order.* An operation takes its tokens in the order everything, names, attributes, data, and
+//! within a kind by the number of the file; one for each file or folder, which covers all that it
+//! needs there. It has all of them before it takes a lock of this node. So nodes cannot wait for
+//! each other in a circle: an operation that waits for a token holds only smaller ones, and one
+//! that holds locks waits for no token. Revoking takes locks, and never tokens. An operation within
+//! another takes no token that the outer one has: a revocation between the two would wait for the
+//! outer one, and the inner one for it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -106,7 +108,7 @@ impl Need {
         Self::new(Kind::Data, ino, all_of(Kind::Data), mode)
     }
 
-    /// What is asked for: all that nobody contends for.
+    /// What is asked for: all of the space that is not contended.
     pub(crate) fn ask(&self) -> Ask {
         let Self { space, range, mode } = self.clone();
         Ask { space, needed: range, wanted: all_of(space.kind), mode }

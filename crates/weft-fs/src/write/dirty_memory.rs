@@ -14,7 +14,7 @@ pub(crate) enum FlushScope {
     All,
     /// Those at the end of a long file may wait for others that complete their lines.
     Whole,
-    /// The same, and of each file only new lines, up to a block that has a place.
+    /// Only new lines of each file, up to a block that has a place.
     New,
 }
 
@@ -22,8 +22,8 @@ pub(crate) enum FlushScope {
 pub(crate) const BLOCKS_MAX: usize = 4096;
 
 impl FsState {
-    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was to
-    /// write it writes what is newer.
+    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was
+    /// to write it writes what is newer.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
         let write = self.writes.get() + 1;
         self.writes.set(write);

@@ -1,6 +1,8 @@
-//! Writing lines: parity and old contents, the RAID log, the blocks, and what the metadata then says.
+//! Writing lines: parity and old contents, the RAID log, the blocks, and what the metadata then
+//! says.
 //!
-//! `write/flush.rs` has the order of these steps and why it is that; it decides which lines there are.
+//! `write/flush.rs` has the order of these steps and why it is that; it decides which lines there
+//! are.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -35,8 +37,8 @@ struct ReadyBand {
 }
 
 impl FsState {
-    /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk was
-    /// lost meanwhile are taken out: their blocks are free again.
+    /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk
+    /// was lost meanwhile are taken out: their blocks are free again.
     pub(crate) async fn write_targets(
         &self,
         targets: &mut Vec<LineWrite>,
@@ -59,7 +61,8 @@ impl FsState {
         let (ready, log) = self.prepare_all(targets, with_contents).await?;
         let is_logged = !log.is_empty();
         if is_logged {
-            // Another log record tells recovery that all blocks are where those before it name them.
+            // Another log record tells recovery that all blocks are where those before it name
+            // them.
             if self.pool.bad.any_logged_elsewhere()
                 || targets.iter().any(|target| self.is_reshaped(target))
             {
@@ -78,7 +81,8 @@ impl FsState {
         }
         let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
         if is_logged && matches!(stored, Err(FsError::NoSpace)) {
-            // Lines may be half written. Their log record stays live, and the next mount replays it.
+            // Lines may be half written. Their log record stays live, and the next mount replays
+            // it.
             self.meta.fail("there is no room left below a disk");
         }
         stored
@@ -116,8 +120,8 @@ impl FsState {
         Ok((ready, log))
     }
 
-    /// Writes what was prepared, durably if `flushes` is set. New lines of which a disk was lost, or
-    /// that lie on bad blocks, are taken out.
+    /// Writes what was prepared, durably if `flushes` is set. New lines of which a disk was lost,
+    /// or that lie on bad blocks, are taken out.
     async fn store_all(
         &self,
         targets: &mut Vec<LineWrite>,
@@ -173,8 +177,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was lost
-    /// meanwhile.
+    /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was
+    /// lost meanwhile.
     fn note_gone(&self, target: &LineWrite, laid: &ExtentStripe) {
         let lost = laid.stripe().lost;
         if target.old.is_none() || lost.is_empty() || laid.is_readable() {
@@ -359,7 +363,8 @@ impl FsState {
         let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
         let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
         self.pool.count(|counts| counts.out_of_place_blocks += afresh);
-        // The disks may have these in their caches only. What the log has with all contents as well.
+        // The disks may have these in their caches only. What the log has with all contents as
+        // well.
         let with_contents = are_logged_with_contents(targets);
         let unflushed = targets.iter().filter(|target| target.old.is_none() || with_contents);
         let unflushed = unflushed.map(|target| (target.ino, target.first, target.record.clone()));

@@ -8,22 +8,23 @@
 //!
 //! New lines need neither log nor disk flush, and no order among each other: no record names their
 //! blocks before they are written. A batch enters the open transaction when it is written and those
-//! before it are in there, so that a file grows from its front to its end. All batches share the lock
-//! of flushes: what takes it alone, a commit or a flush with a log record, comes between batches and
-//! never into one. A batch that is to begin while something waits for that ends the stream, and so
-//! does a lost disk that is not on record yet.
+//! before it are in there, so that a file grows from its front to its end. All batches share the
+//! lock of flushes: what takes it alone, a commit or a flush with a log record, comes between
+//! batches and never into one. A batch that is to begin while something waits for that ends the
+//! stream, and so does a lost disk that is not on record yet.
 //!
-//! *Nothing waits alone.* Batches are parts of one task. What this task waits for meanwhile, a page of
-//! the metadata above all, comes from the same disks, whose queues may be full of what a batch is to
-//! take back. So whatever it waits for, all batches go on ([`InFlight::beside`]).
+//! *Nothing waits alone.* Batches are parts of one task. What this task waits for meanwhile, a page
+//! of the metadata above all, comes from the same disks, whose queues may be full of what a batch
+//! is to take back. So whatever it waits for, all batches go on ([`InFlight::beside`]).
 //!
-//! *In the background* a stream goes on as long as its files grow, so that there is always another batch
-//! behind those that are being written: a disk with platters that has nothing to write for a moment loses
-//! a turn. Writers that wait for memory go on with each batch.
+//! *In the background* a stream goes on as long as its files grow, so that there is always another
+//! batch behind those that are being written: a disk with platters that has nothing to write for a
+//! moment loses a turn. Writers that wait for memory go on with each batch.
 //!
-//! *Lines that another batch began.* The records of batches under way are not in the metadata. A batch
-//! ends with a whole line wherever the file has more blocks to write, and the lines of the next one begin
-//! behind it. Blocks that would belong to a line under way wait until its record is there.
+//! *Lines that another batch began.* The records of batches under way are not in the metadata. A
+//! batch ends with a whole line wherever the file has more blocks to write, and the lines of the
+//! next one begin behind it. Blocks that would belong to a line under way wait until its record is
+//! there.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -199,8 +200,9 @@ impl<F: Future<Output = Written>> InFlight<F> {
 }
 
 impl FsState {
-    /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have. In the
-    /// background it goes on with what comes to the files meanwhile, and `until` and `live` with it.
+    /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have. In
+    /// the background it goes on with what comes to the files meanwhile, and `until` and `live`
+    /// with it.
     pub(crate) async fn flush_new(
         &self,
         nodes: &[Rc<Node>],
@@ -253,9 +255,9 @@ impl FsState {
         result.map(|()| ended.unwrap_or(StreamEnd::Complete))
     }
 
-    /// Whether a stream that is through waits for what comes to its files while its last batches are
-    /// written, so that the disks never run dry: if nobody waits for these files, and no others have
-    /// anything to write.
+    /// Whether a stream that is through waits for what comes to its files while its last batches
+    /// are written, so that the disks never run dry: if nobody waits for these files, and no others
+    /// have anything to write.
     fn may_grow(&self, stream: &Stream<'_>) -> bool {
         let blocks = |node: &Rc<Node>| node.dirty.borrow().len() as u64;
         stream.extent != FlushScope::All

@@ -109,8 +109,8 @@ impl LineWrite {
 }
 
 impl FsState {
-    /// New lines for the first of these blocks, and those behind it that fill lines alike. `planned`
-    /// are the lines of the file that are not stored, and come last.
+    /// New lines for the first of these blocks, and those behind it that fill lines alike.
+    /// `planned` are the lines of the file that are not stored, and come last.
     pub(crate) fn new_lines(
         &self,
         tx: &Tx<'_>,
@@ -129,8 +129,8 @@ impl FsState {
         self.new_lines_between(before, (0, end), ino, redundancy, dirty, blocks_max)
     }
 
-    /// The same, for lines behind `before` (or a block) and before another block, of so many blocks at
-    /// most, or one line.
+    /// The same, for lines behind `before` (or a block) and before another block, of so many blocks
+    /// at most, or one line.
     pub(crate) fn new_lines_between(
         &self,
         before: Option<(u64, &Extent)>,
@@ -187,8 +187,8 @@ pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64,
     Ok(found.filter(|(first, record)| block < first + record.blocks()))
 }
 
-/// Cuts a line out of a record, with its first block. What is before and behind it is stored; the line's
-/// own record is the caller's to store.
+/// Cuts a line out of a record, with its first block. What is before and behind it is stored; the
+/// line's own record is the caller's to store.
 pub(crate) fn cut_out(
     tx: &Tx<'_>,
     ino: Ino,

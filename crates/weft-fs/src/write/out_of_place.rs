@@ -1,8 +1,8 @@
-//! Overwriting at new places: records of which much is overwritten.
+//! Heavily overwritten extents are written to new places.
 //!
 //! To overwrite blocks in place, their lines' old contents are read, one by one where they are
-//! scattered, and the log gets partial parities and contents on every copy of the metadata. When much
-//! of a record is overwritten, all of its lines are written to new places instead:
+//! scattered, and the log gets partial parities and contents on every copy of the metadata. When
+//! much of a record is overwritten, all of its lines are written to new places instead:
 //!
 //! ```text
 //!                 in place                            afresh
@@ -12,22 +12,22 @@
 //!              write D   D   D D  P P P P          write ──────────────  elsewhere
 //! ```
 //!
-//! *Crashes.* There is no log record. Until a commit the metadata names the old places, whose blocks
-//! stay as they are; the commit flushes the disks before it names the new ones; and the old blocks are
-//! free when it is durable. So a crash leaves all of the record old, or all of it new. An fsync needs a
-//! commit, as for new lines.
+//! *Crashes.* There is no log record. Until a commit the metadata names the old places, whose
+//! blocks stay as they are; the commit flushes the disks before it names the new ones; and the old
+//! blocks are free when it is durable. So a crash leaves all of the record old, or all of it new.
+//! An fsync needs a commit, as for new lines.
 //!
 //! *Whole records.* The new record has the same lines, code and active columns as the old one, and
-//! stands behind the record before it if that has just been written, too. So files stay in long runs
-//! on the disks. Only if there is ample room: otherwise lines are overwritten in place, as blocks
-//! which have a place need no other.
+//! stands behind the record before it if that has just been written, too. So files stay in long
+//! runs on the disks. Only if there is ample room: otherwise lines are overwritten in place, as
+//! blocks which have a place need no other.
 //!
-//! *The choice* is counted for each record, in blocks that the disks transfer ([`Count`]). A separate
-//! request counts as [`REQUEST_BLOCKS`] more; on platters, as a pass over the column: the disk waits
-//! while what is between two blocks goes by. However many requests there are, they cost no more than
-//! such a pass. Never are more than [`AMPLIFICATION`] times as many blocks written as in place. A
-//! flush of few blocks, of which the log gets all contents, stays in place: its fsync is one write of
-//! the log.
+//! *The choice* is counted for each record, in blocks that the disks transfer ([`Count`]). A
+//! separate request counts as [`REQUEST_BLOCKS`] more; on platters, as a pass over the column: the
+//! disk waits while what is between two blocks goes by. However many requests there are, they cost
+//! no more than such a pass. Never are more than [`AMPLIFICATION`] times as many blocks written as
+//! in place. A flush of few blocks, of which the log gets all contents, stays in place: its fsync
+//! is one write of the log.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -51,9 +51,10 @@ use crate::write::new_lines::{LineWrite, NewContents, NewPlaces, ReplacedLines, 
 /// What a request costs beyond its blocks, in blocks, on a disk without platters: such disks carry
 /// out about as many requests of one block in a second as of two.
 const REQUEST_BLOCKS: u64 = 1;
-/// Blocks are written at most so many times as often as in place.
+/// The most blocks that are written, as a multiple of those written in place.
 const AMPLIFICATION: u64 = 2;
-/// The room that each disk must have, in times of what the lines and all dirty blocks may need of it.
+/// The room that each disk must have, in times of what the lines and all dirty blocks may need of
+/// it.
 const AMPLE: u64 = 4;
 
 /// A record that is to be written to new places, of which some blocks may have to be read.
@@ -215,9 +216,9 @@ impl Pool {
 }
 
 impl FsState {
-    /// Picks the records of these dirty blocks that are to be written to new places, and reads what is
-    /// missing of them. All dirty blocks of a record are written together: those of the last one are
-    /// added to `files`. Blocks for which the log has no room, or because of which more than
+    /// Picks the records of these dirty blocks that are to be written to new places, and reads what
+    /// is missing of them. All dirty blocks of a record are written together: those of the last one
+    /// are added to `files`. Blocks for which the log has no room, or because of which more than
     /// [`BLOCKS_MAX`] would have to be read, are left to the next flush.
     pub(crate) async fn choose_out_of_place(
         &self,
@@ -316,8 +317,8 @@ impl FsState {
         AMPLE * needed <= self.pool.least_free(record.coded.columns)
     }
 
-    /// Reads what is missing of a record; none if that cannot be had: blocks that are overwritten in
-    /// place may not need it.
+    /// Reads what is missing of a record; none if that cannot be had: blocks that are overwritten
+    /// in place may not need it.
     async fn complete(
         &self,
         chosen: OutOfPlaceCandidate,
@@ -365,7 +366,8 @@ impl FsState {
         Ok(Some(((ino, first), NewContents { old: record, blocks, dirty })))
     }
 
-    /// New places for a record, behind those of `targets`; none if it does not find room in one piece.
+    /// New places for a record, behind those of `targets`; none if it does not find room in one
+    /// piece.
     pub(crate) fn afresh(
         &self,
         tx: &Tx<'_>,

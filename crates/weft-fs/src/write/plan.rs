@@ -38,9 +38,9 @@ impl FsState {
         self.meta.run(cut).await
     }
 
-    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk is
-    /// left: they were made when there were more. Returns whether there were any. Several of the new
-    /// lines may be in one record, so they are to be cut again.
+    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk
+    /// is left: they were made when there were more. Returns whether there were any. Several of the
+    /// new lines may be in one record, so they are to be cut again.
     pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<bool> {
         let mut any = false;
         for (block, _) in dirty {
@@ -63,8 +63,8 @@ impl FsState {
         Ok(any)
     }
 
-    /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as many
-    /// as the log can name at a time.
+    /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as
+    /// many as the log can name at a time.
     pub(crate) async fn plan(
         &self,
         files: &[(Rc<Node>, Dirty)],
@@ -90,7 +90,7 @@ impl FsState {
         }
     }
 
-    /// The same for one file. `false` if the log has no more room.
+    /// Plans one file. `false` if the log has no more room.
     fn plan_file(
         &self,
         tx: &Tx<'_>,

@@ -27,7 +27,7 @@ pub(crate) struct OldLines {
     pub(crate) record: Extent,
 }
 
-/// How many of these records are moved at a time: about as many as have so many blocks.
+/// How many of these extents are moved at a time: as many as hold about this many blocks.
 pub(crate) fn at_a_time<T>(records: &[T], most: u64, blocks: impl Fn(&T) -> u64) -> usize {
     let mut sum = 0;
     let fits = |record: &&T| {
@@ -52,8 +52,8 @@ impl FsState {
     }
 
     /// Lays the lines of records out as new ones. Returns for each the number of its blocks, or why
-    /// it stays as it is: [`FsError::Unreadable`] or [`FsError::NoSpace`]. The caller holds the locks
-    /// of the files alone, and that of flushes.
+    /// it stays as it is: [`FsError::Unreadable`] or [`FsError::NoSpace`]. The caller holds the
+    /// locks of the files alone, and that of flushes.
     pub(crate) async fn relayout(&self, records: &[OldLines]) -> Result<Vec<Result<u64>>> {
         let read = join_all(records.iter().map(|old| self.contents_of(old))).await;
         // What is not read yet counts as done.
@@ -73,7 +73,7 @@ impl FsState {
         Ok(outcomes)
     }
 
-    /// The same, a part at a time; all must succeed.
+    /// Rewrites extents one part at a time; all must succeed.
     pub(crate) async fn relayout_all(&self, records: &[OldLines]) -> Result<()> {
         let mut rest = records;
         while !rest.is_empty() {
@@ -234,8 +234,8 @@ impl FsState {
     }
 
     /// Lays the lines of a file that waits for it out anew, some at a time: others use the file in
-    /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does for
-    /// want of room. Returns how many blocks that were.
+    /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does
+    /// for want of room. Returns how many blocks that were.
     pub(crate) async fn relayout_file(
         &self,
         ino: Ino,
@@ -275,7 +275,8 @@ impl FsState {
         Ok(done)
     }
 
-    /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that were.
+    /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that
+    /// were.
     pub(crate) async fn set_redundancy(
         &self,
         ino: Ino,
@@ -288,8 +289,8 @@ impl FsState {
         self.relayout_file(ino, step).await
     }
 
-    /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be: for
-    /// want of room it stays as it is, in part.
+    /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be:
+    /// for want of room it stays as it is, in part.
     pub(crate) async fn relayout_waiting(&self) -> Result<u64> {
         let (mut total, mut from) = (0, 0);
         let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
@@ -382,8 +383,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Sets the redundancy of a file, and lays out what it holds anew, while others may use it; of a
-    /// folder: of files that will be made in it. Returns the blocks that it had.
+    /// Sets the redundancy of a file, and lays out what it holds anew, while others may use it; of
+    /// a folder: of files that will be made in it. Returns the blocks that it had.
     ///
     /// # Errors
     /// If there are too few disks, or too little room: a part of the file may be as it was.
@@ -391,10 +392,11 @@ impl Fs {
         self.set_redundancy_while(ino, redundancy, || true).await
     }
 
-    /// The same, until it is to go on no more.
+    /// As above, while `goes_on` says so.
     ///
     /// # Errors
-    /// The same, and [`FsError::Cancelled`] then: the rest of the file waits for a job to lay it out.
+    /// The same, and [`FsError::Cancelled`] then: the rest of the file waits for a job to lay it
+    /// out.
     pub async fn set_redundancy_while(
         &self,
         ino: Ino,

@@ -1,21 +1,22 @@
 //! Block failures: contents of blocks that have failed get other places.
 //!
-//! *A block cannot be read.* Its contents are computed from the rest of its line, written elsewhere –
-//! on the same disk, if it has room, as the paper does it – and the record is cut so that the line
-//! stands alone and can have a place of its own. The block is bad from then on. Readers hold files
-//! together with others, so this happens behind them ([`FsState::relocate_soon`]), and before everything
-//! is made durable.
+//! *A block cannot be read.* Its contents are computed from the rest of its line, written elsewhere
+//! – on the same disk, if it has room, as the paper does it – and the record is cut so that the
+//! line stands alone and can have a place of its own. The block is bad from then on. Readers hold
+//! files together with others, so this happens behind them ([`FsState::relocate_soon`]), and before
+//! everything is made durable.
 //!
 //! *A block cannot be written.* A write of many blocks that fails is repeated block by block: those
-//! that fail again are bad ([`ExtentStripe::write_failed`]). New lines are laid out anew, as if a disk had been
-//! lost. A line that exists has been logged at its present place, and its other blocks are written: the
-//! block's contents, which are in memory, are written elsewhere, and the record with the new place is
-//! committed before anything else is logged. After a crash before that the last log record has the line
-//! at its old place: recovery writes it there, finds again that this fails, and does the same.
+//! that fail again are bad ([`ExtentStripe::write_failed`]). New lines are laid out anew, as if a
+//! disk had been lost. A line that exists has been logged at its present place, and its other
+//! blocks are written: the block's contents, which are in memory, are written elsewhere, and the
+//! record with the new place is committed before anything else is logged. After a crash before that
+//! the last log record has the line at its old place: recovery writes it there, finds again that
+//! this fails, and does the same.
 //!
-//! If there is no redundancy, what cannot be read is an I/O error for this block and no other. If no
-//! disk has room for a moved block, it is rewritten in its place: many disks then put another sector
-//! there.
+//! If there is no redundancy, what cannot be read is an I/O error for this block and no other. If
+//! no disk has room for a moved block, it is rewritten in its place: many disks then put another
+//! sector there.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -132,8 +133,8 @@ impl Pool {
     }
 }
 
-/// Gives a block of the line that begins with block `block` of a file another place. The line stands
-/// alone then.
+/// Gives a block of the line that begins with block `block` of a file another place. The line
+/// stands alone then.
 pub(crate) fn replace_block(
     tx: &Tx<'_>,
     ino: Ino,
@@ -221,8 +222,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Moves a block, if it is still in use. The caller holds the lock of its file alone, and that of
-    /// flushes.
+    /// Moves a block, if it is still in use. The caller holds the lock of its file alone, and that
+    /// of flushes.
     async fn relocate_block(&self, spot: Spot, suspect: Suspect) -> Result<()> {
         let (disk, at) = spot;
         let Suspect { ino, block, unit } = suspect;

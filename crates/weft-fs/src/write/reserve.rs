@@ -1,25 +1,26 @@
 //! Room that is promised: a write that succeeds has room on the disks before it is in the cache.
 //!
-//! Where a block goes is decided when it is flushed, and then nobody is there to be told that it finds no
-//! room. So a write is refused if what waits, what is about to wait, and its own blocks may not fit. Each
-//! of them is counted as a line of its own, as wide as the narrowest line of the redundancy (*w* disks), and
-//! all as those with the widest:
+//! Where a block goes is decided when it is flushed, and then nobody is there to be told that it
+//! finds no room. So a write is refused if what waits, what is about to wait, and its own blocks
+//! may not fit. Each of them is counted as a line of its own, as wide as the narrowest line of the
+//! redundancy (*w* disks), and all as those with the widest:
 //!
 //! ```text
 //!     n lines of w columns fit on disks with free[i] blocks    if    w × n ≤ Σ min(free[i], n)
 //! ```
 //!
-//! The columns of a line are on different disks, so a large disk beside small ones is of no use for more.
-//! That many lines are found if each takes the disks with the most room ([`crate::disks::allocator`]). If some of them
-//! are one line with more columns in truth, that takes no room from the rest: such a line has j + p columns
-//! for j blocks, and w is more than p.
+//! The columns of a line are on different disks, so a large disk beside small ones is of no use for
+//! more. That many lines are found if each takes the disks with the most room
+//! ([`crate::disks::allocator`]). If some of them are one line with more columns in truth, that
+//! takes no room from the rest: such a line has j + p columns for j blocks, and w is more than p.
 //!
-//! A block that becomes active in a line for which no disk is left makes the line's other blocks move too.
-//! If a disk may be full by then, each block counts as a whole line's.
+//! A block that becomes active in a line for which no disk is left makes the line's other blocks
+//! move too. If a disk may be full by then, each block counts as a whole line's.
 //!
 //! When that is too much, what waits is written, and then known: the file's own blocks at once
-//! ([`FsState::reserve`]); those of other files once the operation holds nothing ([`FsState::with_room`]).
-//! What a job takes for its next batch is held back likewise ([`FsState::hold_room`]).
+//! ([`FsState::reserve`]); those of other files once the operation holds nothing
+//! ([`FsState::with_room`]). What a job takes for its next batch is held back likewise
+//! ([`FsState::hold_room`]).
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -35,7 +36,8 @@ use crate::state::promised_room::Reserved;
 
 /// Columns that lines have where there are many disks.
 const COLUMNS_USUAL: usize = 16;
-/// Lines that a record of blocks written one after the other has at least, but for the first and last.
+/// Lines that a record of blocks written one after the other has at least, but for the first and
+/// last.
 const LINES_USUAL: u64 = 8;
 /// How often an operation that finds no room is tried again after what waits was written.
 const RETRIES: usize = 2;
@@ -52,8 +54,8 @@ impl FsState {
             * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
     }
 
-    /// Writes what waits, if the metadata might have no room for all of it and these blocks. The caller
-    /// holds nothing.
+    /// Writes what waits, if the metadata might have no room for all of it and these blocks. The
+    /// caller holds nothing.
     pub(crate) async fn write_if_rows_are_scarce(&self, blocks: Range<u64>) {
         let waits = self.dirty_blocks.get() > 0;
         let records = (blocks.end - blocks.start) / LINES_USUAL + 2;
@@ -75,8 +77,8 @@ impl FsState {
         self.meta.has_room(rows, false)
     }
 
-    /// Whether there is room for so many more blocks of a file, even if all that waits is new. If so they
-    /// are taken into account as soon as they wait or are [`Reserved`].
+    /// Whether there is room for so many more blocks of a file, even if all that waits is new. If
+    /// so they are taken into account as soon as they wait or are [`Reserved`].
     pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
         let redundancy = inode.redundancy;
         let is_any_full =
@@ -120,8 +122,8 @@ impl FsState {
         Ok(Reserved::new(&self.promised, lines.max(wanted)))
     }
 
-    /// Runs an operation that needs room. If there is none for it, it is tried again when what other files
-    /// have in the cache is written, and no job takes room. It holds nothing between.
+    /// Runs an operation that needs room. If there is none for it, it is tried again when what
+    /// other files have in the cache is written, and no job takes room. It holds nothing between.
     pub(crate) async fn with_room<T>(&self, operation: impl AsyncFn() -> Result<T>) -> Result<T> {
         for _ in 0..RETRIES {
             let done = operation().await;
@@ -138,8 +140,8 @@ impl FsState {
     }
 }
 
-/// Lines of one block that these blocks of a file may need: those that have a place need none, and those
-/// that become active in a line may need new places for all of it.
+/// Lines of one block that these blocks of a file may need: those that have a place need none, and
+/// those that become active in a line may need new places for all of it.
 fn lines_for(tx: &Tx<'_>, ino: Ino, blocks: Range<u64>) -> Result<u64> {
     let mut lines = blocks.end - blocks.start;
     let records = tx.records(ino, blocks.start, blocks.end)?;

@@ -1,11 +1,12 @@
-//! What another node's wish does here: what was changed becomes durable, and what is kept is forgotten.
+//! What another node's wish does here: what was changed becomes durable, and what is kept is
+//! forgotten.
 //!
-//! A file is flushed as a whole: that costs little more than a part of it, and the rest of it need not be
-//! flushed for the next wish. Then the open transaction is committed, so that the other node finds the
-//! records and checksums of what it reads. Names and attributes are nothing but metadata.
+//! A file is flushed as a whole: that costs little more than a part of it, and the rest of it need
+//! not be flushed for the next wish. Then the open transaction is committed, so that the other node
+//! finds the records and checksums of what it reads. Names and attributes are nothing but metadata.
 //!
-//! Until there is a network, only tests have other nodes. They are driven from outside: messages are
-//! plain data ([`weft_token`]).
+//! Until there is a network, only tests have other nodes. They are driven from outside: messages
+//! are plain data ([`weft_token`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -86,8 +87,8 @@ impl Fs {
         });
     }
 
-    /// Another node mounts the file system, with a number that is not 0. `deliver` is called with each
-    /// message for it.
+    /// Another node mounts the file system, with a number that is not 0. `deliver` is called with
+    /// each message for it.
     pub fn join_node(&self, number: u16, deliver: impl Fn(ToNode) + 'static) -> NodeId {
         let node = NodeId { number, epoch: self.0.log.epoch() };
         self.0.tokens.join(node, Rc::new(deliver));
@@ -99,7 +100,8 @@ impl Fs {
         self.0.tokens.take(node, message);
     }
 
-    /// Another node is dead: it writes no more. What it holds nobody gets until it is recovered.
+    /// Another node is dead: it writes no more. No other node gets its tokens until it is
+    /// recovered.
     pub fn fence_node(&self, node: NodeId) {
         self.0.tokens.fence(node);
     }

@@ -1,8 +1,9 @@
-//! Dirty memory: blocks that are written in the cache and not on the disks yet, and when they go there.
+//! Dirty memory: blocks that are written in the cache and not on the disks yet, and when they go
+//! there.
 //!
-//! New lines are written soon, as they need nothing from the disks; blocks that have a place wait for
-//! long, as many of them together cost fewer seeks, and some are overwritten while they wait. A program
-//! that writes waits only when the memory for such blocks is full.
+//! New lines are written soon, as they need nothing from the disks; blocks that have a place wait
+//! for long, as many of them together cost fewer seeks, and some are overwritten while they wait. A
+//! program that writes waits only when the memory for such blocks is full.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -11,15 +12,16 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 
 use crate::error::{FsError, Result};
+use crate::format::redundancy::Redundancy;
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
 use crate::state::promised_room::HeldRoom;
 use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
 use crate::write::new_lines::covering;
 
-/// New lines are written from this part of the blocks that may wait. Blocks that have a place wait until
-/// only this part is left: the more of them are sorted and written together, the less disks have to seek,
-/// and the more of them are overwritten while they wait.
+/// New lines are written from this part of the blocks that may wait. Blocks that have a place wait
+/// until only this part is left: the more of them are sorted and written together, the less disks
+/// have to seek, and the more of them are overwritten while they wait.
 const DRAINED_PART: u64 = 4;
 /// Files that are flushed together.
 const FILES_MAX: usize = 256;
@@ -32,7 +34,7 @@ impl FsState {
         flushed
     }
 
-    /// The same for several files, in the order of their numbers. Each of them is flushed, even if
+    /// Flushes several files, in the order of their numbers. Each of them is flushed, even if
     /// others cannot be. With `gives_up` blocks go for which there is no room.
     async fn flush_files(
         &self,
@@ -56,10 +58,10 @@ impl FsState {
         result
     }
 
-    /// Flushes a file. Blocks of lines that cannot be written, as nothing gives the rest of them any more,
-    /// are given up, so that the others are written and memory does not fill: as Linux has it, the
-    /// file's next fsync fails, and they are not there. With `gives_up` it is the same with new blocks for
-    /// which there is no room. The caller holds its lock alone.
+    /// Flushes a file. Blocks of lines that cannot be written, as nothing gives the rest of them
+    /// any more, are given up, so that the others are written and memory does not fill: as Linux
+    /// has it, the file's next fsync fails, and they are not there. With `gives_up` it is the same
+    /// with new blocks for which there is no room. The caller holds its lock alone.
     async fn flush_as_possible(
         &self,
         node: &Rc<Node>,
@@ -88,8 +90,8 @@ impl FsState {
         }
     }
 
-    /// Forgets the dirty blocks of the lines of a record of which disks are lost, or of one line if that
-    /// is not why it cannot be written. Returns whether there are any.
+    /// Forgets the dirty blocks of the lines of a record of which disks are lost, or of one line if
+    /// that is not why it cannot be written. Returns whether there are any.
     async fn drop_unwritable(&self, node: &Node, block: u64) -> Result<bool> {
         let covered = self.meta.run(|tx| covering(tx, node.ino, block)).await?;
         let Some((first, record)) = covered else { return Ok(false) };
@@ -134,8 +136,8 @@ impl FsState {
         dropped > 0
     }
 
-    /// The memory for blocks that wait is full, and they cannot be written: those go for which there is no
-    /// room, so that other files can be written. Their files are told.
+    /// The memory for blocks that wait is full, and they cannot be written: those go for which
+    /// there is no room, so that other files can be written. Their files are told.
     async fn give_up_what_has_no_room(&self) {
         for node in self.in_use.unclean() {
             // What fails to be written for other reasons stays, and fsync reports it.
@@ -148,7 +150,7 @@ impl FsState {
         self.flush_many(self.in_use.unclean(), extent).await
     }
 
-    /// The same of these files, in the order of their numbers.
+    /// Dirty blocks of these files, in the order of their numbers.
     pub(crate) async fn flush_many(&self, nodes: Vec<Rc<Node>>, extent: FlushScope) -> Result<()> {
         let mut result = Ok(());
         let mut rest = &nodes[..];
@@ -164,7 +166,7 @@ impl FsState {
             result = result.and(self.commit_if_crowded().await);
             rest = behind;
         }
-        // Others may have had them as well meanwhile: whoever lets go last removes them.
+        // Other operations may hold them too: the last to release them removes them.
         for node in nodes {
             self.in_use.forget_clean(&node);
         }
@@ -216,8 +218,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The caller
-    /// holds nothing.
+    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The
+    /// caller holds nothing.
     pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
         let batch = self.promised.batch.acquire(1).await;
         let held = HeldRoom::new(&self.promised, batch, blocks);

@@ -99,7 +99,7 @@ impl Contender {
         self.handle(events);
     }
 
-    /// It is dead. What it held nobody gets until [`Contender::recovered`].
+    /// It is dead. No other node gets what it held until [`Contender::recovered`].
     pub fn die(&self) {
         self.fs.fence_node(self.id.get().expect("it has joined"));
     }

@@ -82,8 +82,8 @@ pub fn mounting() -> MountOptions {
     }
 }
 
-/// The same, with few pages of metadata in memory for two seeds of three: most operations wait for
-/// one.
+/// A file system with few pages of metadata in memory for two seeds of three: most operations wait
+/// for one.
 pub fn mounting_by(seed: u64) -> MountOptions {
     let meta_cache_bytes = [0, 512 << 10, META_CACHE_BYTES][(seed % 3) as usize];
     MountOptions { meta_cache_bytes, ..mounting() }

@@ -383,7 +383,7 @@ impl Pair {
         self.write_at(id, offset, len).await;
     }
 
-    /// Writes so much to a file's end that it is written in several batches.
+    /// Writes enough to a file's end for several batches.
     pub async fn append(&mut self) {
         self.durable = None;
         let Some(id) = self.file() else { return };

@@ -130,7 +130,7 @@ impl Client {
         allowed.modified.insert(ino, modified);
     }
 
-    /// The same, while the file is written again, once: what was there before that is durable.
+    /// Checks an fsync while the file is written again, once: earlier contents are durable.
     pub(crate) async fn fsync_and_write(&self, ino: u64, offset: usize, len: usize, version: u64) {
         let written = self.write(ino, offset, len, version);
         let (synced, ()) = futures_util::future::join(self.fs.fsync(ino), written).await;

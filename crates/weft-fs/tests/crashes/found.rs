@@ -86,8 +86,8 @@ pub(crate) async fn check(
     }
 }
 
-/// Whether a file may have this size after a crash, if it had these since it was synced. It may have
-/// grown in part, up to the end of a block.
+/// Whether a file may have this size after a crash, if it had these since it was synced. It may
+/// have grown in part, up to the end of a block.
 pub(crate) fn may_have_size(found: usize, sizes: &[usize]) -> bool {
     let is_between =
         sizes.iter().any(|size| *size < found) && sizes.iter().any(|size| found < *size);

@@ -1,8 +1,8 @@
 //! A crash at every step that changes a disk, with and without a disk lost in the same moment.
 //!
 //! What was synced is there. What was written since is old or new, sector by sector, or zeros where
-//! a file was cut. Everything else of the same lines is as it was: that is what the RAID log is for.
-//! Names are those of some moment since the last sync. Metadata, checksums and parity agree.
+//! a file was cut. Everything else of the same lines is as it was: that is what the RAID log is
+//! for. Names are those of some moment since the last sync. Metadata, checksums and parity agree.
 
 mod client;
 mod found;
@@ -82,8 +82,8 @@ fn every_crash_is_survived_while_files_grow_over_an_old_end() {
     }
 }
 
-/// A file does not grow over lines that hold what was cut off before what is written there is on the
-/// disks, or in the log.
+/// A file does not grow over lines that hold what was cut off before what is written there is on
+/// the disks, or in the log.
 #[test]
 fn every_crash_is_survived_while_files_grow_over_old_lines() {
     let story = async |c: &Client, middle: &dyn Fn()| over_old_lines(c, middle).await;

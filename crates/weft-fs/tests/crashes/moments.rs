@@ -51,13 +51,14 @@ pub(crate) fn moments(seed: u64) -> Vec<Moment> {
     moments_on(seed, |_| {})
 }
 
-/// The same, with disks that something is done to when the first files are there.
+/// Crashes at moments of a story in which something happens to the disks after the first files
+/// exist.
 pub(crate) fn moments_on(seed: u64, prepare: fn(&[Rc<TestDisk>])) -> Vec<Moment> {
     let cache_bytes = mounting().cache_bytes;
     moments_of(seed, cache_bytes, prepare, async |client, middle| story(client, middle).await)
 }
 
-/// The same for any story.
+/// Crashes at moments of any story.
 pub(crate) fn moments_of(
     seed: u64,
     cache_bytes: u64,
@@ -72,7 +73,7 @@ pub(crate) fn moments_of(
     moments_from(created, seed, cache_bytes, prepare, story)
 }
 
-/// The same for a story that begins with these disks.
+/// Crashes at moments of a story that starts with these disks.
 pub(crate) fn moments_from(
     before: impl AsyncFnOnce(&Rt) -> Vec<Medium> + 'static,
     seed: u64,

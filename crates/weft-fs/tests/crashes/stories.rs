@@ -1,5 +1,5 @@
-//! What a client does, each for a kind of write that a crash may interrupt. `middle` is called when the
-//! first files are there.
+//! What a client does, each for a kind of write that a crash may interrupt. `middle` is called when
+//! the first files are there.
 
 use std::collections::BTreeMap;
 
@@ -101,8 +101,8 @@ pub(crate) async fn overwritten_and_not_committed(client: &Client, a: u64) {
     client.cut(tail, 3600).await;
     client.write(tail, 9000, 50, 22).await;
     client.sync().await;
-    // A line keeps its blocks when the file is cut. Two of them get contents, which the log has, and
-    // one is new, so that the log does not have the size.
+    // A line keeps its blocks when the file is cut. Two of them get contents, which the log has,
+    // and one is new, so that the log does not have the size.
     let cut = client.make("cut", "auto").await;
     client.write(cut, 0, 3 * 4096, 23).await;
     client.sync().await;
@@ -112,8 +112,8 @@ pub(crate) async fn overwritten_and_not_committed(client: &Client, a: u64) {
     client.sync().await;
 }
 
-/// More blocks than go to the log with their contents, apart from each other: they are overwritten in
-/// place, behind a log record without contents. Before and after it come some that have them.
+/// More blocks than go to the log with their contents, apart from each other: they are overwritten
+/// in place, behind a log record without contents. Before and after it come some that have them.
 pub(crate) async fn blocks_apart(client: &Client, middle: impl FnOnce()) {
     let a = client.make("a", "auto").await;
     let b = client.make("b", "raid1").await;
@@ -214,8 +214,8 @@ pub(crate) async fn over_an_old_end(client: &Client, middle: impl FnOnce()) {
     client.sync().await;
 }
 
-/// Files with 10 blocks, and lines with old contents behind them: a crash has left the size that the log
-/// had, and not the commit.
+/// Files with 10 blocks, and lines with old contents behind them: a crash has left the size that
+/// the log had, and not the commit.
 pub(crate) async fn cut_files(rt: &Rt) -> Vec<Medium> {
     let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
     let fs = made(rt, &all(&disks)).await;

@@ -3,7 +3,8 @@
 //! Only the numbers of blocks are cached, so that many policies can be compared at the same time
 //! above arrays of their own. What is missing of a request is read in as few pieces as possible,
 //! all at once. A block counts as cached from its request on: in a trace that is replayed at its
-//! own times the misses are then those of a simulation without disks, as the VDF paper replays them.
+//! own times the misses are then those of a simulation without disks, as the VDF paper replays
+//! them.
 
 use std::cell::RefCell;
 use std::ops::Range;

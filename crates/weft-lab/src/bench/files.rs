@@ -64,7 +64,8 @@ pub(crate) struct Requests {
     pub(crate) depth: u64,
 }
 
-/// Millions of bytes a second of a load; of [`FileLoad::Beside`], seconds until a small file is durable.
+/// Millions of bytes a second of a load; of [`FileLoad::Beside`], seconds until a small file is
+/// durable.
 pub(crate) fn rate(setup: &FileSetup, load: FileLoad, requests: Requests) -> Result<f64, String> {
     let (rt, setup) = (virtual_rt(Schedule::Fifo), setup.clone());
     let result = rt.clone().block_on({

@@ -1,8 +1,9 @@
 //! How long a recovery takes while users read through a block cache, by policy of the cache.
 //!
-//! The first half of the trace fills the cache; somewhere in it a disk is lost. With the second half
-//! the disk is replaced, and that is replayed at its own times until the replacement is complete.
-//! All that is compared runs at the same time, on disks of its own, and one rebuild without users.
+//! The first half of the trace fills the cache; somewhere in it a disk is lost. With the second
+//! half the disk is replaced, and that is replayed at its own times until the replacement is
+//! complete. All that is compared runs at the same time, on disks of its own, and one rebuild
+//! without users.
 //!
 //! The paper's equation 3, RD = Q / (BW − BW_U · RGR), needs the bandwidth of the disks in units of
 //! users' requests, which a disk does not have: what a read costs depends on all others. It

@@ -47,7 +47,7 @@ type Array = super::array::Array<Bandwidths>;
 struct Bandwidths {
     /// For equal reliability, as the paper sets it, in MB/s.
     paper_mb_s: u64,
-    /// The same for the actual number of disks.
+    /// The closed form for the actual number of disks.
     right_mb_s: u64,
 }
 

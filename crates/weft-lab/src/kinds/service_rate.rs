@@ -1,10 +1,10 @@
 //! The rate at which a degraded array with a block cache above it serves users, without a rebuild:
 //! by policy of the cache, and number of threads.
 //!
-//! The first half of the trace fills the cache; in the middle of it a disk is lost. Then a number of
-//! threads requests what follows, without pauses. The rate counts the blocks that users
-//! requested, cached or not. The paper's §3.2 says that it is at most BW / RGR: the gain of a policy
-//! over its base is predicted as the ratio of their RGR.
+//! The first half of the trace fills the cache; in the middle of it a disk is lost. Then a number
+//! of threads requests what follows, without pauses. The rate counts the blocks that users
+//! requested, cached or not. The paper's §3.2 says that it is at most BW / RGR: the gain of a
+//! policy over its base is predicted as the ratio of their RGR.
 
 use serde::Deserialize;
 use weft_cache::Choice;

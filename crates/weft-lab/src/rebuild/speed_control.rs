@@ -22,7 +22,7 @@ const MARK_STEP: Nanos = 3 * SECOND;
 const MARKS: usize = 10;
 /// User bytes since the last check that still count as idle (32 sectors, `is_mddev_idle`).
 const IDLE_BYTES: u64 = 32 * 512;
-/// The same in 2.6.18: 4096 sectors.
+/// The window of Linux 2.6.18: 4096 sectors.
 const IDLE_BYTES_LENIENT: u64 = 4096 * 512;
 /// Bytes in flight while users are active today: 32 requests of 4 KiB (`sync_io_depth`).
 const DEPTH_BYTES: u64 = 32 * 4096;

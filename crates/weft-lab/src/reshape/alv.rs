@@ -7,8 +7,8 @@
 //! progress is recorded when the aggregation window reaches its end, or when a user writes to what
 //! was moved since (see [`UsersWait::ForMove`](super::UsersWait::ForMove)).
 //!
-//! Where the window is empty, at the begin, a stripe is moved and recorded at once. There it needs a
-//! backup, whose few requests are not modelled.
+//! Where the window is empty, at the begin, a stripe is moved and recorded at once. There it needs
+//! a backup, whose few requests are not modelled.
 
 use weft_layout::window::theorem_1;
 

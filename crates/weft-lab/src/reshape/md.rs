@@ -1,9 +1,9 @@
 //! Linux MD's reshape (`reshape_request` in `raid5.c`).
 //!
-//! It moves a row of new stripes at a time, in stripe heads of 4 KiB on each disk, as many at a time
-//! as the stripe cache has heads. Requests of users to what is being moved, or was moved since the
-//! last checkpoint, wait for the next one. Before each row it decides whether to record its progress,
-//! for which all that was begun must be complete:
+//! It moves a row of new stripes at a time, in stripe heads of 4 KiB on each disk, as many at a
+//! time as the stripe cache has heads. Requests of users to what is being moved, or was moved since
+//! the last checkpoint, wait for the next one. Before each row it decides whether to record its
+//! progress, for which all that was begun must be complete:
 //! * if the row would overwrite what is still needed;
 //! * 2.6.18, the paper's kernel: or if more than 3000 KiB of each disk were written since the last
 //!   time ("rather arbitrary, should probably be time based", says its comment);

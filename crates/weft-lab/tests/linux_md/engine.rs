@@ -1,4 +1,4 @@
-//! The same rebuild by the engine, on modelled disks behind plugs.
+//! The engine's rebuild of the same array, on modelled disks behind plugs.
 
 use std::cell::Cell;
 use std::rc::Rc;

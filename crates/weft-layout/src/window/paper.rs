@@ -2,9 +2,9 @@
 //! chunk x, in chunks, when all chunks below x have been moved.
 
 /// Theorem 1 of Zhang, Zheng and Shu, "ALV: A New Data Redistribution Approach to RAID-5 Scaling"
-/// (IEEE Transactions on Computers, 2010), as printed. It protects data that were not moved yet, but
-/// neither old parity nor what the parity needs: **not safe** if a crash and the loss of a disk come
-/// together. It also differs from the paper's own Fig. 1, which protects old parity.
+/// (IEEE Transactions on Computers, 2010), as printed. It protects data that were not moved yet,
+/// but neither old parity nor what the parity needs: **not safe** if a crash and the loss of a disk
+/// come together. It also differs from the paper's own Fig. 1, which protects old parity.
 ///
 /// # Panics
 /// If m is less than 2.

@@ -1,8 +1,8 @@
 //! Linux MD as the oracle: weft's placement and parity against those of a real kernel.
 //!
-//! Two guest kernels are booted side by side, each for a part of the cases (`weft_testkit::Guest`), as
-//! a guest has one slow processor. For each level, algorithm and
-//! arrangement, both ways are taken:
+//! Two guest kernels are booted side by side, each for a part of the cases (`weft_testkit::Guest`),
+//! as a guest has one slow processor. For each level, algorithm and arrangement, both ways are
+//! taken:
 //!
 //! - **md writes, weft reads.** mdadm creates an array, a pattern is written through `/dev/md0`, in
 //!   whole stripes and in small pieces that md folds into the parity. weft then reads the members:

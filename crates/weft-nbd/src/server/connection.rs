@@ -98,7 +98,7 @@ impl Connection {
         [owed, self.outbox.sending_since()].into_iter().flatten().min()
     }
 
-    /// Whether it has moved so much data that it is known to work.
+    /// Whether it has moved enough data to be known to work.
     fn is_trusted(&self) -> bool {
         self.received.get().saturating_add(self.outbox.bytes_sent()) >= TRUSTED_BYTES
     }

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use weft_array::{ArrayError, MemberState, ScrubMode};
-use weft_disk::Volume;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 
 use super::{FaultInjector, summary};

@@ -45,7 +45,8 @@ impl FaultInjector {
                 continue;
             }
             let (platter, number) = (&member.platter, member.platter.number());
-            let first = self.setup.disks.get(number).map_or(platter.size_bytes(), |d| d.size_bytes);
+            let first =
+                self.setup.disks.get(number).map_or_else(|| platter.size_bytes(), |d| d.size_bytes);
             let most = (first + growth.most_bytes).min(self.setup.disk_bytes_max());
             let before = platter.size_bytes();
             let room = most.saturating_sub(before) / 4096;

@@ -1,10 +1,10 @@
-//! A change of the members that is not durable yet, a second one in its wake, and a power cut before
-//! either is.
+//! A change of the members that is not durable yet, a second one in its wake, and a power cut
+//! before either is.
 //!
-//! What the engine does between a change and the superblock that makes it durable must be right with
-//! the change and without it. So everything is quiet first, until the region map on the disks calls
-//! every region clean; then superblock writes are held back, and only they; members, replacements
-//! and former members change twice, a few clients write, and the power is cut.
+//! What the engine does between a change and the superblock that makes it durable must be right
+//! with the change and without it. So everything is quiet first, until the region map on the disks
+//! calls every region clean; then superblock writes are held back, and only they; members,
+//! replacements and former members change twice, a few clients write, and the power is cut.
 
 use std::rc::Rc;
 

@@ -200,8 +200,8 @@ impl FaultInjector {
             let claimed = self.claimed.borrow().contains(&n);
             claimed || slots.disks.contains(&Some(n)) || in_use.contains(&format!("sim{n}"))
         };
-        // A disk with requests in progress stays reserved: they may still be carried out. One that has
-        // lost contents unnoticed must not come back.
+        // A disk with requests in progress stays reserved: they may still be carried out. One that
+        // has lost contents unnoticed must not come back.
         let free = |n: &usize| {
             let platter = &self.disks.borrow()[*n].platter;
             !used(*n) && !platter.is_busy() && !platter.faults(|f| f.shrunk)

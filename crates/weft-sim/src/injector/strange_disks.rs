@@ -15,8 +15,8 @@ const LANES: usize = 8;
 const SPARES_MAX: usize = 64;
 
 impl FaultInjector {
-    /// A disk is write-protected: the array notices at its next write. Later it may be writable again,
-    /// and returns with what it held.
+    /// A disk is write-protected: the array notices at its next write. Later it may be writable
+    /// again, and returns with what it held.
     pub(super) async fn write_protect(&self, engine: &Engine, rng: &mut Rng) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         let number = platter.number();
@@ -59,8 +59,8 @@ impl FaultInjector {
         }
     }
 
-    /// Fails members one after another until all lanes are used and beyond, as far as the code allows;
-    /// then some return.
+    /// Fails members one after another until all lanes are used and beyond, as far as the code
+    /// allows; then some return.
     async fn use_all_lanes(&self, engine: &Engine, rng: &mut Rng) {
         let paused = rng.chance(50);
         engine.0.set_paused(paused);

@@ -1,8 +1,8 @@
 //! A reshape that turns back while the log has little to do, and a power cut some time later.
 //!
 //! What the log holds of the time before stays there: a small write is the last one that needs a
-//! record. So a record that counts again although its stripe was written since does harm, once a disk
-//! is lost with the crash (`between.rs` loses one).
+//! record. So a record that counts again although its stripe was written since does harm, once a
+//! disk is lost with the crash (`between.rs` loses one).
 
 use std::ops::Range;
 use std::rc::Rc;

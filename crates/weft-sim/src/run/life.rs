@@ -208,8 +208,8 @@ impl Run {
         }
     }
 
-    /// Sometimes gives the load a phase of whole stripes, in which the log has nothing to do: what it
-    /// holds stays there, however old.
+    /// Sometimes gives the load a phase of whole stripes, in which the log has nothing to do: what
+    /// it holds stays there, however old.
     fn perhaps_quiet(&self, load: Load) -> Load {
         let mut rng = self.world.rng(21_000 + self.report.borrow().lives);
         if !rng.chance(if self.setup.reshape.is_some() { 40 } else { 15 }) {

@@ -133,8 +133,8 @@ impl Run {
             .collect()
     }
 
-    /// Assembles the array from the attached disks, and keeps it consistent by the `wanted` policy if
-    /// that is possible.
+    /// Assembles the array from the attached disks, and keeps it consistent by the `wanted` policy
+    /// if that is possible.
     pub(super) fn assemble_all(
         &mut self,
         wanted: Option<Consistency>,

@@ -44,8 +44,8 @@ fn parity_fits(setup: &Setup) -> bool {
 }
 
 impl ReshapeSetup {
-    /// Whether the array of `setup` is reshaped, if it is, to one so wide that the smallest step takes
-    /// much memory.
+    /// Whether the array of `setup` is reshaped, if it is, to one so wide that the smallest step
+    /// takes much memory.
     pub(crate) fn widens(setup: &Setup) -> bool {
         setup.code == CodeSpec::Raid1 && setup.unit_bytes >= 1 << 20 && parity_fits(setup)
     }

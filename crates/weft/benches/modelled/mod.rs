@@ -41,8 +41,8 @@ impl Disks {
         (process, (0..=self.members).map(uri).collect())
     }
 
-    /// Creates the array `t` on all but the last, serves it and writes all of it, in order: what was
-    /// never written needs no rebuild. The address of the array.
+    /// Creates the array `t` on all but the last, serves it and writes all of it, in order: what
+    /// was never written needs no rebuild. The address of the array.
     pub fn array(&self, bench: &mut Bench, uris: &[String], serve: &[&str]) -> String {
         let members: Vec<&str> = uris[..uris.len() - 1].iter().map(String::as_str).collect();
         let create = ["create", "t", "--code", "raid5", "--unit", "64K", "--consistency", "bitmap"];

@@ -13,7 +13,7 @@ use weft_fs::Redundancy;
 Files have a redundancy each, which they inherit from their folder: auto (the default) mirrors \
 small files and gives larger ones parity. Mounting and all that follows needs root.
 
-This is an early version: keep no only copy in it. docs/weftfs.md says what is not there yet.
+This is an early version: do not keep your only copy on it. docs/weftfs.md lists known limits.
 
 Examples:
   weft fs create home d0 d1 d2 d3
@@ -33,9 +33,9 @@ pub enum FsAction {
     Create(FsCreateArgs),
     /// Mount a file system on a folder (runs until unmounted)
     Mount(FsMountArgs),
-    /// Show a mounted file system: its disks with their bad blocks, and what is left for which redundancy
+    /// Show a mounted file system: its disks, bad blocks, and free space per redundancy
     Status(FsStatusArgs),
-    /// Show what is left for which redundancy; of what is used, df and du tell
+    /// Show free space per redundancy (used space: df, du)
     #[command(after_help = "\
 Example:
   weft fs df /mnt")]
@@ -48,9 +48,9 @@ Example:
     Add(FsAddArgs),
     /// Use all of disks that have become larger
     Grow(FsGrowArgs),
-    /// Move what a working disk holds to the others, and let it go
+    /// Move the data of a working disk to the others, then remove it
     Remove(FsDiskArgs),
-    /// Follow the rebuild of what lost disks held of files, on the others; it begins by itself
+    /// Follow the rebuild of data from lost disks on the others; it starts automatically
     #[command(after_help = "\
 What is rebuilt goes to any disks that have room; what waits for room goes on when a disk is added. A lost \
 disk that works again is taken back with what it still has: `weft fs add`.
@@ -63,7 +63,7 @@ Examples:
     Balance(FsBalanceArgs),
     /// Read every block, repair those that are wrong, and move those that cannot be read
     Scrub(FsScrubArgs),
-    /// End the job that runs, or waits, after its step; what it has done stays
+    /// Cancel the running or waiting job; finished work is kept
     Cancel(FsCancelArgs),
     /// Check that the metadata, and with --data every block, is sound
     Fsck(FsckArgs),
@@ -87,7 +87,8 @@ pub struct FsCreateArgs {
     /// Redundancy of new files: auto, none, raid0, raid1, raid5, raid6, or another code
     #[arg(long, default_value = "auto", value_parser = parse_redundancy)]
     pub redundancy: Redundancy,
-    /// Room for metadata on each disk [default: 4 to 8 % of a small disk, 1.5 % of a large one, more of a small one beside large ones]
+    /// Room for metadata on each disk [default: 4 to 8 % of a small disk, 1.5 % of a large one,
+    /// more of a small one beside large ones]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub metadata: Option<u64>,
     /// Overwrite what is on the disks
@@ -124,7 +125,8 @@ pub struct FsMountArgs {
     pub name: String,
     /// The folder
     pub folder: PathBuf,
-    /// Its disks, in any order, and folders in which to look for them [default: /dev and /dev/mapper]
+    /// Its disks, in any order, and folders in which to look for them [default: /dev and
+    /// /dev/mapper]
     #[arg(value_name = "DISK")]
     pub disks: Vec<String>,
     /// Mount although disks are missing
@@ -138,18 +140,21 @@ pub struct FsMountArgs {
     /// Write nothing to the disks
     #[arg(long)]
     pub read_only: bool,
-    /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount, sync
-    /// …, and of these here degraded, stale, awake, disk=, cache=, metadata_cache=, stop_timeout=, log=
+    /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
+    /// sync …, and of these here degraded, stale, awake, disk=, cache=, metadata_cache=,
+    /// stop_timeout=, log=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
-    /// Memory for contents: at most half of it waits to be written, the rest was read or written lately
+    /// Memory for contents: at most half of it waits to be written, the rest was read or written
+    /// lately
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,
-    /// Memory for metadata: names, attributes, places and checksums. What is not in it is read again
+    /// Memory for metadata: names, attributes, places and checksums. What is not in it is read
+    /// again
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
     pub metadata_cache: u64,
-    /// Keep processors awake while programs send one small request after the other, as untar and rm do:
-    /// faster, above all in virtual machines, but costs power
+    /// Keep processors awake while programs send one small request after the other, as untar and rm
+    /// do: faster, above all in virtual machines, but costs power
     #[arg(long)]
     pub awake: bool,
     /// Return when it is mounted; another process serves it
@@ -166,7 +171,7 @@ pub struct FsMountArgs {
 /// `weft fs status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It begins with what needs attention, if anything does. With --check the exit code says so, for cron \
+It lists problems first. With --check the exit code says so, for cron \
 and monitoring: 0 if all is well, 3 if not.
 
 Examples:

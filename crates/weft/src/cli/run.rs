@@ -68,8 +68,8 @@ pub struct ServeArgs {
     )]
     pub disk_depth: u16,
     /// Wait up to this long (30s, 5m) for missing members before starting an array without them;
-    /// complete arrays start at once [default: 30s if a spare would take the place of a member, else
-    /// 0s]
+    /// complete arrays start at once [default: 30s if a spare would take the place of a member,
+    /// else 0s]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
     /// How long SIGTERM and Ctrl-C wait for attached arrays that are mounted or open

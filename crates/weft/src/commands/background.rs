@@ -1,5 +1,5 @@
-//! `weft serve --background` and `weft fs mount --background`: another process serves, in a session of
-//! its own, and this one returns when it does.
+//! `weft serve --background` and `weft fs mount --background`: another process serves, in a session
+//! of its own, and this one returns when it does.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -28,8 +28,8 @@ pub fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Starts the same command again as a process that stays. Its messages go to the file `log`. Returns
-/// once it has announced that it serves, or with its messages and exit code.
+/// Starts the same command again as a process that stays. Its messages go to the file `log`.
+/// Returns once it has announced that it serves, or with its messages and exit code.
 pub fn start(log: &Path) -> Outcome {
     let path = log;
     let mut log = open_log(path)?;

@@ -65,8 +65,8 @@ fn show_label(disk: &str, label: &Label) -> String {
     )
 }
 
-/// `weft examine`. Fails if one of the disks is neither a member nor one of a weft file system, or is
-/// damaged.
+/// `weft examine`. Fails if one of the disks is neither a member nor one of a weft file system, or
+/// is damaged.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
     // One disk that cannot be read does not hide the others.

@@ -1,5 +1,5 @@
-//! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of their
-//! root folder ([`weft_fuse::control`]).
+//! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of
+//! their root folder ([`weft_fuse::control`]).
 
 mod ending;
 mod identity;
@@ -172,8 +172,8 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-/// The disks of the file system `name`: those that are named, and those in folders that are named by
-/// their labels.
+/// The disks of the file system `name`: those that are named, and those in folders that are named
+/// by their labels.
 async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut systems = BTreeSet::new();
@@ -343,8 +343,8 @@ fn not_reached(folder: &Path, error: Errno) -> Failure {
     }
 }
 
-/// Fails unless a path belongs to a mounted weft file system, which gives this attribute. Others would keep
-/// what they are told as an attribute that means nothing to them, or have copies of it.
+/// Fails unless a path belongs to a mounted weft file system, which gives this attribute. Others
+/// would keep what they are told as an attribute that means nothing to them, or have copies of it.
 fn require_weftfs(path: &Path, name: &str) -> Outcome {
     let is_fuse = rustix::fs::statfs(path).map(|of| of.f_type == FUSE);
     let is_here = match is_fuse {
@@ -613,7 +613,7 @@ fn balance(args: &FsBalanceArgs, json: bool) -> Outcome {
     } else {
         outln!("{} blocks moved to disks with more room", count("blocks"));
         if crowded > 0 {
-            outln!("{crowded} files stay in part where they were: there was no room in one piece");
+            outln!("{crowded} files were only partly moved: no contiguous space");
         }
     }
     if damaged == 0 {

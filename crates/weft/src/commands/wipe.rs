@@ -1,5 +1,5 @@
-//! `weft wipe`: erases the metadata of a member, or the labels of a disk of a weft file system; needs
-//! no daemon.
+//! `weft wipe`: erases the metadata of a member, or the labels of a disk of a weft file system;
+//! needs no daemon.
 //!
 //! A disk in use by any program cannot be opened for writing. Only remote disks have no such claim:
 //! for those, the daemon of this runtime directory is asked.

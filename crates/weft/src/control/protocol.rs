@@ -67,8 +67,8 @@ pub enum Request {
         code: Option<String>,
         /// The new unit in bytes; `None` leaves it.
         unit_bytes: Option<u64>,
-        /// Spares to add; `None` adds the only one, or none if the code or the unit changes, or disks
-        /// are removed.
+        /// Spares to add; `None` adds the only one, or none if the code or the unit changes, or
+        /// disks are removed.
         add: Option<usize>,
         /// Disks to remove.
         remove: usize,

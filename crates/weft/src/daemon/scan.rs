@@ -130,8 +130,9 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
     scan
 }
 
-/// Looks for members of incomplete arrays on all block devices of this machine, whose names may have
-/// changed; not if the devices are those of `before`. Returns the places of those that it adds.
+/// Looks for members of incomplete arrays on all block devices of this machine, whose names may
+/// have changed; not if the devices are those of `before`. Returns the places of those that it
+/// adds.
 pub async fn search_devices(opener: &Opener, scan: &mut Scan, before: &[String]) -> Vec<String> {
     let missing: BTreeMap<Id, BTreeMap<Id, String>> = (scan.arrays.iter())
         .map(|array| (array.id, array.wanted()))

@@ -78,8 +78,8 @@ pub fn scrub(client: &mut Client, array: &str, silent: bool) -> Result<Status, F
     })
 }
 
-/// Follows a reshape, and rebuilds for which it waits, until it ends or is paused; returns the state
-/// then.
+/// Follows a reshape, and rebuilds for which it waits, until it ends or is paused; returns the
+/// state then.
 pub fn reshape(client: &mut Client, array: &str, silent: bool) -> Result<Status, Failure> {
     follow(client, array, &[JobKind::Reshape, JobKind::Rebuild], silent, |status| {
         status.reshaping && !status.paused && status.broken.is_none()

@@ -111,8 +111,8 @@ impl Mounted {
         });
     }
 
-    /// Waits until the server has answered all requests: also what programs do not wait for, as closing
-    /// a file.
+    /// Waits until the server has answered all requests: also what programs do not wait for, as
+    /// closing a file.
     pub fn has_answered_all(&self) {
         use std::os::unix::fs::MetadataExt as _;
         let control = self.bench.path("fusectl");
@@ -135,7 +135,8 @@ impl Mounted {
         self.disks_are_free();
     }
 
-    /// Waits until no process owns its disks: the kernel takes its time when the last one has ended.
+    /// Waits until no process owns its disks: the kernel takes its time when the last one has
+    /// ended.
     fn disks_are_free(&self) {
         let is_free = |disk: &String| {
             let Ok(file) = fs::File::open(disk) else { return true };

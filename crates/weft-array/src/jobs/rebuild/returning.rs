@@ -5,8 +5,8 @@
 //! lane, and only those regions are rebuilt. The order is that of a spare (`spares.rs`): the region
 //! map and the log ring become durable on it; then one change of the superblock gives it the slot.
 //!
-//! A disk that failed with errors of its own, or that has become shorter, may have lost more than it
-//! tells: it is not remembered, and is rebuilt completely.
+//! A disk that failed with errors of its own, or that has become shorter, may have lost more than
+//! it tells: it is not remembered, and is rebuilt completely.
 //!
 //! Until that change is made, written regions are marked as before, and writes do not go to the
 //! member. So whether its unit of a stripe is lost is the same before and after a crash, on

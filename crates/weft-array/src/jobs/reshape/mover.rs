@@ -1,4 +1,5 @@
-//! Moving addresses from one geometry to the other, window by window, as `jobs/reshape.rs` describes it.
+//! Moving addresses from one geometry to the other, window by window, as `jobs/reshape.rs`
+//! describes it.
 
 mod aggregate;
 
@@ -26,8 +27,8 @@ use aggregate::Step;
 const WINDOW_BYTES: u64 = 256 << 20;
 
 /// Most bytes of each member that are moved together. Disks that rotate get longer stretches while
-/// there are no users, one at a time: each costs two seeks. On others two are in progress at the same
-/// time: while one waits for its slowest disk, the other has work.
+/// there are no users, one at a time: each costs two seeks. On others two are in progress at the
+/// same time: while one waits for its slowest disk, the other has work.
 const AGGREGATE_BYTES: u64 = 1 << 20;
 const LONG_AGGREGATE_BYTES: u64 = 4 << 20;
 
@@ -297,9 +298,9 @@ impl<'a> Mover<'a> {
         Some(end)
     }
 
-    /// The addresses to which writes wait while those up to `end` are skipped: those, and the others
-    /// of old stripes of the same regions. A write to one of these would mark its region as written,
-    /// and zero the old stripes only, just before the new ones count.
+    /// The addresses to which writes wait while those up to `end` are skipped: those, and the
+    /// others of old stripes of the same regions. A write to one of these would mark its region as
+    /// written, and zero the old stripes only, just before the new ones count.
     fn held(&self, border: u64, end: u64) -> Range<u64> {
         let Range { start, end } = Self::between(border, end);
         let bytes = self.new.stripe_bytes();
@@ -456,8 +457,8 @@ impl<'a> Mover<'a> {
             let last = self.old.regions().of(end.div_ceil(self.old.stripe_bytes()) - 1);
             self.give_up_from(last.next()).await?;
         }
-        // The way back writes stripes that were written before they moved, without records. Those of
-        // that time are not used while the stripes are dead, and would be once they are not.
+        // The way back writes stripes that were written before they moved, without records. Those
+        // of that time are not used while the stripes are dead, and would be once they are not.
         array.retire_durably().await;
         // Nothing but zeros has moved beyond it, or nothing at all.
         let at = if border < end { border } else { end.next_multiple_of(self.old.stripe_bytes()) };

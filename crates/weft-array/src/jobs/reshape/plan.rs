@@ -1,10 +1,10 @@
 //! Planning a reshape: to which geometry, where its data begins, and whether it is safe.
 //!
 //! A grown array has more data in each row of its disks, so its data ends lower on each. What is
-//! moved leaves a hole behind, into which the rest follows (`weft_layout::window`). At the beginning
-//! there is no hole yet, so the new data begins lower than the old: in the *head room* between log
-//! and data, which [`Area::plan`] leaves. Nothing is ever copied to a backup, and no file can be
-//! lost. md moves the data offset for the same reason.
+//! moved leaves a hole behind, into which the rest follows (`weft_layout::window`). At the
+//! beginning there is no hole yet, so the new data begins lower than the old: in the *head room*
+//! between log and data, which [`Area::plan`] leaves. Nothing is ever copied to a backup, and no
+//! file can be lost. md moves the data offset for the same reason.
 //!
 //! ```text
 //!            log    head room     old data
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A shrunk array has less data in each row, so its data ends higher. It is moved from its end to
-//! its beginning, and the new data begins higher than the old: what was behind the old data's end in
-//! the array's addresses is given up, and some of that becomes head room.
+//! its beginning, and the new data begins higher than the old: what was behind the old data's end
+//! in the array's addresses is given up, and some of that becomes head room.
 //!
 //! [`Area::plan`]: crate::superblock::area::Area::plan
 
@@ -36,8 +36,8 @@ use crate::superblock::{
 /// The part of the head room that a reshape takes: some are left for later ones.
 const ROOM_SHARE: u64 = 8;
 
-/// The same where the new geometry has no more data in each row: the hole then never grows, and a
-/// larger one needs fewer checkpoints.
+/// The least hole where the new geometry has no more data in each row: the hole then never grows,
+/// and a larger one needs fewer checkpoints.
 const ROOM_SHARE_CONSTANT: u64 = 3;
 
 /// The part of the head room by which a shrunk array's data begins higher: what an array takes to
@@ -260,7 +260,7 @@ fn check(
         return refused("a stripe of the new geometry is larger than a region of the array's map");
     }
     if region_map::area_bytes(regions.count()) > superblock.area.map_bytes {
-        return refused("the array's region map has no room for so many regions");
+        return refused("the array's region map has no room for this many regions");
     }
     let mut described = superblock.reshaped(*from, *to, direction, 0)?;
     while described.slots.len() < to.slots {

@@ -1,11 +1,11 @@
 //! Ending the service of a mounted file system on a signal.
 //!
-//! If the mount were taken away while programs use it, what they write by path afterwards would land in
-//! the folder beneath, and what they have open could not be found any more. At a shutdown SIGTERM often
-//! comes before the unmounting. So a signal unmounts only what is not in use; until then the file system
-//! is served, for at most `--stop-timeout`, and the log names the users. After that the kernel writes
-//! what it holds, and the service ends; the mount stays, and answers every request with an error, until
-//! it is unmounted or mounted again.
+//! If the mount were taken away while programs use it, what they write by path afterwards would
+//! land in the folder beneath, and what they have open could not be found any more. At a shutdown
+//! SIGTERM often comes before the unmounting. So a signal unmounts only what is not in use; until
+//! then the file system is served, for at most `--stop-timeout`, and the log names the users. After
+//! that the kernel writes what it holds, and the service ends; the mount stays, and answers every
+//! request with an error, until it is unmounted or mounted again.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -70,7 +70,8 @@ fn drain(folder: &Path, patience: Duration, signals: &AtomicUsize) {
         match mount::unmount_unused(folder) {
             Ok(()) => return,
             Err(Errno::BUSY) => {}
-            // Somebody else has unmounted it; what still has it open ends the service by closing it.
+            // Somebody else has unmounted it; what still has it open ends the service by closing
+            // it.
             Err(Errno::INVAL | Errno::NOENT) => return,
             Err(e) => log_line(&format!("{}: cannot be unmounted: {e}", folder.display())),
         }

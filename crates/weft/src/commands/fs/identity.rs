@@ -1,8 +1,9 @@
 //! One mount of a file system on a machine.
 //!
-//! Disks are opened by one program at a time, but copies of all of them – images, snapshots of the volumes
-//! below – are other disks with the same labels. Mounted beside the originals, they would be taken for them
-//! at the next mount that looks for disks. So a mount locks the identity of its file system.
+//! Disks are opened by one program at a time, but copies of all of them – images, snapshots of the
+//! volumes below – are other disks with the same labels. Mounted beside the originals, they would
+//! be taken for them at the next mount that looks for disks. So a mount locks the identity of its
+//! file system.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, Write as _};
@@ -22,8 +23,8 @@ fn lock_of(id: &str) -> PathBuf {
     Path::new("/run").join(format!("weftfs-{id}.lock"))
 }
 
-/// Locks the identity of a file system that is about to be mounted on `folder`, as long as what this
-/// returns exists. Where there is no `/run`, nothing is locked.
+/// Locks the identity of a file system that is about to be mounted on `folder`, as long as what
+/// this returns exists. Where there is no `/run`, nothing is locked.
 pub(super) async fn lock(rt: &Rt, id: &str, folder: &Path) -> Result<Option<File>, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);

@@ -1,7 +1,7 @@
 //! Options as `mount` and `/etc/fstab` have them, and the command line of a mount helper.
 //!
-//! `mount -t weftfs NAME FOLDER -o OPTIONS` runs `mount.weftfs NAME FOLDER -o OPTIONS`, which is this
-//! program by another name ([`helper_line`]). It does what `weft fs mount --background` does.
+//! `mount -t weftfs NAME FOLDER -o OPTIONS` runs `mount.weftfs NAME FOLDER -o OPTIONS`, which is
+//! this program by another name ([`helper_line`]). It does what `weft fs mount --background` does.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -15,8 +15,8 @@ use crate::cli::FsMountArgs;
 
 /// The names by which a mount helper is called.
 const HELPERS: [&str; 2] = ["mount.weftfs", "mount.fuse.weftfs"];
-/// What a helper does. `mount` does not pass on `suid` and `dev`, which are the usual there, but passes on
-/// `nosuid` and `nodev`.
+/// What a helper does. `mount` does not pass on `suid` and `dev`, which are the usual there, but
+/// passes on `nosuid` and `nodev`.
 const HELPER_MOUNTS: [&str; 6] = ["weft", "fs", "mount", "--background", "-o", "suid,dev"];
 /// Options that mean nothing to who mounts, or what is done in any case.
 const IGNORED: [&str; 17] = [

@@ -1,7 +1,8 @@
 //! `weft fs set`: gives files another redundancy.
 //!
-//! Root has the daemon do it as a job, which shows how far it is and goes on if the command ends. Others,
-//! and root while another job runs, set an attribute of each file, which returns when it is done.
+//! Root has the daemon do it as a job, which shows how far it is and goes on if the command ends.
+//! Others, and root while another job runs, set an attribute of each file, which returns when it is
+//! done.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;

@@ -5,14 +5,14 @@
 //! hard disk pays two seeks for each read of the rebuild, whatever its length, so that small units
 //! read one by one would make a rebuild several times as long.
 //!
-//! *Turns.* With the pace `users-first` a process has one read on its disk while users are active, and
-//! learns from its own reads whether it and its disk's users are in each other's way. A read that
-//! takes much longer than the shortest of that length so far waited for others, and they for it:
-//! the process *owes* users the time that it took. Before the next read it lets users go first: it
-//! waits while they have requests on its disk, but no longer than it owes. So users come first,
+//! *Turns.* With the pace `users-first` a process has one read on its disk while users are active,
+//! and learns from its own reads whether it and its disk's users are in each other's way. A read
+//! that takes much longer than the shortest of that length so far waited for others, and they for
+//! it: the process *owes* users the time that it took. Before the next read it lets users go first:
+//! it waits while they have requests on its disk, but no longer than it owes. So users come first,
 //! bursts of them are served without a rebuild's reads in between (of which each costs a hard disk
-//! two seeks), and a rebuild still gets half of a disk that is never free. Where a disk serves several
-//! requests at once, as SSDs do, few reads take much longer, and little is owed.
+//! two seeks), and a rebuild still gets half of a disk that is never free. Where a disk serves
+//! several requests at once, as SSDs do, few reads take much longer, and little is owed.
 //!
 //! *Without users.* Once users have been away for a while, several reads are in flight: several
 //! members may be one device underneath, or a device may need many requests at once. How long a
@@ -37,8 +37,8 @@ use super::DiskOriented;
 /// Longest read of several units.
 const READ_BYTES: usize = 64 << 10;
 
-/// Most reads of a process in flight while users are away. While they are active, more than one would
-/// make reads of 4 KiB from an SSD wait longer than the rebuild gets shorter.
+/// Most reads of a process in flight while users are away. While they are active, more than one
+/// would make reads of 4 KiB from an SSD wait longer than the rebuild gets shorter.
 const DEPTH_ALONE: usize = 16;
 
 /// Most that a process owes: users who never leave a disk idle do not stop it for longer.

@@ -6,17 +6,17 @@
 //!   write    the new stripes: on each disk one long request for each stretch
 //! ```
 //!
-//! These are the m aggregated reads and m + n aggregated writes of "ALV" (Zhang, Zheng, Shu). The old
-//! data of a disk has gaps where the old parity lies. A disk that rotates passes over them in any
-//! case, so they are read too; others are spared them.
+//! These are the m aggregated reads and m + n aggregated writes of "ALV" (Zhang, Zheng, Shu). The
+//! old data of a disk has gaps where the old parity lies. A disk that rotates passes over them in
+//! any case, so they are read too; others are spared them.
 //!
 //! Data units are read without their stripe's lock, as users' reads are: they do not change, for
 //! writes to addresses that are moved wait. What cannot be read in this way – its disk is lost, or
 //! has bad sectors – is gathered unit by unit under the lock, which also repairs it.
 //!
-//! *Memory.* Large units on many disks may take more than there is. Such stripes are moved in parts:
-//! ranges of offsets in the new units ([`Step`]). If not even a page of each unit fits, the reshape
-//! is refused when it is planned.
+//! *Memory.* Large units on many disks may take more than there is. Such stripes are moved in
+//! parts: ranges of offsets in the new units ([`Step`]). If not even a page of each unit fits, the
+//! reshape is refused when it is planned.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The step for so many new stripes that are moved together; `None` if they take more than
+    /// The step for `stripes` new stripes that are moved together; `None` if they take more than
     /// `most` bytes of memory, however short the step is.
     pub fn of(
         array: &Engine,
@@ -118,14 +118,14 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Whether so many stripes fit into so much memory with whole units.
+    /// Whether these stripes fit into this memory with whole units.
     pub(super) fn fit_whole(&self, stripes: u64, most: usize) -> bool {
         let rotational = self.array.members.any_rotational();
         let step = Step::of(self.array, [self.old, self.new], rotational, stripes, most);
         step.is_some_and(|step| step.len >= self.new.unit_len())
     }
 
-    /// How much is moved at once of so many stripes.
+    /// Offsets within the units that are moved at once, for this number of stripes.
     fn step_of(&self, stripes: u64) -> Result<Step, ArrayError> {
         let (array, rotational) = (self.array, self.array.members.any_rotational());
         Step::of(array, [self.old, self.new], rotational, stripes, OPERATION_BYTES_MAX)
@@ -237,7 +237,7 @@ impl Mover<'_> {
         Ok(())
     }
 
-    /// Where the old geometry has these addresses, in pieces of at most so many bytes.
+    /// Where the old geometry has these addresses, in pieces of at most `bytes`.
     fn sources(&self, address: u64, len: usize, most: usize) -> impl Iterator<Item = Source> {
         let mut address = address;
         self.old.pieces(address, len).flat_map(move |Piece { at, len }| {
@@ -287,8 +287,8 @@ impl Mover<'_> {
         let done = |index: usize, (result, buf): (Result<(), DiskError>, Buf)| {
             let (group, disk) = &reads[index];
             let first = group[0].place;
-            // If it left its slot meanwhile it may be wiped for another use. What is wrong with it is
-            // found when the units are gathered.
+            // If it left its slot meanwhile it may be wiped for another use. What is wrong with it
+            // is found when the units are gathered.
             let is_read = result.is_ok() && members.holds(first.slot, disk);
             for Bit { place, what, .. } in *group {
                 if is_read {
@@ -380,8 +380,8 @@ impl Mover<'_> {
     }
 }
 
-/// Memory for requests over so many bytes of each disk. The first and the last are shorter than the
-/// others, and buffers have sizes that are powers of two.
+/// Memory for requests over this many bytes of each disk. The first and the last are shorter than
+/// the others, and buffers have sizes that are powers of two.
 fn memory_on(bytes: usize, disks: usize) -> usize {
     disks * (bytes + bytes.min(to_len(REQUEST_BYTES)))
 }
