@@ -133,6 +133,53 @@ fn a_disk_that_dies_is_done_without_and_is_not_trusted_when_it_comes_back() {
     }
 }
 
+/// The largest disk has room that copies on two disks cannot use. Nor can what has few copies take the
+/// room of what waits and has more.
+#[test]
+fn a_write_is_refused_where_the_redundancy_finds_no_room() {
+    for (redundancies, sizes) in [
+        (["raid1", "raid1"], &[24, 24, 80][..]),
+        (["auto", "auto"], &[20, 20, 60][..]),
+        (["raid6", "none"], &[20, 20, 20, 24][..]),
+        (["none", "raid1"], &[20, 20, 60][..]),
+        (["raid6", "raid6"], &[24, 24, 24, 60, 60][..]),
+    ] {
+        for piece in [BLOCK as usize, 96 << 10] {
+            run(move |rt| async move {
+                let what = format!("{redundancies:?}, {piece}");
+                let fs = made(&rt, &ram(sizes)).await;
+                let files = [
+                    make_as(&fs, "one", redundancies[0]).await,
+                    make_as(&fs, "other", redundancies[1]).await,
+                ];
+                let part = |n: u64, file: usize| pattern(piece, 2 * n + file as u64);
+                let mut written = [0, 0];
+                let mut is_full = [false, false];
+                while is_full != [true, true] {
+                    for (file, ino) in files.into_iter().enumerate() {
+                        let n = written[file];
+                        let data = Frozen::copy_from(&part(n, file));
+                        match fs.write(ino, n * piece as u64, data).await {
+                            _ if is_full[file] => {}
+                            Ok(()) => written[file] += 1,
+                            Err(FsError::NoSpace) => is_full[file] = true,
+                            Err(error) => panic!("{what}: {error}"),
+                        }
+                    }
+                }
+                for (file, ino) in files.into_iter().enumerate() {
+                    fs.fsync(ino).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                    for n in 0..written[file] {
+                        let read = fs.read(ino, n * piece as u64, piece).await.expect("read");
+                        assert!(read[..] == part(n, file)[..], "{what}");
+                    }
+                }
+                fs.unmount().await.expect("unmounted");
+            });
+        }
+    }
+}
+
 #[test]
 fn a_full_file_system_says_so_and_keeps_what_it_has() {
     run(|rt| async move {

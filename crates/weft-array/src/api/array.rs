@@ -235,7 +235,7 @@ impl Array {
     /// # Errors
     /// If the disk is too small, or its sectors are larger than the array's, or if the array has as
     /// many spares as it can have. The caller must check before whether the disk may be overwritten
-    /// (see [`crate::lifecycle::examine()`]).
+    /// (see [`crate::examine()`]).
     pub async fn add_spare(&self, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
         self.0.check_spare_room()?;
