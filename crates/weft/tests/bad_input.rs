@@ -276,7 +276,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("throttle one --max -5", 2, "`-5` is not a rate", "50MB/s"),
             ("simulate --runs 0", 2, "'--runs <M>'", "give 1 or more"),
             ("replay --workload zipf none", 1, "none: no such file", "→ check the name"),
-            ("trace generate zipf --json", 2, "--json needs --output", "→ `--output FILE --json`"),
+            ("trace generate zipf --json", 2, "--json needs --output", "`--output FILE --json`"),
             ("trace info none", 1, "none: No such file", "→ check the name"),
             ("lab run nope", 2, "no experiment is named 'nope'", "→ `weft lab list`"),
         ],
