@@ -573,12 +573,12 @@ mod tests {
                 assert!(matches!(error, Some(FsError::Damaged(_))), "byte {at}: {error:?}");
             }
             with(&|bytes| {
-                bytes[12] = 5;
+                bytes[12] = 6;
                 put_crc32c_at(&mut bytes[..40], 8);
             })
             .await;
             let error = refused().await.expect("refused").to_string();
-            assert!(error.contains("version 5: this weft reads up to 4"), "{error}");
+            assert!(error.contains("version 6: this weft reads up to 5"), "{error}");
         });
     }
 }
