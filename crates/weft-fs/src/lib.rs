@@ -9,7 +9,7 @@
 //! ```
 //! use std::rc::Rc;
 //! use weft_disk::{Disk, RamDisk};
-//! use weft_fs::{CreateOptions, Fs, META_CACHE_BYTES, MountOptions, Redundancy, Time, create};
+//! use weft_fs::{AccessTimes, CreateOptions, Fs, META_CACHE_BYTES, MountOptions, Redundancy, Time, create};
 //! use weft_rt::{Schedule, virtual_rt};
 //!
 //! let rt = virtual_rt(Schedule::Fifo);

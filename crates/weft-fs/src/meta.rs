@@ -58,6 +58,10 @@ pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, st
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
 
+/// Format of the metadata.
+pub(crate) const FORMAT: u64 = 3;
+/// Format of the metadata from the first file on that has flags.
+pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 /// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that redb itself has, in which pages are found fastest; less

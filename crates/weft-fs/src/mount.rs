@@ -32,7 +32,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
-use crate::meta::{DiskRow, Meta, array_options};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_FLAGS, Meta, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
 use crate::mount::sizing::plan_room;
@@ -55,10 +55,6 @@ pub const META_CACHE_BYTES: u64 = 64 << 20;
 const FLUSH_EVERY_S: u64 = 5;
 /// The most memory for what a read-only mount would write: recovery from a crash, above all.
 const READ_ONLY_BYTES_MAX: u64 = 1 << 30;
-/// Format of the metadata.
-const FORMAT: u64 = 3;
-/// The same, from the first file on that has flags.
-pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 
 /// Parameters of a new file system.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ pub(crate) mod new_line_stream;
 pub(crate) mod new_lines;
 pub(crate) mod out_of_place;
 pub(crate) mod plan;
+pub(crate) mod redundancy_change;
 pub(crate) mod relayout;
 pub(crate) mod remap;
 pub(crate) mod reserve;

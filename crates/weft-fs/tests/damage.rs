@@ -133,8 +133,8 @@ fn a_disk_that_dies_is_done_without_and_is_not_trusted_when_it_comes_back() {
     }
 }
 
-/// The largest disk has room that copies on two disks cannot use. Nor can what has few copies take the
-/// room of what waits and has more.
+/// The largest disk has room that copies on two disks cannot use. Nor can what has few copies take
+/// the room of what waits and has more.
 #[test]
 fn a_write_is_refused_where_the_redundancy_finds_no_room() {
     for (redundancies, sizes) in [

@@ -15,11 +15,11 @@
 //!
 //! ```
 //! use weft_code::SlotNo;
-//! use weft_layout::{Algorithm, Place, for_code};
+//! use weft_layout::{Algorithm, UnitLocation, for_code};
 //!
 //! // raid5 on 3 slots, left-symmetric:   d0 d1 P | d1 P d0 | P d0 d1
 //! let layout = for_code("raid5".parse()?, Algorithm::default(), 3, 1000)?;
-//! assert_eq!(layout.place(1, 0), Place { slot: SlotNo(2), row: 1 });
+//! assert_eq!(layout.place(1, 0), UnitLocation { slot: SlotNo(2), row: 1 });
 //! assert_eq!(layout.locate(SlotNo(2), 1), Some((1, 0)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -292,7 +292,11 @@ fn idea(file: &Path) -> String {
 fn folders(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("read a source folder");
     let paths = entries.map(|entry| entry.expect("read a source folder").path());
-    paths.filter(|path| path.is_dir()).flat_map(|dir| [folders(&dir), vec![dir]].concat()).collect()
+    let dirs = paths.filter(|path| path.is_dir());
+    // git keeps no empty folders, but leaves them behind.
+    let dirs =
+        dirs.filter(|dir| fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()));
+    dirs.flat_map(|dir| [folders(&dir), vec![dir]].concat()).collect()
 }
 
 #[test]

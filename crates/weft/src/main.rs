@@ -77,10 +77,10 @@ fn run(cli: &Cli) -> Outcome {
 fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if args.background && !background::is_detached() {
         if let Some(log) = &args.log {
-            return background::start(log);
+            return background::start(std::env::args_os().collect(), log);
         }
         dir.make()?;
-        return background::start(&dir.path().join("serve.log"));
+        return background::start(std::env::args_os().collect(), &dir.path().join("serve.log"));
     }
     if background::is_detached() {
         background::leave_session();

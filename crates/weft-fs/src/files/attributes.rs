@@ -13,8 +13,8 @@ use weft_token::Mode;
 use crate::error::{FsError, Result};
 use crate::files::acl;
 use crate::format::inode::{Flags, Ino, Inode, SET_GID, SET_UID, Time};
+use crate::meta::FORMAT_WITH_FLAGS;
 use crate::meta::Tx;
-use crate::mount::FORMAT_WITH_FLAGS;
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::PendingAttributes;
 

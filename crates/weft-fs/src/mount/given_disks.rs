@@ -110,8 +110,8 @@ impl Given {
         Ok(())
     }
 
-    /// Fails if what the metadata says of a disk cannot be. A crash while a disk grows leaves a label with
-    /// more blocks than the metadata has.
+    /// Fails if what the metadata says of a disk cannot be. A crash while a disk grows leaves a
+    /// label with more blocks than the metadata has.
     pub(crate) fn check_row(&self, number: u16, row: &DiskRow) -> Result<()> {
         let label = self.found.get(&number).map(|(label, _)| label);
         let is_other = |label: &Label| label.disk_id.0 == row.id && label.blocks < row.blocks;

@@ -3,11 +3,20 @@
 use weft_rt::{MILLISECOND, SECOND};
 
 use super::FaultInjector;
-use crate::disk::Uniform;
+use crate::disk::{Platter, Uniform};
 use crate::engine::Engine;
 use crate::slots::Slots;
 
 impl FaultInjector {
+    /// A disk that is free may come back with what another program wrote to it.
+    pub(super) fn perhaps_foreign(&self, platter: &Platter) {
+        let rng = &mut *self.foreign_rng.borrow_mut();
+        if rng.chance(10) {
+            self.foreign.take_over(platter, rng);
+            self.world.note(format!("disk {} holds something else", platter.number()));
+        }
+    }
+
     pub(super) fn lose_disk(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         let after = self.draw(|rng| if rng.chance(50) { rng.below(100) } else { 0 });

@@ -8,9 +8,7 @@ use super::FaultInjector;
 use crate::disk::{Hangs, Platter};
 use crate::engine::Engine;
 use crate::member::Member;
-use crate::membership::{is_only_active, must_have_stopped_without};
 use crate::slots::Slots;
-use crate::violation::ViolationKind;
 use crate::world::CutTrigger;
 
 /// The most disks that a run adds to those that it began with.
@@ -84,44 +82,6 @@ impl FaultInjector {
     pub(crate) async fn fail_member(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.fail(engine, slot, &platter).await;
-    }
-
-    pub(super) async fn fail(&self, engine: &Engine, slot: SlotNo, platter: &Platter) {
-        self.world.note(format!("a command fails slot {slot}"));
-        let is_well = platter.faults(|f| {
-            f.fail_requested = true;
-            let has_room = !(f.full && f.copies_on_write);
-            let answers = !f.failed && !f.gone && f.gone_after_ops.is_none();
-            answers
-                && has_room
-                && f.write_errors_percent == 0
-                && f.unwritable.is_none()
-                && !f.write_protected
-        });
-        let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
-        // The condition may end at the very moment when the engine gives up.
-        let was_too_early = too_early();
-        let result = engine.0.fail(slot).await;
-        platter.faults(|f| f.fail_requested = false);
-        let Err(error) = result else { return };
-        // Whether the array has to stop must be asked while the other disks' faults last.
-        let has_to_stop = self.harness.has_to_stop();
-        self.world.note(format!("refused: {error}"));
-        // A member that the others cannot do without must stay: no command may cost the array.
-        let is_broken = matches!(error.root(), ArrayError::Broken { .. });
-        if is_broken && is_well && is_only_active(&self.disks.borrow(), platter) {
-            let text = format!("failing slot {slot} cost the array: {error}");
-            return self.harness.fail(ViolationKind::CommandFailed, text, None);
-        }
-        let is_too_early = !is_broken && (was_too_early || too_early());
-        if !is_too_early
-            && self.map.survives(self.impaired(engine).with(slot))
-            && Slots::of(engine).disks.get(slot.0).is_some_and(Option::is_some)
-            && !has_to_stop
-        {
-            let text = format!("the engine refused to fail slot {slot}: {error}");
-            self.harness.fail(ViolationKind::CommandFailed, text, None);
-        }
     }
 
     /// Replaces a member by another disk, with one command.

@@ -92,13 +92,4 @@ impl FaultInjector {
         }
         engine.0.set_paused(false);
     }
-
-    /// A disk that is free may come back with what somebody else has written to it meanwhile.
-    pub(super) fn perhaps_foreign(&self, platter: &Platter) {
-        let rng = &mut *self.foreign_rng.borrow_mut();
-        if rng.chance(10) {
-            self.foreign.take_over(platter, rng);
-            self.world.note(format!("disk {} holds something else", platter.number()));
-        }
-    }
 }

@@ -12,8 +12,6 @@ use rustix::fs::OFlags;
 use weft_cli::failure::{FAILED, Failure, Outcome};
 use weft_cli::output::{outln, write_err};
 
-use super::fs::helper_line;
-
 /// What tells the process that serves that it does so in the background.
 const DETACHED: &str = "WEFT_DETACHED";
 
@@ -28,15 +26,14 @@ pub fn leave_session() {
     let _ = rustix::process::setsid();
 }
 
-/// Starts the same command again as a process that stays. Its messages go to the file `log`.
+/// Starts the command `line` again as a process that stays. Its messages go to the file `log`.
 /// Returns once it has announced that it serves, or with its messages and exit code.
-pub fn start(log: &Path) -> Outcome {
+pub fn start(line: Vec<OsString>, log: &Path) -> Outcome {
     let path = log;
     let mut log = open_log(path)?;
     let from = log.seek(SeekFrom::End(0)).unwrap_or(0);
     let failed = |e: std::io::Error| Failure::new(format!("cannot start weft again: {e}"));
     let own = std::env::current_exe().map_err(failed)?;
-    let line = helper_line(std::env::args_os().collect()).unwrap_or_default();
     let arguments: Vec<OsString> = line.into_iter().skip(1).collect();
     let mut command = Command::new(own);
     command.args(arguments).env(DETACHED, "1").stdin(Stdio::null()).stdout(Stdio::piped());

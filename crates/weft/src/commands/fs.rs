@@ -223,7 +223,8 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     if args.background && !background::is_detached() {
         let file = format!("weftfs-{}.log", args.name.replace('/', "_"));
         let usual = || Path::new("/run").join(file);
-        return background::start(&args.log.clone().unwrap_or_else(usual));
+        let line = helper_line(std::env::args_os().collect()).unwrap_or_default();
+        return background::start(line, &args.log.clone().unwrap_or_else(usual));
     }
     let places = match args.disks.is_empty() {
         true => {

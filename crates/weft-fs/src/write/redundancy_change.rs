@@ -1,0 +1,207 @@
+//! Giving files another redundancy: step by step, while they are used.
+//!
+//! `write/relayout.rs` rewrites the lines; here is which of them, and what of it is left after a crash.
+
+use crate::error::{FsError, Result};
+use crate::format::extent::Extent;
+use crate::format::inode::{Ino, Kind};
+use crate::format::redundancy::Redundancy;
+use crate::meta::Tx;
+use crate::state::mounted::{Fs, FsState};
+use crate::write::dirty_memory::BLOCKS_MAX;
+use crate::write::relayout::{OldLines, at_a_time};
+
+impl FsState {
+    /// Sets the redundancy of a file. What it holds waits to be laid out anew.
+    pub(crate) async fn want_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
+        let now = self.now();
+        let _held = self.hold_files([ino]).await;
+        // What waits of it has room for the lines that it was to have.
+        if let Some(node) = self.in_use.unclean_node(ino) {
+            self.flush_file(&node).await?;
+        }
+        let set = |tx: &Tx<'_>| {
+            let mut inode = tx.inode(ino)?;
+            (inode.redundancy, inode.changed) = (redundancy, now);
+            tx.put_inode(ino, &inode)?;
+            if inode.kind() == Kind::File { tx.put_relayout(ino) } else { Ok(()) }
+        };
+        self.wanted.set(self.wanted.get() + 1);
+        self.meta.run(set).await
+    }
+
+    /// Lays the lines of a file that waits for it out anew, some at a time: others use the file in
+    /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does
+    /// for want of room. Returns how many blocks that were.
+    pub(crate) async fn relayout_file(
+        &self,
+        ino: Ino,
+        mut step: impl FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let mut done = 0;
+        loop {
+            let redundancy = match self.meta.run(|tx| tx.inode(ino)).await {
+                Ok(inode) => inode.redundancy,
+                Err(FsError::NotFound) => break,
+                Err(error) => return Err(error),
+            };
+            let (mut from, mut laid) = (Some(0), Ok(()));
+            while let (Some(block), Ok(())) = (from, &laid) {
+                match self.relayout_some(ino, redundancy, block).await {
+                    Ok((blocks, next)) => {
+                        done += blocks;
+                        from = next;
+                        step(blocks)?;
+                    }
+                    Err(error) => laid = Err(error),
+                }
+                self.commit_if_crowded().await?;
+            }
+            self.check_writable()?;
+            let lacks_room = matches!(laid, Err(FsError::NoSpace));
+            let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
+                Ok(inode) if inode.redundancy != redundancy => Ok(true),
+                _ if lacks_room => Ok(false),
+                _ => tx.remove_relayout(ino).map(|()| false),
+            };
+            if !self.meta.run(is_set_again).await? {
+                return laid.map(|()| done);
+            }
+        }
+        self.meta.run(|tx| tx.remove_relayout(ino)).await?;
+        Ok(done)
+    }
+
+    /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that
+    /// were.
+    pub(crate) async fn set_redundancy(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        self.check_redundancy(redundancy)?;
+        self.want_redundancy(ino, redundancy).await?;
+        let step = |_| if goes_on() { Ok(()) } else { Err(FsError::Cancelled) };
+        self.relayout_file(ino, step).await
+    }
+
+    /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be:
+    /// for want of room it stays as it is, in part.
+    pub(crate) async fn relayout_waiting(&self) -> Result<u64> {
+        let (mut total, mut from) = (0, 0);
+        let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
+            let next = tx.next_relayout(from)?;
+            Ok(next.map(|ino| (ino, tx.inode(ino).map_or(0, |inode| inode.blocks))))
+        };
+        while let Some((ino, blocks)) = self.meta.run(|tx| next(tx, from)).await? {
+            total += blocks;
+            from = ino + 1;
+        }
+        self.job_total(total);
+        let (mut done, mut from, mut result) = (0, 0, Ok(()));
+        while let Some(ino) = self.meta.run(|tx| tx.next_relayout(from)).await? {
+            let step = |blocks| {
+                self.job_done(blocks);
+                self.job_may_go_on()
+            };
+            match self.relayout_file(ino, step).await {
+                Ok(blocks) => done += blocks,
+                Err(error) => result = result.and(Err(error)),
+            }
+            self.job_may_go_on()?;
+            from = ino + 1;
+        }
+        result.map(|()| done)
+    }
+
+    /// Lays some records out anew; where there is no room for that, after a commit: what has been
+    /// replaced is free then.
+    async fn relayout_last(&self, records: &[OldLines]) -> Result<()> {
+        match self.relayout_all(records).await {
+            Err(FsError::NoSpace) => {
+                self.commit_within_flush().await?;
+                self.relayout_all(records).await
+            }
+            laid => laid,
+        }
+    }
+
+    /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.
+    /// Returns the blocks of the records that were looked at, and where there are more.
+    async fn relayout_some(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        from: u64,
+    ) -> Result<(u64, Option<u64>)> {
+        let blocks = self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+        let columns = redundancy.columns_min() as u64;
+        let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
+        let _held = self.hold_files([ino]).await;
+        let node = self.in_use.node(ino);
+        let alone = node.alone().await;
+        let one = self.flush_alone().await;
+        let max = self.meta.at_a_time();
+        let found = self.meta.run(|tx| match tx.inode(ino) {
+            Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max),
+            // It was set again, or deleted.
+            Ok(_) | Err(FsError::NotFound) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        });
+        let mut some = found.await?;
+        some.retain(|(of, ..)| *of == ino);
+        let blocks = |(_, _, record): &(Ino, u64, Extent)| record.data_blocks();
+        some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
+        let done = some.iter().map(blocks).sum();
+        let (mut records, mut next) = (Vec::new(), None);
+        for (_, first, record) in some {
+            let old = self.old(ino, first, record).await?;
+            next = Some(old.end);
+            if self.pool.coded_now(redundancy)? != old.record.coded {
+                records.push(old);
+            }
+        }
+        let mut laid = self.relayout_all(&records).await;
+        if matches!(laid, Err(FsError::NoSpace)) {
+            laid = Ok(());
+            for old in &records {
+                let again = self.meta.run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
+                if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
+                {
+                    laid = laid.and(self.relayout_last(std::slice::from_ref(old)).await);
+                }
+            }
+        }
+        drop((one, alone));
+        self.in_use.forget_clean(&node);
+        laid.map(|()| (done, next))
+    }
+}
+
+impl Fs {
+    /// Sets the redundancy of a file, and lays out what it holds anew, while others may use it; of
+    /// a folder: of files that will be made in it. Returns the blocks that it had.
+    ///
+    /// # Errors
+    /// If there are too few disks, or too little room: a part of the file may be as it was.
+    pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
+        self.set_redundancy_while(ino, redundancy, || true).await
+    }
+
+    /// As above, while `goes_on` says so.
+    ///
+    /// # Errors
+    /// The same, and [`FsError::Cancelled`] then: the rest of the file waits for a job to lay it
+    /// out.
+    pub async fn set_redundancy_while(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        goes_on: impl Fn() -> bool + 'static,
+    ) -> Result<u64> {
+        let fs = self.0.clone();
+        let set = || async move { fs.set_redundancy(ino, redundancy, &goes_on).await };
+        self.0.rt.attach(set).await
+    }
+}
