@@ -1,6 +1,7 @@
 //! Giving files another redundancy: step by step, while they are used.
 //!
-//! `write/relayout.rs` rewrites the lines; here is which of them, and what of it is left after a crash.
+//! `write/relayout.rs` rewrites the lines; here is which of them, and what is left to do after a
+//! crash.
 
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
