@@ -358,6 +358,33 @@ fn fsync_tells_of_overwritten_blocks_that_nothing_has() {
     }
 }
 
+/// What all disks hold at each change of one, while a mount recovers from a crash and writes to an
+/// area of the second and third copy of the metadata do not end.
+fn moments_of_recovery(left: Vec<Medium>, area: Range<u64>) -> Vec<Vec<Medium>> {
+    let seen: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
+    let moments = seen.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disks = holding(&rt, &power, SIZE, &left);
+        // The array makes its copies alike in the background, and has not come to this area yet.
+        for disk in &disks[1..3] {
+            disk.faults.hold(area.clone(), 0);
+        }
+        let watched = disks.clone();
+        power.watch(move || {
+            seen.borrow_mut().push(watched.iter().map(|d| d.medium.borrow().clone()).collect());
+        });
+        let given = all(&disks);
+        let mounted = Fs::mount(&rt, &given, mounting());
+        let until = rt.sleep(SECOND);
+        futures_util::future::select(std::pin::pin!(mounted), std::pin::pin!(until)).await;
+        power.watch(|| {});
+    });
+    let moments = moments.take();
+    assert!(!moments.is_empty(), "recovery changes disks");
+    moments
+}
+
 /// A crash leaves a log record on the first copy of the metadata only. Recovery from it is cut
 /// short by another crash, with which the disk of that copy is lost. Nobody had been told that the
 /// write was done.
@@ -397,27 +424,7 @@ fn a_log_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
         drop(synced);
     });
     let (left, ino, n, written) = first.take().expect("a crash");
-    let seen: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
-    let again = seen.clone();
-    run(move |rt| async move {
-        let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &left);
-        // The array makes its copies alike in the background, and has not come to the log yet.
-        for disk in &disks[1..3] {
-            disk.faults.hold(LOG, 0);
-        }
-        let watched = disks.clone();
-        power.watch(move || {
-            seen.borrow_mut().push(watched.iter().map(|d| d.medium.borrow().clone()).collect());
-        });
-        // Writes to the log do not end.
-        let given = all(&disks);
-        let mounted = Fs::mount(&rt, &given, mounting());
-        let until = rt.sleep(SECOND);
-        futures_util::future::select(std::pin::pin!(mounted), std::pin::pin!(until)).await;
-        power.watch(|| {});
-    });
-    let moments = again.take();
+    let moments = moments_of_recovery(left, LOG);
     for (step, moment) in moments.iter().enumerate() {
         let left: Vec<Medium> = moment.iter().map(|medium| Leave::Nothing.of(medium)).collect();
         run(move |rt| async move {
@@ -612,26 +619,7 @@ fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it(
         drop(synced);
     });
     let left = first.take().expect("a crash");
-    let seen: Rc<RefCell<Vec<Vec<Medium>>>> = Rc::default();
-    let again = seen.clone();
-    run(move |rt| async move {
-        let power = Power::new();
-        let disks = holding(&rt, &power, SIZE, &left);
-        for disk in &disks[1..3] {
-            disk.faults.hold(JOURNAL, 0);
-        }
-        let watched = disks.clone();
-        power.watch(move || {
-            seen.borrow_mut().push(watched.iter().map(|d| d.medium.borrow().clone()).collect());
-        });
-        // Writes to the journal do not end.
-        let given = all(&disks);
-        let mounted = Fs::mount(&rt, &given, mounting());
-        let until = rt.sleep(SECOND);
-        futures_util::future::select(std::pin::pin!(mounted), std::pin::pin!(until)).await;
-        power.watch(|| {});
-    });
-    let moments = again.take();
+    let moments = moments_of_recovery(left, JOURNAL);
     for (step, moment) in moments.iter().enumerate() {
         for then in (1..5).map(Leave::Some) {
             let left: Vec<Medium> = left_of_all(then, moment);
