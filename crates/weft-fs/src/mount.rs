@@ -32,7 +32,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
-use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_FLAGS, Meta, array_options};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_FLAGS, Meta, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
 use crate::mount::sizing::plan_room;
@@ -393,11 +393,13 @@ async fn complete_join(meta: &Meta, found: &BTreeMap<u16, (Label, Rc<dyn Disk>)>
         // It fails, and nothing is on it: it is out.
         return Ok(());
     }
-    meta.run(|tx| {
-        tx.set_state(JOINING, 0)?;
-        put_joined(tx, label, &row(label, disk))
-    })
-    .await
+    meta.run(|tx| end_join(tx, label, &row(label, disk))).await
+}
+
+/// The label of a disk is written: it is one of the file system from the next commit on.
+pub(crate) fn end_join(tx: &Tx<'_>, label: &Label, row: &DiskRow) -> Result<()> {
+    tx.set_state(JOINING, 0)?;
+    put_joined(tx, label, row)
 }
 
 /// Finds the numbers that lost disks have since they came back.

@@ -1,6 +1,7 @@
 //! The mount mark of a disk: which host and mount has it. [`crate::mount::claim`] says what it is
 //! for.
 
+use std::mem::offset_of;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
@@ -12,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::FsError;
 use crate::format::block::BLOCK;
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{has_crc32c_at, put_crc32c_at};
 
 const MAGIC: [u8; 8] = *b"weftmark";
 /// Where the mark is on a disk.
@@ -80,7 +81,7 @@ impl Mark {
             beat: U64::new(self.beat),
             host: self.host.0,
         };
-        raw.crc32c = U32::new(crc32c(raw.as_bytes()));
+        put_crc32c_at(raw.as_mut_bytes(), offset_of!(Raw, crc32c));
         let mut block = Buf::zeroed(BLOCK);
         block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
         block.freeze()
@@ -88,8 +89,8 @@ impl Mark {
 
     fn decode(block: &[u8], fs_id: Id) -> Option<Self> {
         let (mut raw, _) = Raw::read_from_prefix(block).ok()?;
-        let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
-        if raw.magic != MAGIC || raw.fs_id != fs_id.0 || stored.get() != crc32c(raw.as_bytes()) {
+        let is_whole = has_crc32c_at(raw.as_mut_bytes(), offset_of!(Raw, crc32c));
+        if !is_whole || raw.magic != MAGIC || raw.fs_id != fs_id.0 {
             return None;
         }
         let state = match raw.state.get() {

@@ -11,6 +11,8 @@
 //! since is not on it, and nothing else would tell. A disk to which the number could not be written
 //! has none in the metadata, and is not judged.
 
+use std::mem::offset_of;
+
 use weft_array::Id;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::Buf;
@@ -19,7 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::error::Result;
 use crate::format::block::BLOCK;
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{has_crc32c_at, put_crc32c_at};
 use crate::format::label::Label;
 
 const MAGIC: [u8; 8] = *b"weftused";
@@ -61,9 +63,8 @@ pub(crate) async fn read(disk: &dyn Disk, label: &Label) -> Option<u64> {
 
 fn decode(block: &[u8], label: &Label) -> Option<u64> {
     let (mut raw, _) = Raw::read_from_prefix(block).ok()?;
-    let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
-    let is_it = raw.magic == MAGIC
-        && stored.get() == crc32c(raw.as_bytes())
+    let is_it = has_crc32c_at(raw.as_mut_bytes(), offset_of!(Raw, crc32c))
+        && raw.magic == MAGIC
         && Id(raw.fs_id) == label.fs_id
         && Id(raw.disk_id) == label.disk_id;
     is_it.then_some(raw.number.get())
@@ -78,7 +79,7 @@ fn encode(label: &Label, number: u64) -> Buf {
         disk_id: label.disk_id.0,
         number: U64::new(number),
     };
-    raw.crc32c = U32::new(crc32c(raw.as_bytes()));
+    put_crc32c_at(raw.as_mut_bytes(), offset_of!(Raw, crc32c));
     let mut block = Buf::zeroed(BLOCK);
     block[..size_of::<Raw>()].copy_from_slice(raw.as_bytes());
     block

@@ -11,6 +11,7 @@ use weft_code::UnitSet;
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
+use crate::jobs::departure::no_disk;
 use crate::jobs::paths::paths_of;
 use crate::state::mounted::{Fs, FsState};
 
@@ -53,8 +54,7 @@ impl FsState {
         let _slices = self.changing_slices.acquire(1).await;
         let _flushes = self.flush_alone().await;
         self.check()?;
-        let none = || FsError::Invalid(format!("there is no disk {number}"));
-        let member = self.pool.member(number).ok_or_else(none)?;
+        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         loop {
             let losses = self.pool.losses();
             self.loss_of(number).await?.refuse(number)?;
@@ -70,8 +70,7 @@ impl FsState {
 
     /// What would be lost with a disk that works.
     pub(crate) async fn loss_of(&self, number: u16) -> Result<Loss> {
-        let none = || FsError::Invalid(format!("there is no disk {number}"));
-        self.pool.member(number).ok_or_else(none)?;
+        self.pool.member(number).ok_or_else(|| no_disk(number))?;
         let mut inos = BTreeSet::new();
         let mut from = (0, 0);
         loop {

@@ -23,7 +23,7 @@ use std::rc::Rc;
 use weft_disk::{Bytes, Disk};
 
 use crate::disks::member::Member;
-use crate::disks::successor::{put_joined, put_successor, successor_in};
+use crate::disks::successor::{put_successor, successor_in};
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
@@ -32,7 +32,7 @@ use crate::jobs::departure::{NEXT, no_disk};
 use crate::jobs::paths::paths_of;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
-use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, present, row};
+use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, end_join, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 
@@ -86,12 +86,7 @@ impl FsState {
         self.meta.array.add_spare(present.slice()?).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
-        self.meta
-            .run(|tx| {
-                tx.set_state(JOINING, 0)?;
-                put_joined(tx, &label, &row)
-            })
-            .await?;
+        self.meta.run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
         self.pool.add(Member::new(number, row, Some(present)));
         Ok(number)
@@ -204,12 +199,7 @@ impl FsState {
         self.commit_anyway().await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
-        self.meta
-            .run(|tx| {
-                tx.set_state(JOINING, 0)?;
-                put_joined(tx, &label, &row)
-            })
-            .await?;
+        self.meta.run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
         let member = Member::new(number, row, Some(present));
         member.space.replace(lost.space.borrow().clone());
@@ -305,9 +295,7 @@ impl FsState {
         self.pool.lose(&member);
         self.commit().await
     }
-}
 
-impl FsState {
     async fn close_lost_disks(&self) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
         let _slices = self.changing_slices.acquire(1).await;

@@ -28,15 +28,13 @@ impl Default for Promised {
 }
 
 impl Promised {
-    /// So many blocks wait now.
+    /// `blocks` wait now.
     pub(crate) fn note_waiting(&self, blocks: u64) {
         if blocks == 0 && self.coming.get() == 0 {
             self.columns.set(0);
         }
     }
-}
 
-impl Promised {
     /// Blocks that wait, or are about to, if so many are dirty.
     pub(crate) fn waiting_blocks(&self, dirty: u64) -> u64 {
         dirty + self.coming.get()
@@ -44,12 +42,36 @@ impl Promised {
 
     /// Whether the disks have room for what waits and `lines` lines of a redundancy more.
     pub(crate) fn fits(&self, pool: &Pool, dirty: u64, redundancy: Redundancy, lines: u64) -> bool {
+        let is_any_full = pool.is_any_full(self.waiting_blocks(dirty) + lines);
+        self.fits_if(pool, dirty, redundancy, lines, is_any_full)
+    }
+
+    /// As [`Promised::fits`], for blocks: each is a line of its own, or makes a line of any width
+    /// move if a disk may be full by then.
+    pub(crate) fn fits_blocks(
+        &self,
+        pool: &Pool,
+        dirty: u64,
+        redundancy: Redundancy,
+        blocks: u64,
+    ) -> bool {
+        let is_any_full = pool.is_any_full(self.waiting_blocks(dirty) + blocks);
+        let lines = if is_any_full { blocks * WIDTH_MAX as u64 } else { blocks };
+        self.fits_if(pool, dirty, redundancy, lines, is_any_full)
+    }
+
+    fn fits_if(
+        &self,
+        pool: &Pool,
+        dirty: u64,
+        redundancy: Redundancy,
+        lines: u64,
+        is_any_full: bool,
+    ) -> bool {
         let columns = redundancy.columns_min().max(self.columns.get());
-        let (held, waiting) = (self.held.get(), self.waiting_blocks(dirty));
-        if !pool.is_any_full(waiting + lines) {
-            return pool.fits(waiting + lines, columns, held);
-        }
-        pool.fits(waiting * WIDTH_MAX as u64 + lines, columns, held)
+        let waiting = self.waiting_blocks(dirty);
+        let waiting = if is_any_full { waiting * WIDTH_MAX as u64 } else { waiting };
+        pool.fits(waiting + lines, columns, self.held.get())
     }
 
     /// Lines of this redundancy wait, or are about to.

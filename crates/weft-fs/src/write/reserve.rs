@@ -28,7 +28,7 @@ use std::rc::Rc;
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Inode};
-use crate::format::redundancy::{Redundancy, WIDTH_MAX};
+use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
 use crate::state::mounted::FsState;
 use crate::state::open_files::Node;
@@ -81,11 +81,9 @@ impl FsState {
     /// so they are taken into account as soon as they wait or are [`Reserved`].
     pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
         let redundancy = inode.redundancy;
-        let is_any_full =
-            self.pool.is_any_full(self.promised.waiting_blocks(self.dirty_blocks.get()) + blocks);
-        let lines = if is_any_full { blocks * WIDTH_MAX as u64 } else { blocks };
+        let dirty = self.dirty_blocks.get();
         let has_room = self.has_rows_for(redundancy, blocks)
-            && self.promised.fits(&self.pool, self.dirty_blocks.get(), redundancy, lines);
+            && self.promised.fits_blocks(&self.pool, dirty, redundancy, blocks);
         if has_room {
             self.promised.note_columns(redundancy);
         }
