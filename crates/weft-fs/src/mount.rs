@@ -304,7 +304,9 @@ impl Fs {
             }
             let present = here.and_then(|_| parts.remove(&number));
             let member = Member::new(number, row, present);
-            member.leaving.set(u64::from(number) + 1 == leaving);
+            if u64::from(number) + 1 == leaving {
+                member.leave();
+            }
             if is_set_back {
                 member.lose();
             }

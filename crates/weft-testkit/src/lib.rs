@@ -14,6 +14,7 @@
 //! - [`md`]: where the members of an md array have their data.
 //! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
 //!   and data in which every sector names itself.
+//! - [`states`]: drawings of state machines, compared with the pages that show them.
 //!
 //! Failures panic: this is code for tests, and the panic's message is the report.
 //!
@@ -37,6 +38,7 @@ pub mod pattern;
 mod process;
 mod scratch;
 mod seed;
+pub mod states;
 
 pub use block::{LoopDevice, Mount};
 pub use guest::{Guest, GuestOutcome};

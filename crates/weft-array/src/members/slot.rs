@@ -230,8 +230,7 @@ pub(crate) fn lanes_of(superblock: &Superblock) -> LaneSet {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-    use std::fmt::Write;
+    use weft_testkit::states;
 
     use super::*;
     use crate::format::uuid::Id;
@@ -264,36 +263,11 @@ mod tests {
         ("it may not come back", SlotEvent::Forget),
     ];
 
-    fn name(slot: Slot) -> &'static str {
-        let is_state = |(_, state): &&(&str, Slot)| {
-            std::mem::discriminant(state) == std::mem::discriminant(&slot)
-        };
-        STATES.iter().find(is_state).expect("every state has a name").0
-    }
-
-    fn drawing() -> String {
-        let mut arrows = BTreeSet::new();
-        let mut lines = String::new();
-        for (from, slot) in STATES {
-            for (what, event) in EVENTS {
-                let Some(after) = slot.after(event).filter(|after| name(*after) != from) else {
-                    continue;
-                };
-                let arrow = format!("    {from} --> {}: {what}", name(after));
-                if arrows.insert(arrow.clone()) {
-                    writeln!(lines, "{arrow}").expect("a string takes everything");
-                }
-            }
-        }
-        lines
-    }
-
     #[test]
     fn the_drawing_shows_what_the_function_does() {
         let page = include_str!("../../../../docs/architecture.md");
-        let (_, rest) = page.split_once("stateDiagram-v2\n").expect("there is a drawing");
-        let (drawn, _) = rest.split_once("```").expect("the drawing has an end");
-        assert_eq!(drawn, drawing(), "docs/architecture.md should have:\n{}", drawing());
+        let drawing = states::drawing(&STATES, &EVENTS, Slot::after);
+        states::assert_drawn(page, "## The life of a slot", &drawing);
     }
 
     #[test]

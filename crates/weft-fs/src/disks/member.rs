@@ -1,12 +1,10 @@
-//! A disk of the file system.
+//! A disk of the file system, and its states.
 //!
-//! ```text
-//!   in use ── its diagnosis fails, a flush fails, it is missing ──▶ lost ── rebuild ──▶ out
-//!   in use ── remove ──▶ leaving (nothing new goes to it) ──▶ out
-//! ```
-//!
-//! A lost disk is not used again: what it misses is not tracked. One that comes back is judged
-//! block by block, under another number ([`crate::disks::successor`]).
+//! A disk that is *leaving* is being emptied: nothing new goes to it. A *lost* disk is not used
+//! again: what it misses is not tracked. One that comes back is judged block by block, under another
+//! number ([`crate::disks::successor`]). A disk leaves the file system when no extent names it, from
+//! either state ([`crate::jobs::departure`]). `docs/architecture.md` has a drawing of the states,
+//! made from [`DiskState::after`].
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -50,14 +48,46 @@ pub(crate) fn slice_of(queue: &Rc<QueuedDisk>, label: &Label) -> Result<Rc<dyn D
     Ok(Rc::new(SliceDisk::new(queue, label.slice(), &name)?.urgent()))
 }
 
+/// The state of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskState {
+    /// It takes data.
+    InUse,
+    /// It is being emptied: nothing new goes to it.
+    Leaving,
+    /// It may not be used.
+    Lost,
+}
+
+/// What happens to a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiskEvent {
+    /// It is to be emptied, so that it can go.
+    Leave,
+    /// It is not to go after all.
+    Stay,
+    /// Its diagnosis or a flush fails, it is missing, or it is taken out of service.
+    Lose,
+}
+
+impl DiskState {
+    /// The state after `event`; `None` if that cannot happen in this state.
+    pub(crate) fn after(self, event: DiskEvent) -> Option<Self> {
+        match (self, event) {
+            (Self::InUse | Self::Leaving, DiskEvent::Leave) => Some(Self::Leaving),
+            (Self::InUse | Self::Leaving, DiskEvent::Stay) => Some(Self::InUse),
+            (Self::InUse | Self::Leaving, DiskEvent::Lose) => Some(Self::Lost),
+            (Self::Lost, DiskEvent::Leave | DiskEvent::Stay | DiskEvent::Lose) => None,
+        }
+    }
+}
+
 /// A disk of the file system.
 pub(crate) struct Member {
     pub(crate) number: u16,
     row: RefCell<DiskRow>,
     present: Option<PresentDisk>,
-    lost: Cell<bool>,
-    /// Whether it is being emptied: nothing new goes to it.
-    pub(crate) leaving: Cell<bool>,
+    state: Cell<DiskState>,
     pub(crate) busy: Cell<u32>,
     /// Whether writes to it have completed since its last flush began.
     pub(crate) written: Cell<bool>,
@@ -69,11 +99,12 @@ pub(crate) struct Member {
 impl Member {
     /// A disk, unless it is missing.
     pub(crate) fn new(number: u16, row: DiskRow, present: Option<PresentDisk>) -> Self {
-        let lost = Cell::new(row.lost || present.is_none());
+        let is_lost = row.lost || present.is_none();
+        let state = Cell::new(if is_lost { DiskState::Lost } else { DiskState::InUse });
         let (space, row) = (RefCell::new(Space::new(row.blocks)), RefCell::new(row));
-        let (leaving, busy, written) = (Cell::new(false), Cell::new(0), Cell::new(false));
+        let (busy, written) = (Cell::new(0), Cell::new(false));
         let diagnosing = Semaphore::new(1);
-        Self { number, row, present, lost, leaving, busy, written, space, diagnosing }
+        Self { number, row, present, state, busy, written, space, diagnosing }
     }
 
     /// What the metadata says of it.
@@ -97,12 +128,39 @@ impl Member {
 
     /// Whether it may not be used.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get()
+        self.state.get() == DiskState::Lost
+    }
+
+    /// Whether it is being emptied.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state.get() == DiskState::Leaving
+    }
+
+    /// Whether new data may go to it.
+    pub(crate) fn takes_data(&self) -> bool {
+        self.state.get() == DiskState::InUse
+    }
+
+    /// It is to be emptied. A lost disk stays lost.
+    pub(crate) fn leave(&self) {
+        self.happens(DiskEvent::Leave);
+    }
+
+    /// It is not to be emptied any more. A lost disk stays lost.
+    pub(crate) fn stay(&self) {
+        self.happens(DiskEvent::Stay);
+    }
+
+    /// Returns whether that can happen to it.
+    fn happens(&self, event: DiskEvent) -> bool {
+        let after = self.state.get().after(event);
+        self.state.set(after.unwrap_or(self.state.get()));
+        after.is_some()
     }
 
     /// It may not be used any more. Returns whether that is new.
     pub(crate) fn lose(&self) -> bool {
-        !self.lost.replace(true)
+        self.happens(DiskEvent::Lose)
     }
 
     /// What is known of it, if it was given at all.
@@ -129,10 +187,7 @@ impl Member {
 
     /// Blocks that are free, if it takes any.
     pub(crate) fn free_blocks(&self) -> u64 {
-        match self.is_lost() || self.leaving.get() {
-            true => 0,
-            false => self.space.borrow().free_blocks(),
-        }
+        if self.takes_data() { self.space.borrow().free_blocks() } else { 0 }
     }
 
     /// Blocks that are not free, those that are bad included.
@@ -143,5 +198,28 @@ impl Member {
     /// Whether a block is not to be used.
     pub(crate) fn is_bad(&self, block: u64) -> bool {
         self.space.borrow().is_bad(block)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_testkit::states;
+
+    use super::*;
+
+    const STATES: [(&str, DiskState); 3] =
+        [("in_use", DiskState::InUse), ("leaving", DiskState::Leaving), ("lost", DiskState::Lost)];
+
+    const EVENTS: [(&str, DiskEvent); 3] = [
+        ("it is to be removed", DiskEvent::Leave),
+        ("the removal is cancelled or fails", DiskEvent::Stay),
+        ("it fails or is missing", DiskEvent::Lose),
+    ];
+
+    #[test]
+    fn the_drawing_shows_what_the_function_does() {
+        let page = include_str!("../../../../docs/architecture.md");
+        let drawing = states::drawing(&STATES, &EVENTS, DiskState::after);
+        states::assert_drawn(page, "### A disk", &drawing);
     }
 }

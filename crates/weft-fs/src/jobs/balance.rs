@@ -66,7 +66,7 @@ impl<'a> BalanceMoves<'a> {
     /// The disks that take part, with their free blocks, those with the most first.
     fn rooms(&self) -> Vec<(Rc<Member>, u64)> {
         let members = self.pool.members().into_iter();
-        let works = members.filter(|member| !member.is_lost() && !member.leaving.get());
+        let works = members.filter(|member| member.takes_data());
         let freed = self.freed.borrow();
         let mut rooms: Vec<_> = works
             .map(|member| {

@@ -19,7 +19,7 @@ use crate::jobs::balance;
 use crate::jobs::membership::forget_leaving;
 use crate::jobs::scrub;
 use crate::meta::Tx;
-use crate::state::job::{Job, JobEnd};
+use crate::state::job::{Job, JobEvent};
 use crate::state::mounted::{Fs, FsState};
 
 /// How often it is looked whether the job has ended its step.
@@ -41,7 +41,7 @@ impl FsState {
     async fn cancel(self: &Rc<Self>) -> Result<Job> {
         self.check_writable()?;
         loop {
-            if let Some(running) = self.job.get() {
+            if let Some(running) = self.job_status() {
                 return self.cancel_running(running.job).await;
             }
             let due = self.due().await?;
@@ -60,13 +60,12 @@ impl FsState {
         if let Some(why) = refusal(job) {
             return Err(FsError::Invalid(why.to_owned()));
         }
-        if self.job_end.get() == JobEnd::Near {
+        if !self.job_after(JobEvent::Cancel) {
             let why = format!("the {} has done its work, and is about to end", job.name());
             return Err(FsError::Invalid(why));
         }
-        self.job_end.set(JobEnd::Cancelled);
         self.forget_job(job).await?;
-        while self.job_end.get() == JobEnd::Cancelled {
+        while self.job.get().is_cancelled() {
             self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
         }
         Ok(job)
@@ -77,7 +76,7 @@ impl FsState {
         if let Job::Remove(number) = job
             && let Some(member) = self.pool.member(number)
         {
-            member.leaving.set(false);
+            member.stay();
         }
         let forget = |tx: &Tx<'_>| match job {
             Job::Remove(number) => forget_leaving(tx, number),

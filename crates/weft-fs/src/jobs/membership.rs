@@ -99,7 +99,7 @@ impl FsState {
         let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
         let is_lost = || FsError::Invalid(format!("disk {number} is lost"));
         let present = member.present().filter(|_| !member.is_lost()).ok_or_else(is_lost)?;
-        if member.leaving.get() {
+        if member.is_leaving() {
             return Err(FsError::Invalid(format!("disk {number} is about to leave")));
         }
         let size = present.whole.size_now();
@@ -216,7 +216,8 @@ impl FsState {
         let member = self.member_to_remove(number)?;
         self.sync().await?;
         let left = self.empty_disk(&member).await;
-        if !self.job_goes_on_later(&left) && member.leaving.replace(false) {
+        if !self.job_goes_on_later(&left) {
+            member.stay();
             // If this fails, the next mount tries it again.
             let _ = self.meta.run(|tx| forget_leaving(tx, number)).await;
         }
@@ -243,7 +244,7 @@ impl FsState {
         self.meta
             .run(|tx| {
                 self.job_may_go_on()?;
-                member.leaving.set(true);
+                member.leave();
                 tx.set_state(LEAVING, u64::from(number) + 1)
             })
             .await?;

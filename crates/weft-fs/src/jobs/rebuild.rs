@@ -55,7 +55,7 @@ impl LostDiskMoves<'_> {
             let successor = fresh.columns[unit]
                 .as_ref()
                 .and_then(|column| self.pool.successor(column.disk))
-                .filter(|successor| !successor.leaving.get());
+                .filter(|successor| successor.takes_data());
             let Some(number) = successor.map(|successor| successor.number) else { continue };
             let is_used = fresh.active().any(|(_, column)| column.disk == number);
             if let Some(column) = fresh.columns[unit].as_mut().filter(|_| !is_used) {

@@ -60,7 +60,7 @@ impl FsState {
         if members.iter().any(|member| member.is_lost()) {
             due.push(Job::Rebuild);
         }
-        let leaving = members.iter().filter(|member| member.leaving.get() && !member.is_lost());
+        let leaving = members.iter().filter(|member| member.is_leaving());
         due.extend(leaving.map(|member| Job::Remove(member.number)));
         let wanted = |tx: &Tx<'_>| {
             Ok([

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
-use crate::state::job::{Job, JobEnd, JobStatus};
+use crate::state::job::{Job, JobEvent, JobRun, JobState, JobStatus};
 use crate::state::mounted::FsState;
 
 /// A running job; it ends when this is dropped.
@@ -11,8 +11,7 @@ pub(crate) struct CurrentJob(pub(crate) Rc<FsState>);
 
 impl Drop for CurrentJob {
     fn drop(&mut self) {
-        self.0.job.set(None);
-        self.0.job_end.set(JobEnd::Open);
+        self.0.job_after(JobEvent::End);
     }
 }
 
@@ -20,12 +19,24 @@ impl FsState {
     /// Begins a job.
     pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<CurrentJob> {
         self.check_writable()?;
-        if let Some(running) = self.job.get() {
+        if let Some(running) = self.job_status() {
             return Err(FsError::Busy(running.job.name()));
         }
-        self.job.set(Some(JobStatus { job, done_blocks: 0, total_blocks: 0 }));
-        self.job_losses.set(self.pool.losses());
+        let status = JobStatus { job, done_blocks: 0, total_blocks: 0 };
+        self.job_after(JobEvent::Begin(JobRun { status, losses: self.pool.losses() }));
         Ok(CurrentJob(self.clone()))
+    }
+
+    /// An event happens to the job. Returns whether it can happen now.
+    pub(crate) fn job_after(&self, event: JobEvent) -> bool {
+        let after = self.job.get().after(event);
+        self.job.set(after.unwrap_or(self.job.get()));
+        after.is_some()
+    }
+
+    /// How far the running job is.
+    pub(crate) fn job_status(&self) -> Option<JobStatus> {
+        self.job.get().run().map(|run| run.status)
     }
 
     /// Carries out a job. If the caller is dropped, it goes on.
@@ -40,29 +51,28 @@ impl FsState {
     }
 
     fn note_job(&self, change: impl FnOnce(&mut JobStatus)) {
-        if let Some(mut status) = self.job.get() {
-            change(&mut status);
-            self.job.set(Some(status));
-        }
+        self.job.set(self.job.get().with(change));
     }
 
     /// Between steps of the running job: fails if the file system is being unmounted, the job was
     /// cancelled, or a disk was lost since it began and a rebuild will begin by itself.
     pub(crate) fn job_may_go_on(&self) -> Result<()> {
         self.check()?;
-        if self.job_end.get() == JobEnd::Cancelled {
-            return Err(FsError::Cancelled);
-        }
-        match self.keeps.get() && self.pool.losses() > self.job_losses.get() {
-            true => Err(FsError::GivenWay),
-            false => Ok(()),
+        match self.job.get() {
+            JobState::Cancelled(_) => Err(FsError::Cancelled),
+            JobState::Running(run) | JobState::Completing(run)
+                if self.keeps.get() && self.pool.losses() > run.losses =>
+            {
+                Err(FsError::GivenWay)
+            }
+            JobState::Idle | JobState::Running(_) | JobState::Completing(_) => Ok(()),
         }
     }
 
     /// The running job has done its work: from now on it cannot be cancelled. Fails if it was.
     pub(crate) fn job_nears_end(&self) -> Result<()> {
         self.job_may_go_on()?;
-        self.job_end.set(JobEnd::Near);
+        self.job_after(JobEvent::Complete);
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use crate::format::mount_mark::Host;
 use crate::format::use_number;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::Log;
-use crate::state::job::{JobEnd, JobStatus};
+use crate::state::job::JobState;
 use crate::state::open_files::{Node, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
@@ -128,11 +128,7 @@ pub(crate) struct FsState {
     /// Held while blocks that have failed are moved.
     pub(crate) relocating: Semaphore,
     /// The job that runs.
-    pub(crate) job: Cell<Option<JobStatus>>,
-    /// How many disks had been lost when it began.
-    pub(crate) job_losses: Cell<u64>,
-    /// Whether it can be cancelled, or was.
-    pub(crate) job_end: Cell<JobEnd>,
+    pub(crate) job: Cell<JobState>,
     /// Whether jobs begin by themselves.
     pub(crate) keeps: Cell<bool>,
     /// How often a file was given a redundancy.
@@ -201,9 +197,7 @@ impl FsState {
             has_flags: Cell::new(false),
             changing_slices: Semaphore::new(1),
             relocating: Semaphore::new(1),
-            job: Cell::new(None),
-            job_losses: Cell::new(0),
-            job_end: Cell::new(JobEnd::Open),
+            job: Cell::default(),
             keeps: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),

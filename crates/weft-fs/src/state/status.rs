@@ -108,7 +108,7 @@ impl FsState {
     /// Blocks that files of this redundancy could have if there were nothing else.
     pub(crate) fn all_blocks(&self, redundancy: Redundancy) -> u64 {
         let mut members = self.pool.members();
-        members.retain(|member| !member.is_lost() && !member.leaving.get());
+        members.retain(|member| member.takes_data());
         let usable = |member: &std::rc::Rc<crate::disks::member::Member>| {
             member.row().blocks - member.space.borrow().bad_blocks().len() as u64
         };
@@ -141,7 +141,7 @@ impl Fs {
             present: member.is_present(),
             lost: member.is_lost(),
             back_as: self.0.pool.successor(member.number).map(|successor| successor.number),
-            leaving: member.leaving.get(),
+            leaving: member.is_leaving(),
             data_bytes: member.blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
@@ -176,7 +176,7 @@ impl Fs {
             at_hand: self.0.pool.at_hand.counts.get(),
             meta_cache: self.0.meta.cache_counts(),
             meta_pages: self.0.meta.page_counts(),
-            job: self.0.job.get(),
+            job: self.0.job_status(),
             counts: self.0.pool.counts.get(),
         })
     }

@@ -14,6 +14,8 @@
 //! which knows them from then on and waits for their end, and the token is not free any more until
 //! all of it is granted again.
 //!
+//! `docs/architecture.md` has a drawing of these states, made from [`TokenState::after`].
+//!
 //! *Giving up.* What was changed under a token is made durable by a task of its own: blocks and
 //! sizes by a flush, names and attributes by a commit; what is at hand of the blocks is forgotten.
 //! If that fails, the token stays, and it is tried again. A node that cannot write any more keeps
@@ -40,24 +42,75 @@ const SPACES_MAX: usize = 1 << 16;
 /// Of these, this part is given up at a time.
 const GIVEN_UP_PART: usize = 8;
 
-/// A token that this node holds whole, and that no other node wants.
+/// Who counts the uses of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenState {
+    /// The holder: another node may have parts of it.
+    Held,
+    /// The table of free tokens: this node has all of it in this mode, and no other node wants it.
+    Free(Mode),
+    /// Another node wants it. The uses that were running then are this one use of the holder, and no
+    /// other use begins until the last of them ends.
+    Settled(UseId),
+}
+
+/// What happens to a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenEvent {
+    /// All of it is granted in this mode.
+    GrantedWhole(Mode),
+    /// It is wanted while it is in use, which is this use of the holder from now on.
+    RevokedInUse(UseId),
+    /// It is wanted, or given up, while it is not in use.
+    RevokedUnused,
+    /// The last use that was running ends.
+    LastUseEnds,
+}
+
+impl TokenState {
+    /// The state after `event`; `None` if that cannot happen in this state.
+    fn after(self, event: TokenEvent) -> Option<Self> {
+        use TokenEvent::{GrantedWhole, LastUseEnds, RevokedInUse, RevokedUnused};
+        match (self, event) {
+            (Self::Held | Self::Free(_), GrantedWhole(mode)) => Some(Self::Free(mode)),
+            (Self::Free(_), RevokedInUse(of)) => Some(Self::Settled(of)),
+            (Self::Free(_), RevokedUnused) | (Self::Settled(_), LastUseEnds) => Some(Self::Held),
+            (Self::Held, RevokedInUse(_) | RevokedUnused | LastUseEnds)
+            | (Self::Free(_), LastUseEnds)
+            | (Self::Settled(_), GrantedWhole(_) | RevokedInUse(_) | RevokedUnused) => None,
+        }
+    }
+}
+
+/// A token that is free, or settled.
 struct Free {
     space: Space,
-    mode: Cell<Mode>,
+    state: Cell<TokenState>,
     running: Cell<u32>,
     /// First and end of what was used of it; empty if nothing was.
     used: Cell<(u64, u64)>,
     /// Whether it was used again since it was its turn to be given up.
     again: Cell<bool>,
-    /// Whether it is being revoked: no use begins any more.
-    revoked: Cell<bool>,
-    /// The use of the holder that stands for those that are running then.
-    settled: Cell<Option<UseId>>,
 }
 
 impl Free {
     fn allows(&self, mode: Mode) -> bool {
-        !self.revoked.get() && self.mode.get() >= mode
+        self.free_mode().is_some_and(|free| free >= mode)
+    }
+
+    /// The mode in which it is free.
+    fn free_mode(&self) -> Option<Mode> {
+        match self.state.get() {
+            TokenState::Free(mode) => Some(mode),
+            TokenState::Held | TokenState::Settled(_) => None,
+        }
+    }
+
+    /// Returns the state before, if that can happen in it.
+    fn happens(&self, event: TokenEvent) -> Option<TokenState> {
+        let before = self.state.get();
+        self.state.set(before.after(event)?);
+        Some(before)
     }
 }
 
@@ -224,19 +277,17 @@ impl Tokens {
     /// A token of which all is held is free.
     fn make_free(&self, space: Space) {
         let Some(mode) = self.holder.borrow().whole(space, &all_of(space.kind)) else { return };
-        match self.free(space) {
-            Some(free) if !free.revoked.get() => free.mode.set(mode),
-            Some(_) => {}
-            None => {
-                let (running, used) = (Cell::new(0), Cell::new((u64::MAX, 0)));
-                let (mode, revoked, settled) = (Cell::new(mode), Cell::new(false), Cell::new(None));
-                let again = Cell::new(false);
-                let free = Free { space, mode, running, used, again, revoked, settled };
-                let free = Rc::new(free);
-                match space.kind {
-                    Kind::Everything => *self.everything.borrow_mut() = Some(free),
-                    _ => drop(self.free.borrow_mut().insert(space, free)),
-                }
+        let known = self.free(space);
+        let free = known.clone().unwrap_or_else(|| {
+            let (state, running) = (Cell::new(TokenState::Held), Cell::new(0));
+            let (used, again) = (Cell::new((u64::MAX, 0)), Cell::new(false));
+            Rc::new(Free { space, state, running, used, again })
+        });
+        free.happens(TokenEvent::GrantedWhole(mode));
+        if known.is_none() {
+            match space.kind {
+                Kind::Everything => *self.everything.borrow_mut() = Some(free),
+                _ => drop(self.free.borrow_mut().insert(space, free)),
             }
         }
     }
@@ -250,29 +301,36 @@ impl Tokens {
 
     fn end_free(&self, free: &Free) {
         free.running.set(free.running.get() - 1);
-        if free.running.get() == 0 && free.revoked.get() {
+        if free.running.get() == 0
+            && let Some(TokenState::Settled(of)) = free.happens(TokenEvent::LastUseEnds)
+        {
             self.is_free_no_more(free.space);
-            let of = free.settled.take().expect("the uses were settled");
             self.end(free.space, of);
         }
     }
 
     /// A token is not free any more: the holder knows what was used of it, and what is in use.
     fn settle(&self, space: Space) {
-        let Some(free) = self.free(space).filter(|free| !free.revoked.get()) else { return };
+        let Some((free, mode)) = self.free(space).and_then(|free| {
+            let mode = free.free_mode()?;
+            Some((free, mode))
+        }) else {
+            return;
+        };
         let (first, end) = free.used.get();
         let used = (first < end).then(|| {
-            let need = Need { space, range: first..end, mode: free.mode.get() };
+            let need = Need { space, range: first..end, mode };
             match self.holder.borrow_mut().acquire(need.ask()) {
                 Acquired::Now(of) => of,
                 Acquired::Later(..) => unreachable!("all of it is held"),
             }
         });
         if free.running.get() > 0 {
-            free.revoked.set(true);
-            free.settled.set(used);
+            let of = used.expect("what runs has used something");
+            free.happens(TokenEvent::RevokedInUse(of));
             return;
         }
+        free.happens(TokenEvent::RevokedUnused);
         self.is_free_no_more(space);
         if let Some(of) = used {
             self.end(space, of);
@@ -418,8 +476,31 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
+    use weft_testkit::states;
+
     use super::*;
     use crate::format::inode::Ino;
+
+    #[test]
+    fn the_drawing_shows_what_the_function_does() {
+        let mut holder = Holder::default();
+        let need = Need::data(5, 0..1, Mode::Shared);
+        let (Acquired::Now(of) | Acquired::Later(of, _)) = holder.acquire(need.ask());
+        let tokens = [
+            ("held", TokenState::Held),
+            ("free", TokenState::Free(Mode::Shared)),
+            ("settled", TokenState::Settled(of)),
+        ];
+        let events = [
+            ("all of it is granted", TokenEvent::GrantedWhole(Mode::Shared)),
+            ("another node wants it while it is in use", TokenEvent::RevokedInUse(of)),
+            ("another node wants it, or there are many", TokenEvent::RevokedUnused),
+            ("the last use ends", TokenEvent::LastUseEnds),
+        ];
+        let page = include_str!("../../../../docs/architecture.md");
+        let drawing = states::drawing(&tokens, &events, TokenState::after);
+        states::assert_drawn(page, "### A token", &drawing);
+    }
 
     fn at_once<T>(future: impl Future<Output = T>) -> T {
         futures_util::FutureExt::now_or_never(future).expect("nobody else is there")
