@@ -61,6 +61,7 @@ mod reshape_failures;
 mod reshape_memory;
 mod reshape_skips;
 mod reshape_status;
+mod reshape_turned;
 mod reshape_turned_log;
 mod stop_cuts;
 mod stop_with_writes;

@@ -454,8 +454,10 @@ impl<'a> Mover<'a> {
         // The end of what either geometry holds now.
         let end = self.old.size_bytes().min(self.new.size_bytes());
         if self.old.size_bytes() > end {
-            let last = self.old.regions().of(end.div_ceil(self.old.stripe_bytes()) - 1);
-            self.give_up_from(last.next()).await?;
+            // A region is in use if a stripe of either geometry is: what has moved is in the new
+            // one until it has moved back, and its last stripe may be in a later region.
+            let last_of = |of: &Geometry| of.regions().of(end.div_ceil(of.stripe_bytes()) - 1);
+            self.give_up_from(last_of(self.old).max(last_of(self.new)).next()).await?;
         }
         // The way back writes stripes that were written before they moved, without records. Those
         // of that time are not used while the stripes are dead, and would be once they are not.
