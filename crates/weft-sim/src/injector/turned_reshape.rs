@@ -24,6 +24,8 @@ impl FaultInjector {
         let mut rng = self.world.rng(25_000 + self.report.borrow().lives);
         let Some(reshape) = self.setup.reshape else { return };
         let (array, cells) = (&engine.0, self.harness.oracle.borrow().len());
+        // It is refused while members are missing or being rebuilt.
+        self.wait_while(|| !array.status().jobs.is_empty()).await;
         // Near where it begins to move.
         let stripes = [self.setup.stripe_cells(), reshape.after(&self.setup).stripe_cells()];
         let [stripe, other] = stripes.map(|cells| usize::try_from(cells).unwrap_or(1).max(1));

@@ -39,7 +39,9 @@ impl Run {
         let always = self.options.held_commit == Some(true);
         self.membership_crash = may_crash_in_change && (self.rng.chance(40) || always);
         self.held_commit = self.membership_crash && held_commit;
-        let turned = self.world.rng(25_000 + self.report.borrow().lives).chance(50);
+        let has_log = self.setup.policy == Consistency::Ppl;
+        let mut turned = self.world.rng(25_000 + self.report.borrow().lives);
+        let turned = turned.chance(if has_log { 75 } else { 50 });
         let turns = self.setup.reshape.is_some_and(|reshape| reshape.turns);
         self.turned_crash = may_crash_in_change && turns && turned;
         if self.turned_crash {

@@ -79,7 +79,9 @@ impl ReshapeSetup {
             true => (Some(CodeSpec::Raid6), *rng.pick(&[16, 24]) - setup.slots, 0),
             false => (code, add, remove),
         };
-        let (turns, returns) = (rng.chance(30), rng.chance(30));
+        // Where there is a log, its records must not outlive what a turn makes of their stripes.
+        let has_log = setup.policy == Consistency::Ppl;
+        let (turns, returns) = (rng.chance(if has_log { 70 } else { 30 }), rng.chance(30));
         let rows = rng.within(if shrinks { 2 } else { 1 }, 6);
         let drawn = Self { code, unit_bytes: other_unit, add, remove, rows, turns, returns };
         if setup.disks.len() - setup.slots + drawn.add > SPARES_MAX {
