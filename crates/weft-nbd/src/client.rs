@@ -9,8 +9,9 @@
 //!
 //! * **Nothing unflushed, and only reads in flight**: the client reconnects, with at most
 //!   [`NbdOptions::reconnect_attempts`] attempts, each after a longer pause. It sends the reads
-//!   again; new requests wait. If the export has another size or ability now, if its first blocks
-//!   hold something else than before (`witness.rs`), or no attempt succeeds, the disk is gone.
+//!   again; new requests wait. If the export is smaller or has other abilities now, if its first
+//!   blocks hold something else than before (`witness.rs`), or no attempt succeeds, the disk is
+//!   gone. An export that became larger is the same disk if some of its first blocks are known.
 //! * **Anything else**: the disk is gone at once, and stays so. A server that comes back may have
 //!   lost writes that it had acknowledged and not flushed, and one that was unreachable may still
 //!   carry out a write that was in flight, over a newer one. The client can detect neither, so it
@@ -132,6 +133,8 @@ struct Shared {
     addresses: Vec<SocketAddr>,
     options: NbdOptions,
     info: DiskInfo,
+    /// Its size now: it may have become larger ([`Disk::size_now`](weft_disk::Disk::size_now)).
+    size_bytes: Cell<u64>,
     peer: Peer,
     state: RefCell<State>,
     changed: Notify,
@@ -172,6 +175,7 @@ impl NbdDisk {
             uri: uri.clone(),
             addresses,
             options,
+            size_bytes: Cell::new(info.size_bytes),
             info,
             peer,
             state: RefCell::new(State::Up(link.clone())),
@@ -229,12 +233,17 @@ fn describe(uri: &NbdUri, peer: &Peer, read_only: bool) -> Result<DiskInfo, Open
     };
     Ok(DiskInfo {
         name: uri.to_string(),
-        size_bytes: peer.size_bytes - peer.size_bytes % u64::from(sector_bytes),
+        size_bytes: whole_sectors(peer, sector_bytes),
         sector_bytes,
         fast_zeroes: peer.flags & wire::EXPORT_SEND_WRITE_ZEROES != 0,
         volatile_cache: true,
         rotational: false,
     })
+}
+
+/// Bytes of an export's whole sectors.
+fn whole_sectors(peer: &Peer, sector_bytes: u32) -> u64 {
+    peer.size_bytes - peer.size_bytes % u64::from(sector_bytes)
 }
 
 /// Serves a link to its end, then decides what becomes of the disk.
@@ -349,6 +358,16 @@ impl Shared {
         }
     }
 
+    /// Whether an export may be the one that was there before: as large, or larger if its first
+    /// blocks can tell it from another disk.
+    fn may_be(&self, peer: &Peer) -> bool {
+        let (size_bytes, before) =
+            (whole_sectors(peer, self.info.sector_bytes), self.size_bytes.get());
+        let has_same_abilities = Peer { size_bytes: self.peer.size_bytes, ..*peer } == self.peer;
+        let is_known = !self.witness.blocks().is_empty();
+        has_same_abilities && (size_bytes == before || size_bytes > before && is_known)
+    }
+
     async fn reconnect(self: Rc<Self>, reason: String) {
         let mut pause = self.options.reconnect_pause;
         let mut last = reason;
@@ -366,7 +385,7 @@ impl Shared {
                 return;
             }
             match attempt {
-                Ok((fd, inbox, peer)) if peer == self.peer => {
+                Ok((fd, inbox, peer)) if self.may_be(&peer) => {
                     let link = Rc::new(Link::new(fd));
                     rt.spawn(run_link_boxed(self.clone(), link.clone(), inbox));
                     // Requests wait until it is certain that this is the disk.
@@ -381,6 +400,7 @@ impl Shared {
                     }
                     match same {
                         Some(true) if !link.has_ended() => {
+                            self.size_bytes.set(whole_sectors(&peer, self.info.sector_bytes));
                             self.set_state(State::Up(link));
                             return;
                         }

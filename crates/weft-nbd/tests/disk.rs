@@ -347,11 +347,36 @@ fn a_server_that_comes_back_is_used_only_if_nothing_can_have_been_lost() {
         assert!(error.contains("another disk"), "{error}");
         kit.kill();
 
-        // Another size: not the disk it was.
+        // Larger, with what was there before: the same disk, and more of it.
+        kit.start();
+        let disk = open_with(&rt, &ring, &kit.uri(), options).await.expect("it is there");
+        let before = read(&disk, 0, 4096).await;
+        kit.kill();
+        let image = fs::OpenOptions::new().write(true).open(&kit.file).expect("the image");
+        let larger = 3 * MIB as u64;
+        image.set_len(larger).expect("enlarged");
+        kit.start();
+        assert_eq!(read(&disk, 0, 4096).await[..], before[..]);
+        assert_eq!((disk.info().size_bytes, disk.size_now()), (MIB as u64, larger));
+        let last = larger - 4096;
+        disk.write(last, Frozen::copy_from(&pattern::bytes(9, 4096)), WriteOpts::USER_FUA)
+            .await
+            .expect("a write to what is new");
+        pattern::check(9, 0, &read(&disk, last, 4096).await);
+        // Smaller again: not the disk it was.
+        kit.kill();
+        image.set_len(larger - MIB as u64).expect("cut short");
+        kit.start();
+        let (result, _) = disk.read(0, Buf::new(4096), Class::User).await;
+        let error = result.expect_err("gone").to_string();
+        assert!(error.contains("different export"), "{error}");
+        kit.kill();
+
+        // Larger, and nothing tells whether it is the same disk.
         kit.start();
         let disk = open_with(&rt, &ring, &kit.uri(), options).await.expect("it is there");
         kit.kill();
-        fs::write(&kit.file, vec![0; 2 * MIB]).expect("make another image");
+        fs::write(&kit.file, vec![0; 3 * MIB]).expect("make another image");
         kit.start();
         let (result, _) = disk.read(0, Buf::new(4096), Class::User).await;
         let error = result.expect_err("gone").to_string();

@@ -145,7 +145,7 @@ impl Shared {
     }
 
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.info.check(op, offset, len)?;
+        self.info.check_within(self.size_bytes.get(), op, offset, len)?;
         if op != DiskOp::Read && self.options.read_only {
             let source = io::Error::from(io::ErrorKind::PermissionDenied);
             return Err(DiskError::new(&self.info.name, op, offset, len, source));
@@ -313,6 +313,14 @@ impl Disk for NbdDisk {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
         Box::pin(self.0.discard(offset, len))
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        (offset < self.size_now()).then_some(offset)
+    }
+
+    fn size_now(&self) -> u64 {
+        self.0.size_bytes.get()
     }
 
     fn sever(&self, _why: &str) {
