@@ -134,6 +134,17 @@ impl Point {
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;
         Self { range: Some((least, most)), ..Self::new(x, mean) }
     }
+
+    /// One number, or the mean and spread of several.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn spread(x: impl Into<String>, numbers: &[f64]) -> Self {
+        match numbers {
+            [number] => Self::new(x, *number),
+            numbers => Self::mean(x, numbers),
+        }
+    }
 }
 
 impl Panel {

@@ -83,31 +83,33 @@ pub(crate) struct Results {
 }
 
 impl Lab<'_> {
-    /// Runs all `cells` in parallel. After a failure no more are started, and it is the result.
-    pub(crate) fn all<C: Sync, T: Send>(
+    /// The course of every experiment: `measure`s each of the `cells`, in parallel, and `show`s what
+    /// was found in them, in their order. After a failure no more are started, and it is the result.
+    pub(crate) fn study<C: Sync, T: Send>(
         &self,
         cells: &[C],
         name: impl Fn(&C) -> String,
-        run: impl Fn(&C) -> Result<T, String> + Sync,
-    ) -> Result<Vec<T>, LabError> {
+        measure: impl Fn(&C) -> Result<T, String> + Sync,
+        show: impl FnOnce(Vec<T>) -> Results,
+    ) -> Result<Results, LabError> {
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let results = parallel::map(cells, self.options.threads, |cell| {
+        let found = parallel::map(cells, self.options.threads, |cell| {
             if failed.load(Ordering::Relaxed) {
                 return None;
             }
-            let result = run(cell);
-            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            let found = measure(cell);
+            failed.fetch_or(found.is_err(), Ordering::Relaxed);
             (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, cells.len());
-            Some(result)
+            Some(found)
         });
-        let named = cells.iter().zip(results).filter_map(|(cell, result)| {
-            Some(result?.map_err(|cause| LabError::Run {
+        let named = cells.iter().zip(found).filter_map(|(cell, found)| {
+            Some(found?.map_err(|cause| LabError::Run {
                 name: self.name.to_owned(),
                 run: name(cell),
                 cause,
             }))
         });
-        named.collect()
+        Ok(show(named.collect::<Result<_, _>>()?))
     }
 
     /// The file asks for something impossible.
@@ -115,21 +117,40 @@ impl Lab<'_> {
         LabError::Experiment { name: self.name.to_owned(), cause: cause.to_string() }
     }
 
+    /// A modelled product.
+    pub(crate) fn model(&self, name: &str) -> Result<&'static Model, LabError> {
+        Model::find(name).map_err(|e| self.wrong(e))
+    }
+
     /// The test bed for this many MiB of each disk of a modelled product, in units of this many
     /// KiB.
     pub(crate) fn bed(&self, model: &str, disk_mib: u64, unit_kib: u32) -> Result<Bed, LabError> {
-        let model = Model::find(model).map_err(|e| self.wrong(e))?;
         let (disk_bytes, unit_bytes) = (disk_mib << 20, unit_kib << 10);
-        Ok(Bed { model, disk_bytes, unit_bytes, seed: self.options.seed })
+        Ok(Bed { model: self.model(model)?, disk_bytes, unit_bytes, seed: self.options.seed })
     }
 
     /// A code by name on its own number of slots, or on `slots`.
     pub(crate) fn code(&self, spec: CodeSpec, slots: usize) -> Result<Code, LabError> {
-        code_for(spec, Algorithm::default(), slots).map_err(|e| self.wrong(e))
+        code(spec, slots).map_err(|e| self.wrong(e))
     }
 
     /// Its placement.
     pub(crate) fn layout(&self, spec: CodeSpec, slots: usize) -> Result<Box<dyn Layout>, LabError> {
-        for_code(spec, Algorithm::default(), slots, 1 << 20).map_err(|e| self.wrong(e))
+        layout(spec, slots).map_err(|e| self.wrong(e))
     }
+
+    /// By what a number of requests is divided.
+    pub(crate) fn divide(&self) -> usize {
+        usize::try_from(self.options.divide.max(1)).unwrap_or(usize::MAX)
+    }
+}
+
+/// A code by name on its own number of slots, or on `slots`.
+pub(crate) fn code(spec: CodeSpec, slots: usize) -> Result<Code, String> {
+    code_for(spec, Algorithm::default(), slots).map_err(|e| e.to_string())
+}
+
+/// Its placement.
+pub(crate) fn layout(spec: CodeSpec, slots: usize) -> Result<Box<dyn Layout>, String> {
+    for_code(spec, Algorithm::default(), slots, 1 << 20).map_err(|e| e.to_string())
 }

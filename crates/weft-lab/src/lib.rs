@@ -28,6 +28,7 @@ pub mod figure;
 pub mod kinds;
 mod lab;
 pub mod modelled;
+mod number;
 pub mod parallel;
 pub mod rebuild;
 pub mod report;

@@ -22,7 +22,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_layout::window::Window;
-use weft_layout::{Algorithm, DiskRange, Layout, LayoutError, Placement, for_code};
+use weft_layout::{Algorithm, DiskRange, LayoutError, Placement};
 use weft_rt::Nanos;
 
 use alv::Alv;
@@ -32,7 +32,7 @@ use md::{Era, Md};
 pub(crate) use measure::{Measured, measure};
 
 /// Bytes at the begin of each disk that are not data: the metadata.
-pub(crate) const DATA_OFFSET: u64 = 1 << 20;
+const DATA_OFFSET: u64 = 1 << 20;
 
 /// Requests are merged up to this length on their way to a disk (`BLK_PLUG_FLUSH_SIZE`).
 const MERGED_BYTES_MAX: u64 = 128 << 10;
@@ -52,11 +52,6 @@ impl Grow {
         let (code, algorithm) = (CodeSpec::Raid5, Algorithm::LeftAsymmetric);
         let placement = Placement::new(code, algorithm, disks, self.disk_bytes, self.unit_bytes)?;
         Ok(placement.with_data_offset(DATA_OFFSET))
-    }
-
-    fn layout(&self, disks: usize) -> Result<Box<dyn Layout>, LayoutError> {
-        let rows = self.disk_bytes / self.unit_bytes;
-        for_code(CodeSpec::Raid5, Algorithm::LeftAsymmetric, disks, rows)
     }
 }
 

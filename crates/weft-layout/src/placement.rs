@@ -127,7 +127,7 @@ impl Placement {
     }
 
     /// The places of all units of a stripe.
-    pub(crate) fn stripe(&self, stripe: u64) -> impl Iterator<Item = DiskRange> + '_ {
+    pub fn stripe(&self, stripe: u64) -> impl Iterator<Item = DiskRange> + '_ {
         (0..self.layout.width()).map(move |unit| self.unit(stripe, unit))
     }
 

@@ -6,7 +6,7 @@ use weft_code::CodeSpec;
 use weft_code::degraded::{FailureSets, additional_reads, ar_drc};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, LabError, Results, code};
 
 /// The panels.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,31 +29,33 @@ struct Groups {
 }
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
-    let mut panels = Vec::new();
-    for groups in &parameters.panels {
+    lab.study(
+        &parameters.panels,
+        |groups| format!("{} local groups", groups.l),
+        Groups::panel,
+        |panels| Results { panels, ..Results::default() },
+    )
+}
+
+impl Groups {
+    fn panel(&self) -> Result<Panel, String> {
         let label = |failures: u32| format!("F = {failures}");
-        let closed = (1..=groups.failures).map(|f| Point::new(label(f), ar_drc(groups.l, f)));
+        let closed = (1..=self.failures).map(|f| Point::new(label(f), ar_drc(self.l, f)));
         let mut panel = Panel::bars(
-            format!("{} local groups", groups.l),
+            format!("{} local groups", self.l),
             "failed data disks",
             "additional reads per read",
         )
         .with("equation 1", closed.collect());
-        for spec in &groups.codes {
-            let code = lab.code(*spec, slots(*spec).ok_or_else(|| lab.wrong("no groups"))?)?;
-            let counted = (1u32..=groups.failures).filter_map(|f| {
+        for spec in &self.codes {
+            let (k, l, r) = spec.groups().ok_or_else(|| format!("{spec} has no groups"))?;
+            let code = code(*spec, k + l + r)?;
+            let counted = (1u32..=self.failures).filter_map(|f| {
                 let reads = additional_reads(&code, usize::try_from(f).ok()?, FailureSets::All)?;
                 Some(Point::new(label(f), reads.ratio()))
             });
             panel = panel.with(format!("counted, {spec}"), counted.collect());
         }
-        panels.push(panel);
-        (lab.progress)(panels.len(), parameters.panels.len());
+        Ok(panel)
     }
-    Ok(Results { panels, ..Results::default() })
-}
-
-/// Slots of a code with local groups.
-fn slots(spec: CodeSpec) -> Option<usize> {
-    spec.groups().map(|(k, l, r)| k + l + r)
 }

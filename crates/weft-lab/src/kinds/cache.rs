@@ -15,13 +15,15 @@ use std::cell::{self, RefCell};
 
 use serde::Deserialize;
 use weft_cache::{Base, Block, Cache, Choice, Penalty, Stats};
-use weft_code::{Code, PlanCache, UnitSet};
+use weft_code::{Code, CodeSpec, PlanCache, UnitSet};
 use weft_layout::Layout;
 use weft_trace::Record;
 
+use super::table::{Table, greatest};
 use super::trace::Trace;
-use crate::figure::{Panel, Point, TraceUsed};
+use crate::figure::{Panel, TraceUsed};
 use crate::lab::{Lab, LabError, Results};
+use crate::number::below;
 
 /// A trace, arrays, caches and policies: all are combined.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,12 +47,15 @@ pub struct Parameters {
     rebuild: bool,
 }
 
-type Array = super::array::Array<Lost>;
-
-/// What an array has lost.
+/// An array, and what it has lost.
 #[derive(Clone, Debug, Deserialize)]
-struct Lost {
-    /// Number of disks.
+#[serde(deny_unknown_fields)]
+struct Array {
+    /// Its name in the paper.
+    name: String,
+    code: CodeSpec,
+    disks: usize,
+    /// Number of lost disks.
     lost: usize,
 }
 
@@ -175,33 +180,35 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
     let p = parameters;
     let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.traces(lab)?;
-    let divide = usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
     let mut cells = Vec::new();
     for blocks in &p.blocks {
         for array in &p.arrays {
             for choice in &policies {
                 let code = lab.code(array.code, array.disks)?;
                 let layout = lab.layout(array.code, array.disks)?;
-                let blocks = (blocks / divide).max(1);
+                let blocks = (blocks / lab.divide()).max(1);
                 cells.push(Cell { array, code, layout, blocks, choice: *choice });
             }
         }
     }
-    let found = lab.all(
+    lab.study(
         &cells,
         |cell| format!("{} blocks, {}, {}", cell.blocks, cell.array.name, cell.choice),
         |cell| (0..p.repeats).map(|repeat| p.ratios(cell, repeat, &traces)).collect(),
-    )?;
-    let rows: Vec<&[Vec<Ratios>]> = found.chunks(policies.len()).collect();
-    Ok(Results { traces: vec![used], panels: p.panels(&policies, &rows), ..Results::default() })
+        |runs| {
+            let arrays = p.arrays.iter().map(|array| &array.name);
+            let tables = Table::all(arrays, policies.iter().map(Choice::to_string), runs);
+            let panels = p.panels(&policies, &tables);
+            Results { traces: vec![used], panels, ..Results::default() }
+        },
+    )
 }
 
 impl Parameters {
     /// The blocks that each run requests, in their order. Recorded requests are the same for all
     /// runs.
     fn traces(&self, lab: &Lab<'_>) -> Result<(TraceUsed, Vec<Vec<u64>>), LabError> {
-        let divide = usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
-        let (used, reads) = self.trace.reads(self.requests / divide, self.repeats, lab)?;
+        let (used, reads) = self.trace.reads(self.requests / lab.divide(), self.repeats, lab)?;
         let block_bytes = self.block_kib << 10;
         let blocks = |record: &Record| {
             // Volumes are far from one another.
@@ -216,7 +223,7 @@ impl Parameters {
     fn ratios(&self, cell: &Cell<'_>, repeat: u64, traces: &[Vec<u64>]) -> Result<Ratios, String> {
         let repeat = usize::try_from(repeat).map_err(|e| e.to_string())?;
         let trace = &traces[repeat % traces.len()];
-        let Array { disks, more: Lost { lost }, .. } = *cell.array;
+        let Array { disks, lost, .. } = *cell.array;
         let lost: Vec<usize> = (0..lost).map(|number| (repeat + number) % disks).collect();
         let blocks_per_unit = (self.unit_kib / self.block_kib).max(1);
         let costs = |lost: &[usize]| Costs::new(&cell.code, &*cell.layout, lost, blocks_per_unit);
@@ -253,19 +260,13 @@ impl Parameters {
         })
     }
 
-    /// `rows`: the runs of each policy, by size of the cache and array.
-    fn panels(&self, policies: &[Choice], rows: &[&[Vec<Ratios>]]) -> Vec<Panel> {
+    /// `tables`: by size of the cache.
+    fn panels(&self, policies: &[Choice], tables: &[Table<Ratios>]) -> Vec<Panel> {
         let mut panels = Vec::new();
-        for (blocks, rows) in self.blocks.iter().zip(rows.chunks(self.arrays.len())) {
+        for (blocks, table) in self.blocks.iter().zip(tables) {
             let size = format!("{blocks} blocks");
             let panel = |title: &str, unit: &str, of: fn(&Ratios) -> f64| {
-                let panel = Panel::bars(format!("{title}, {size}"), "array", unit);
-                policies.iter().enumerate().fold(panel, |panel, (number, choice)| {
-                    let points = self.arrays.iter().zip(rows).map(|(array, row)| {
-                        Point::mean(&array.name, &row[number].iter().map(of).collect::<Vec<_>>())
-                    });
-                    panel.with(choice.to_string(), points.collect())
-                })
+                table.panel(Panel::bars(format!("{title}, {size}"), "array", unit), of)
             };
             panels.push(panel("RGR", "blocks read for each requested", |found| found.rgr));
             let title = "RGR with cached siblings";
@@ -274,28 +275,24 @@ impl Parameters {
             panels.push(panel("hits with nothing lost", "%", |found| 100.0 * found.healthy));
             for by in [PAPERS, HELPED] {
                 let title = format!("{} below the base policy's, {size}", by.title);
-                let panel = Panel::bars(title, "array", "%");
-                panels.push(by.compared(policies).fold(panel, |panel, (number, choice)| {
-                    let points = self.arrays.iter().zip(rows).filter_map(|(array, row)| {
-                        Some(Point::mean(&array.name, &by.reductions(policies, number, row)?))
-                    });
-                    panel.with(choice.to_string(), points.collect())
-                }));
+                let pairs = by.compared(policies).into_iter();
+                panels.push(pairs.fold(
+                    Panel::bars(title, "array", "%"),
+                    |panel, (policy, base)| {
+                        let points =
+                            table.compared(policy, base, |run, base| by.reduction(run, base));
+                        panel.with(policies[policy].to_string(), points)
+                    },
+                ));
             }
         }
-        panels.extend([PAPERS, HELPED].map(|by| self.greatest(&by, policies, rows)));
+        panels.extend([PAPERS, HELPED].map(|by| {
+            let of = |run: &Ratios, base: &Ratios| by.reduction(run, base);
+            let points = greatest(tables, by.compared(policies), of);
+            let panel = Panel::bars(format!("greatest reduction of {}", by.title), "policy", "%");
+            panel.with(&self.trace.name, points)
+        }));
         panels
-    }
-
-    /// The greatest reduction that each policy reaches with any array and size.
-    fn greatest(&self, by: &Measure, policies: &[Choice], rows: &[&[Vec<Ratios>]]) -> Panel {
-        let points = by.compared(policies).filter_map(|(number, choice)| {
-            let all = rows.iter().filter_map(|row| by.reductions(policies, number, row));
-            let points = all.map(|reductions| Point::mean(choice.to_string(), &reductions));
-            points.max_by(|a, b| a.ours.total_cmp(&b.ours))
-        });
-        let panel = Panel::bars(format!("greatest reduction of {}", by.title), "policy", "%");
-        panel.with(&self.trace.name, points.collect())
     }
 }
 
@@ -313,21 +310,18 @@ const HELPED: Measure =
     Measure { title: "RGR with cached siblings", of: |found| found.helped, bases: true };
 
 impl Measure {
-    fn compared(self, policies: &[Choice]) -> impl Iterator<Item = (usize, &Choice)> {
-        let all = policies.iter().enumerate();
-        all.filter(move |(_, choice)| choice.victim_first || self.bases)
+    /// The numbers of the policies that are compared, and of their bases.
+    fn compared(self, policies: &[Choice]) -> Vec<(usize, usize)> {
+        let base = |policy: usize| match policies[policy].victim_first {
+            true => base_of(policies, policy),
+            false => self.bases.then_some(policy),
+        };
+        (0..policies.len()).filter_map(|policy| Some((policy, base(policy)?))).collect()
     }
 
-    /// By how much a policy is below its base, run by run, in per cent.
-    fn reductions(
-        &self,
-        policies: &[Choice],
-        number: usize,
-        row: &[Vec<Ratios>],
-    ) -> Option<Vec<f64>> {
-        let base = if policies[number].victim_first { base_of(policies, number)? } else { number };
-        let pairs = row[number].iter().zip(&row[base]);
-        Some(pairs.map(|(found, plain)| 100.0 - 100.0 * (self.of)(found) / plain.rgr).collect())
+    /// By how much a policy is below its base, in per cent.
+    fn reduction(self, run: &Ratios, base: &Ratios) -> f64 {
+        below((self.of)(run), base.rgr)
     }
 }
 
@@ -336,8 +330,14 @@ pub(super) fn choices(names: &[String], lab: &Lab<'_>) -> Result<Vec<Choice>, La
     names.iter().map(|name| name.parse().map_err(|e| lab.wrong(e))).collect()
 }
 
+/// The weighed policies and their bases, by number.
+pub(super) fn weighed(policies: &[Choice]) -> Vec<(usize, usize)> {
+    let pair = |policy| Some((policy, base_of(policies, policy)?));
+    (0..policies.len()).filter_map(pair).collect()
+}
+
 /// The number of the base of a weighed policy among the others. GreedyDual is compared with LRU.
-pub(super) fn base_of(policies: &[Choice], number: usize) -> Option<usize> {
+fn base_of(policies: &[Choice], number: usize) -> Option<usize> {
     let Choice { base, victim_first } = policies[number];
     let base = if base == Base::GreedyDual { Base::Lru } else { base };
     let plain = Choice { base, victim_first: false };

@@ -13,16 +13,18 @@
 
 use serde::Deserialize;
 use weft_cache::Choice;
-use weft_model::Model;
-use weft_rt::{MILLISECOND, Nanos, SECOND};
+use weft_rt::{MILLISECOND, Nanos};
 
-use super::cache::{base_of, choices};
+use super::array::Array;
+use super::cache::{choices, weighed};
 use super::recovery::Policy;
+use super::table::{Table, greatest};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Recovered, Recovery, recover};
-use crate::figure::{Panel, Point};
+use crate::figure::Panel;
 use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
+use crate::number::{below, seconds};
 
 /// Arrays, caches, policies of caches and ways to rebuild: all are combined.
 #[derive(Clone, Debug, Deserialize)]
@@ -44,7 +46,7 @@ pub struct Parameters {
     /// The rebuild's minimum rate, in MD's unit of 1024 bytes per second.
     min_kib_s: u64,
     trace: Trace,
-    arrays: Vec<super::array::Array>,
+    arrays: Vec<Array>,
     /// Policies of the cache by their names.
     policies: Vec<String>,
     ways: Vec<Policy>,
@@ -60,22 +62,14 @@ const INTERVAL: Nanos = 1000 * MILLISECOND;
 /// One run: all ways and policies, at the same time.
 struct Cell<'a> {
     blocks: usize,
-    array: &'a super::array::Array,
+    array: &'a Array,
     data_units: usize,
     repeat: u64,
 }
 
-/// What one run found.
-struct Found1 {
-    /// Without users, by way.
-    idle: Vec<Recovered>,
-    /// By way and policy.
-    loaded: Vec<Vec<Recovered>>,
-}
-
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let model = lab.model(&p.model)?;
     let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.trace.reads(p.requests, p.repeats, lab)?;
     let mut cells = Vec::new();
@@ -86,42 +80,36 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             cells.extend((0..p.repeats).map(cell));
         }
     }
-    let found = lab.all(
+    let divide = lab.options.divide.clamp(1, DIVIDE_MAX);
+    lab.study(
         &cells,
         |cell| format!("{} blocks, {}", cell.blocks, cell.array.name),
         |cell| {
             let records = &traces[usize::try_from(cell.repeat).unwrap_or(0) % traces.len()];
             let bed = Bed {
                 model,
-                disk_bytes: p.data_mb * 1_000_000
-                    / lab.options.divide.clamp(1, DIVIDE_MAX)
-                    / cell.data_units as u64,
+                disk_bytes: p.data_mb * 1_000_000 / divide / cell.data_units as u64,
                 unit_bytes: p.unit_kib << 10,
                 seed: lab.options.seed + 1000 * cell.repeat,
             };
-            let recoveries = p.recoveries(cell, &policies, &bed, records.len() / 2);
-            let mut all = recover(&recoveries, records)?;
-            let loaded = all.split_off(p.ways.len());
-            let loaded = loaded.chunks(policies.len()).map(<[Recovered]>::to_vec).collect();
-            Ok(Found1 { idle: all, loaded })
+            recover(&p.recoveries(cell, &policies, &bed, records.len() / 2), records)
         },
-    )?;
-    let rows: Vec<&[Found1]> = found.chunks(usize::try_from(p.repeats).unwrap_or(1)).collect();
-    let mut panels = Vec::new();
-    for (way, name) in p.ways.iter().enumerate() {
-        panels.extend(p.panels(way, &name.name, &policies, &rows));
-    }
-    let notes = vec![
-        format!(
-            "{:.2} requests a second at the trace's own times; the first {} fill the cache, the last {} of them after the loss; addresses scaled onto {} MB of data",
-            f64::from(p.trace.rate_milli) / 1000.0,
-            traces[0].len() / 2,
-            p.degraded.min(traces[0].len() / 2),
-            p.data_mb / lab.options.divide.clamp(1, DIVIDE_MAX)
-        ),
-        format!("means of {} seeds, each with the least and the greatest", p.repeats),
-    ];
-    Ok(Results { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
+        |runs| {
+            let panels = (0..p.ways.len()).flat_map(|way| p.panels(way, &policies, &runs));
+            let first = traces[0].len() / 2;
+            let notes = vec![
+                format!(
+                    "{:.2} requests a second at the trace's own times; the first {first} fill the cache, the last {} of them after the loss; addresses scaled onto {} MB of data",
+                    f64::from(p.trace.rate_milli) / 1000.0,
+                    p.degraded.min(first),
+                    p.data_mb / divide
+                ),
+                format!("means of {} seeds, each with the least and the greatest", p.repeats),
+            ];
+            let (disk, panels) = (Some(model.title.to_owned()), panels.collect());
+            Results { disk, traces: vec![used], notes, panels }
+        },
+    )
 }
 
 impl Parameters {
@@ -159,76 +147,72 @@ impl Parameters {
         all
     }
 
-    fn panels(
-        &self,
-        way: usize,
-        name: &str,
-        policies: &[Choice],
-        rows: &[&[Found1]],
-    ) -> Vec<Panel> {
+    /// `runs`: of each cell, in the order of [`Self::recoveries`].
+    fn panels(&self, way: usize, policies: &[Choice], runs: &[Vec<Recovered>]) -> Vec<Panel> {
+        let ways = self.ways.len();
+        let by = if ways > 1 { format!(", {}", self.ways[way].name) } else { String::new() };
+        let repeats = runs.chunks(usize::try_from(self.repeats).unwrap_or(1));
+        let by_policy = repeats.flat_map(|runs| {
+            (0..policies.len()).map(move |policy| {
+                let run = |run: &Vec<Recovered>| Run {
+                    idle: run[way].rebuild_ns,
+                    loaded: run[ways + way * policies.len() + policy].clone(),
+                };
+                runs.iter().map(run).collect()
+            })
+        });
+        let arrays = self.arrays.iter().map(|array| &array.name);
+        let tables = Table::all(arrays, policies.iter().map(Choice::to_string), by_policy);
         let mut panels = Vec::new();
-        let by = if self.ways.len() > 1 { format!(", {name}") } else { String::new() };
-        let weighed = || (0..policies.len()).filter(|n| base_of(policies, *n).is_some());
-        for (blocks, rows) in self.blocks.iter().zip(rows.chunks(self.arrays.len())) {
+        for (blocks, table) in self.blocks.iter().zip(&tables) {
             let size = format!("{blocks} blocks{by}");
-            let points = |of: &dyn Fn(&Found1) -> f64| -> Vec<Point> {
-                let rows = self.arrays.iter().zip(rows);
-                let runs = |row: &[Found1]| row.iter().map(of).collect::<Vec<_>>();
-                rows.map(|(array, row)| Point::mean(&array.name, &runs(row))).collect()
+            let panel = |title: &str, unit: &str, of: &dyn Fn(&Run) -> f64| {
+                table.panel(Panel::bars(format!("{title}, {size}"), "array", unit), of)
             };
-            let panel = |title: &str, unit: &str, of: &dyn Fn(&Recovered) -> f64| {
-                let panel = Panel::bars(format!("{title}, {size}"), "array", unit);
-                policies.iter().enumerate().fold(panel, |panel, (number, choice)| {
-                    let points = points(&|run| of(&run.loaded[way][number]));
-                    panel.with(choice.to_string(), points)
-                })
-            };
-            let rebuild = panel("rebuild time", "s", &|run| seconds(run.rebuild_ns));
-            panels.push(rebuild.with("no users", points(&|run| seconds(run.idle[way].rebuild_ns))));
+            let rebuild = panel("rebuild time", "s", &|run| seconds(run.loaded.rebuild_ns));
+            panels.push(rebuild.with("no users", table.points(0, |run| seconds(run.idle))));
             let less = Panel::bars(format!("rebuild time below the base's, {size}"), "array", "%");
-            panels.push(weighed().fold(less, |panel, number| {
-                let choice = policies[number];
-                let less = points(&|run| run.less(way, policies, number).0);
-                let predicted = points(&|run| run.less(way, policies, number).1);
-                panel.with(choice.to_string(), less).with(format!("{choice}, eq. 4"), predicted)
+            panels.push(weighed(policies).iter().fold(less, |panel, (policy, base)| {
+                let choice = policies[*policy];
+                panel.with(choice.to_string(), table.compared(*policy, *base, Run::less)).with(
+                    format!("{choice}, eq. 4"),
+                    table.compared(*policy, *base, Run::predicted),
+                )
             }));
-            panels.push(panel("RGR", "blocks read for each requested", &rgr));
+            panels.push(panel("RGR", "blocks read for each requested", &Run::rgr));
             panels.push(panel("mean response time over equal time", "ms", &|run| {
-                seconds(run.equal.mean_ns) * 1e3
+                seconds(run.loaded.equal.mean_ns) * 1e3
             }));
         }
-        let greatest = weighed().filter_map(|number| {
-            let less = |row: &&[Found1]| {
-                let less = row.iter().map(|run| run.less(way, policies, number).0);
-                Point::mean(policies[number].to_string(), &less.collect::<Vec<_>>())
-            };
-            rows.iter().map(less).max_by(|a, b| a.ours.total_cmp(&b.ours))
-        });
-        let title = format!("greatest reduction of the rebuild time{by}");
-        panels.push(Panel::bars(title, "policy", "%").with(&self.trace.name, greatest.collect()));
+        let panel =
+            Panel::bars(format!("greatest reduction of the rebuild time{by}"), "policy", "%");
+        let points = greatest(&tables, weighed(policies), Run::less);
+        panels.push(panel.with(&self.trace.name, points));
         panels
     }
 }
 
-impl Found1 {
-    /// By how much the rebuild of a policy is shorter than that of its base, in per cent, and what
-    /// equation 4 says.
-    fn less(&self, way: usize, policies: &[Choice], number: usize) -> (f64, f64) {
-        let runs = &self.loaded[way];
-        let base = &runs[base_of(policies, number).unwrap_or(number)];
-        let time = |run: &Recovered| seconds(run.rebuild_ns);
-        let taken = 1.0 - time(&self.idle[way]) / time(base);
-        let left = rgr(&runs[number]) / rgr(base);
-        let predicted = taken * (1.0 - left) / (1.0 - taken * left);
-        (100.0 - 100.0 * time(&runs[number]) / time(base), 100.0 * predicted)
+/// A recovery with a policy of the cache.
+struct Run {
+    /// Time of the same rebuild without users.
+    idle: Nanos,
+    loaded: Recovered,
+}
+
+impl Run {
+    fn rgr(&self) -> f64 {
+        self.loaded.cache.map_or(0.0, |stats| stats.rgr())
     }
-}
 
-fn rgr(run: &Recovered) -> f64 {
-    run.cache.map_or(0.0, |stats| stats.rgr())
-}
+    /// By how much the rebuild is shorter than with the base policy, in per cent.
+    fn less(&self, base: &Self) -> f64 {
+        below(seconds(self.loaded.rebuild_ns), seconds(base.loaded.rebuild_ns))
+    }
 
-#[expect(clippy::cast_precision_loss, reason = "a time for people")]
-fn seconds(ns: Nanos) -> f64 {
-    ns as f64 / SECOND as f64
+    /// The same, as equation 4 predicts it.
+    fn predicted(&self, base: &Self) -> f64 {
+        let taken = 1.0 - seconds(self.idle) / seconds(base.loaded.rebuild_ns);
+        let left = self.rgr() / base.rgr();
+        100.0 * (taken * (1.0 - left) / (1.0 - taken * left))
+    }
 }

@@ -78,31 +78,35 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             }
         }
     }
-    let outcomes = lab.all(
+    lab.study(
         &cells,
         |cell| {
             let Cell { array, load, repair, failed } = cell;
             format!("{}, {}, failed {failed:?}, {repair:?}", array.name, load.name)
         },
         |cell| parameters.measure(cell, &bed, lab),
-    )?;
-    let runs: Vec<(&Cell<'_>, &Outcome)> = cells.iter().zip(&outcomes).collect();
-    let mut panels = Vec::new();
-    for load in &parameters.loads {
-        let of_load: Vec<_> =
-            runs.iter().filter(|(cell, _)| std::ptr::eq(cell.load, load)).copied().collect();
-        for failures in 1..=parameters.failures {
-            panels.push(parameters.speeds(load, failures, &of_load));
-        }
-        panels.push(parameters.rate_panel(load, &of_load));
-        for failed in &load.utilisation {
-            panels.push(parameters.utilisation_panel(load, failed, &of_load));
-        }
-    }
-    Ok(Results { disk: Some(bed.model.title.to_owned()), panels, ..Results::default() })
+        |outcomes| {
+            let runs: Vec<(&Cell<'_>, &Outcome)> = cells.iter().zip(&outcomes).collect();
+            let disk = Some(bed.model.title.to_owned());
+            Results { disk, panels: parameters.panels(&runs), ..Results::default() }
+        },
+    )
 }
 
 impl Parameters {
+    fn panels(&self, runs: &[(&Cell<'_>, &Outcome)]) -> Vec<Panel> {
+        let mut panels = Vec::new();
+        for load in &self.loads {
+            let of_load = runs.iter().filter(|(cell, _)| std::ptr::eq(cell.load, load));
+            let of_load: Vec<_> = of_load.copied().collect();
+            panels.extend((1..=self.failures).map(|failed| self.speeds(load, failed, &of_load)));
+            panels.push(self.rate_panel(load, &of_load));
+            let busy = |failed: &Vec<usize>| self.utilisation_panel(load, failed, &of_load);
+            panels.extend(load.utilisation.iter().map(busy));
+        }
+        panels
+    }
+
     fn measure(&self, cell: &Cell<'_>, bed: &Bed, lab: &Lab<'_>) -> Result<Outcome, String> {
         let setup = bed.setup(cell.array.code, cell.array.disks);
         let load = Load {

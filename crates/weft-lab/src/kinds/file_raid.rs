@@ -78,13 +78,11 @@ struct Case {
 /// One measurement.
 struct Cell<'a> {
     case: &'a Case,
+    title: &'static str,
     load: FileLoad,
     requests: Requests,
-    file_mib: u64,
-    cache_mib: u64,
-    overwrite_times: u64,
-    title: &'static str,
-    seed: u64,
+    overwrites: Option<&'a Overwrites>,
+    setup: FileSetup,
 }
 
 const WRITE: &str = "sequential write";
@@ -99,96 +97,76 @@ const BLOCK: Requests = Requests { bytes: weft_fs::BLOCK_BYTES, depth: 1 };
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
-    let mut setups = Vec::new();
-    for case in &p.files {
-        let redundancy = case.redundancy.as_deref().map(str::parse::<Redundancy>).transpose();
-        let setup = FileSetup {
-            model,
-            disks: case.disks,
-            disk_bytes: p.disk_mib << 20,
-            redundancy: redundancy.map_err(|e| lab.wrong(e))?,
-            file_bytes: 0,
-            cache_bytes: 0,
-            overwrite_times: 0,
-            seed: 0,
-        };
-        setups.push(setup);
-    }
-    let file_bytes = |mib: u64| ((mib << 20) / lab.options.divide.max(1)).next_multiple_of(4 << 20);
-    let cells = p.cells(lab.options.seed);
-    let rates = lab.all(
+    let model = lab.model(&p.model)?;
+    let cells = p.cells(model, lab)?;
+    lab.study(
         &cells,
         |cell| format!("{}, {}, {} B", cell.case.name, cell.title, cell.requests.bytes),
-        |cell| {
-            let at = p.files.iter().position(|case| std::ptr::eq(case, cell.case));
-            let setup = &setups[at.expect("a case of these")];
-            let (seed, cache_bytes) = (cell.seed, cell.cache_mib << 20);
-            let file_bytes = file_bytes(cell.file_mib);
-            let overwrite_times = cell.overwrite_times;
-            let setup =
-                FileSetup { seed, cache_bytes, file_bytes, overwrite_times, ..setup.clone() };
-            rate(&setup, cell.load, cell.requests)
+        |cell| rate(&cell.setup, cell.load, cell.requests),
+        |rates| {
+            let runs: Vec<(&Cell<'_>, f64)> = cells.iter().zip(rates).collect();
+            let notes = vec![
+                format!(
+                    "a file of {} MiB; {} MiB of memory for contents, unless a series says otherwise, of which \
+                     half may wait to be written; the time until fsync has ended counts",
+                    file_bytes(p.file_mib, lab) >> 20,
+                    p.cache_mib
+                ),
+                format!("means of {} seeds, which set the disks' angles and the random places", p.repeats),
+                "what processors do takes no time; the paper's buses, at 65 MB/s all together, are not modelled".into(),
+            ];
+            let (disk, panels) = (Some(model.title.to_owned()), p.panels(&runs));
+            Results { disk, notes, panels, ..Results::default() }
         },
-    )?;
-    let runs: Vec<(&Cell<'_>, f64)> = cells.iter().zip(rates).collect();
-    let notes = vec![
-        format!(
-            "a file of {} MiB; {} MiB of memory for contents, unless a series says otherwise, of which \
-             half may wait to be written; the time until fsync has ended counts",
-            file_bytes(p.file_mib) >> 20,
-            p.cache_mib
-        ),
-        format!("means of {} seeds, which set the disks' angles and the random places", p.repeats),
-        "what processors do takes no time; the paper's buses, at 65 MB/s all together, are not modelled".into(),
-    ];
-    let panels = p.panels(&runs);
-    Ok(Results { disk: Some(model.title.to_owned()), notes, panels, ..Results::default() })
+    )
+}
+
+fn file_bytes(mib: u64, lab: &Lab<'_>) -> u64 {
+    ((mib << 20) / lab.options.divide.max(1)).next_multiple_of(4 << 20)
 }
 
 impl Parameters {
-    fn cells(&self, seed: u64) -> Vec<Cell<'_>> {
+    fn cells(&self, model: &'static Model, lab: &Lab<'_>) -> Result<Vec<Cell<'_>>, LabError> {
         let mut cells = Vec::new();
-        for case in &self.files {
-            for repeat in 0..self.repeats {
-                let seed = seed + 1000 * repeat;
-                let mut add = |title, load, requests, (cache_mib, times)| {
-                    let file_mib = match title {
-                        WRITE_LONG | BESIDE => self.long_file_mib,
-                        _ => self.file_mib,
-                    };
-                    cells.push(Cell {
-                        case,
-                        load,
-                        requests,
-                        file_mib,
-                        cache_mib,
-                        overwrite_times: times,
-                        title,
-                        seed,
-                    });
+        for (case, repeat) in
+            self.files.iter().flat_map(|case| (0..self.repeats).map(move |r| (case, r)))
+        {
+            let redundancy = case.redundancy.as_deref().map(str::parse::<Redundancy>).transpose();
+            let redundancy = redundancy.map_err(|e| lab.wrong(e))?;
+            let mut add = |title, load, requests, overwrites| {
+                let how: Option<&Overwrites> = overwrites;
+                let long = [WRITE_LONG, BESIDE].contains(&title);
+                let file_mib = if long { self.long_file_mib } else { self.file_mib };
+                let setup = FileSetup {
+                    model,
+                    disks: case.disks,
+                    disk_bytes: self.disk_mib << 20,
+                    redundancy,
+                    file_bytes: file_bytes(file_mib, lab),
+                    cache_bytes: how.map_or(self.cache_mib, |how| how.cache_mib) << 20,
+                    overwrite_times: how.map_or(0, |how| how.times),
+                    seed: lab.options.seed + 1000 * repeat,
                 };
-                let usual = (self.cache_mib, 0);
-                for kib in &self.request_kib {
-                    let requests = Requests { bytes: kib << 10, depth: 1 };
-                    add(WRITE, FileLoad::Write, requests, usual);
-                    add(READ, FileLoad::Read, requests, usual);
-                }
-                if case.redundancy.is_some() {
-                    let ahead =
-                        Requests { bytes: self.read_ahead_kib << 10, depth: self.read_ahead_depth };
-                    add(AHEAD, FileLoad::Read, ahead, usual);
-                    let longest = self.request_kib.iter().max().map_or(0, |kib| kib << 10);
-                    let requests = Requests { bytes: longest, depth: 1 };
-                    add(WRITE_LONG, FileLoad::Write, requests, usual);
-                    add(BESIDE, FileLoad::Beside, requests, usual);
-                    for Overwrites { cache_mib, times } in &self.overwrites {
-                        add(OVERWRITE, FileLoad::Overwrite, BLOCK, (*cache_mib, *times));
-                    }
+                cells.push(Cell { case, title, load, requests, overwrites, setup });
+            };
+            let alone = |kib: u64| Requests { bytes: kib << 10, depth: 1 };
+            for kib in &self.request_kib {
+                add(WRITE, FileLoad::Write, alone(*kib), None);
+                add(READ, FileLoad::Read, alone(*kib), None);
+            }
+            if case.redundancy.is_some() {
+                let depth = self.read_ahead_depth;
+                let ahead = Requests { depth, ..alone(self.read_ahead_kib) };
+                add(AHEAD, FileLoad::Read, ahead, None);
+                let longest = alone(self.request_kib.iter().copied().max().unwrap_or(0));
+                add(WRITE_LONG, FileLoad::Write, longest, None);
+                add(BESIDE, FileLoad::Beside, longest, None);
+                for how in &self.overwrites {
+                    add(OVERWRITE, FileLoad::Overwrite, BLOCK, Some(how));
                 }
             }
         }
-        cells
+        Ok(cells)
     }
 
     /// Rates of a case, one for each seed.
@@ -284,9 +262,6 @@ impl Parameters {
 
 /// Rates of random overwrites of a case, one for each seed.
 fn overwrites(runs: &[(&Cell<'_>, f64)], case: &Case, how: &Overwrites) -> Vec<f64> {
-    let is_it = |cell: &Cell<'_>| {
-        let of_cell = Overwrites { cache_mib: cell.cache_mib, times: cell.overwrite_times };
-        cell.case.name == case.name && cell.title == OVERWRITE && of_cell == *how
-    };
+    let is_it = |cell: &Cell<'_>| cell.case.name == case.name && cell.overwrites == Some(how);
     runs.iter().filter(|(cell, _)| is_it(cell)).map(|(_, rate)| *rate).collect()
 }

@@ -7,12 +7,14 @@
 //! differs between two sizes of the scaled disk, so more than one is simulated.
 
 use serde::Deserialize;
+use weft_code::CodeSpec;
 use weft_rt::SECOND;
 
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, LabError, Repair, Results};
 use crate::modelled::ArraySetup;
+use crate::number::{mb_s, real, seconds};
 
 /// Intervals of the slowest rebuild.
 const INTERVALS: u64 = 32;
@@ -40,11 +42,14 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-type Array = super::array::Array<Bandwidths>;
-
-/// Recovery bandwidths of an array.
+/// An array, and its recovery bandwidths.
 #[derive(Clone, Debug, Deserialize)]
-struct Bandwidths {
+#[serde(deny_unknown_fields)]
+struct Array {
+    /// Its name in the paper.
+    name: String,
+    code: CodeSpec,
+    disks: usize,
     /// For equal reliability, as the paper sets it, in MB/s.
     paper_mb_s: u64,
     /// The closed form for the actual number of disks.
@@ -70,17 +75,13 @@ struct Variant {
 const VARIANTS: [Variant; 3] = [
     Variant {
         name: "the paper's bandwidths",
-        mb_s: |array| array.more.paper_mb_s,
+        mb_s: |array| array.paper_mb_s,
         repair: Repair::Fewest,
     },
-    Variant {
-        name: "with the actual n",
-        mb_s: |array| array.more.right_mb_s,
-        repair: Repair::Fewest,
-    },
+    Variant { name: "with the actual n", mb_s: |array| array.right_mb_s, repair: Repair::Fewest },
     Variant {
         name: "with the actual n, load-aware",
-        mb_s: |array| array.more.right_mb_s,
+        mb_s: |array| array.right_mb_s,
         repair: Repair::LoadAware,
     },
 ];
@@ -104,55 +105,61 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             cells.extend(p.arrays.iter().map(|array| cell(array, Some(mb_s(array)), repair)));
         }
     }
-    let outcomes = lab.all(
+    lab.study(
         &cells,
         |cell| {
             let Cell { array, mb_s, repair, .. } = cell;
             format!("{}, recovery at {mb_s:?} MB/s, {repair:?}", array.name)
         },
         |cell| p.measure(cell, lab),
-    )?;
-    let mut panels = Vec::new();
-    let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
-    let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
-    let mut notes = Vec::new();
-    let of_sizes = outcomes.chunks(1 + VARIANTS.len() * p.arrays.len());
-    for (number, (disk_mib, outcomes)) in p.disk_mib.iter().zip(of_sizes).enumerate() {
-        let normal = outcomes[0].mb_s;
-        let of_size = if number == 0 { String::new() } else { format!(", {disk_mib} MiB") };
-        let variants = VARIANTS.iter().map(|variant| format!("{}{of_size}", variant.name));
-        for (name, outcomes) in variants.zip(outcomes[1..].chunks(p.arrays.len())) {
-            panels.push(p.over_time(&name, outcomes, normal));
-            let begin = |outcome: &Outcome| {
-                let part = (outcome.series.len() / 10).max(1);
-                mean(&outcome.series[..part]) / normal
-            };
-            start = start.with(&name, p.by_array(outcomes, begin));
-            let lrc = p.arrays.iter().position(|array| array.name == "LRC").unwrap_or(0);
-            let reference = outcomes[lrc].seconds;
-            time = time.with(&name, p.by_array(outcomes, |outcome| outcome.seconds / reference));
-        }
-        notes.push(format!(
-            "{disk_mib} MiB of each disk: normal random reads of RAID-6: {normal:.0} MB/s; the paper measured 1310 MB/s"
-        ));
-    }
-    panels.extend([start, time]);
-    notes.push(format!(
-        "regions of {} MiB; times are scaled to disks of {} MiB",
-        p.region_mib, p.whole_disk_mib
-    ));
-    let disk = cells.first().map(|cell| cell.bed.model.title.to_owned());
-    Ok(Results { disk, notes, panels, ..Results::default() })
+        |outcomes| {
+            let (panels, notes) = p.panels(&outcomes);
+            let disk = cells.first().map(|cell| cell.bed.model.title.to_owned());
+            Results { disk, notes, panels, ..Results::default() }
+        },
+    )
 }
 
 impl Parameters {
+    fn panels(&self, outcomes: &[Outcome]) -> (Vec<Panel>, Vec<String>) {
+        let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
+        let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
+        let (mut panels, mut notes) = (Vec::new(), Vec::new());
+        let of_sizes = outcomes.chunks(1 + VARIANTS.len() * self.arrays.len());
+        for (number, (disk_mib, outcomes)) in self.disk_mib.iter().zip(of_sizes).enumerate() {
+            let normal = outcomes[0].mb_s;
+            let of_size = if number == 0 { String::new() } else { format!(", {disk_mib} MiB") };
+            let variants = VARIANTS.iter().map(|variant| format!("{}{of_size}", variant.name));
+            for (name, outcomes) in variants.zip(outcomes[1..].chunks(self.arrays.len())) {
+                panels.push(self.over_time(&name, outcomes, normal));
+                let begin = |outcome: &Outcome| {
+                    let part = (outcome.series.len() / 10).max(1);
+                    mean(&outcome.series[..part]) / normal
+                };
+                start = start.with(&name, self.by_array(outcomes, begin));
+                let lrc = self.arrays.iter().position(|array| array.name == "LRC").unwrap_or(0);
+                let lrc = outcomes[lrc].seconds;
+                time = time.with(&name, self.by_array(outcomes, |outcome| outcome.seconds / lrc));
+            }
+            notes.push(format!(
+                "{disk_mib} MiB of each disk: normal random reads of RAID-6: {normal:.0} MB/s; the paper measured 1310 MB/s"
+            ));
+        }
+        panels.extend([start, time]);
+        notes.push(format!(
+            "regions of {} MiB; times are scaled to disks of {} MiB",
+            self.region_mib, self.whole_disk_mib
+        ));
+        (panels, notes)
+    }
+
     fn measure(&self, cell: &Cell<'_>, lab: &Lab<'_>) -> Result<Outcome, String> {
         let bed = &cell.bed;
         let setup = ArraySetup {
             region_bytes: Some(self.region_mib << 20),
             ..bed.setup(cell.array.code, cell.array.disks)
         };
-        let slowest = self.arrays.iter().map(|a| a.more.paper_mb_s.min(a.more.right_mb_s)).min();
+        let slowest = self.arrays.iter().map(|a| a.paper_mb_s.min(a.right_mb_s)).min();
         let interval = bed.disk_bytes * SECOND / (slowest.unwrap_or(1) << 20) / INTERVALS;
         let ended = match cell.mb_s {
             None => Ended::After((self.requests / lab.options.divide).max(1)),
@@ -166,7 +173,8 @@ impl Parameters {
             interval: Some(interval),
         };
         let (recovery, repair) = (cell.mb_s.map(|mb_s| mb_s << 20), cell.repair);
-        let scale = f64::from(self.whole_disk_mib) * seconds(SECOND) / megas(bed.disk_bytes);
+        let scale = f64::from(self.whole_disk_mib) * seconds(SECOND)
+            / (real(bed.disk_bytes) / f64::from(1 << 20));
         on_bench(&setup, move |bench| async move {
             bench.load_aware_repairs(repair == Repair::LoadAware);
             if let Some(bytes_s) = recovery {
@@ -174,7 +182,7 @@ impl Parameters {
                 bench.rebuild(bytes_s).await?;
             }
             let measured = bench.drive(load).await?;
-            let mut series: Vec<f64> = measured.series.iter().map(|b| rate(*b, interval)).collect();
+            let mut series: Vec<f64> = measured.series.iter().map(|b| mb_s(*b, interval)).collect();
             // The last interval is cut short by the end.
             series.pop();
             Ok(Outcome { mb_s: measured.mb_s(), series, seconds: seconds(measured.ns) * scale })
@@ -204,23 +212,6 @@ fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / count(numbers.len().max(1))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a number of intervals")]
 fn count(n: usize) -> f64 {
-    n as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a time for people")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / SECOND as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a size for people")]
-fn megas(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
-}
-
-/// Millions of bytes a second.
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn rate(bytes: u64, ns: u64) -> f64 {
-    bytes as f64 * 1e3 / ns as f64
+    real(n as u64)
 }

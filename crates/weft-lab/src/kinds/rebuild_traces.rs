@@ -11,6 +11,7 @@
 use std::convert::Infallible;
 
 use serde::Deserialize;
+use weft_code::CodeSpec;
 use weft_rt::{Rt, Schedule, virtual_rt};
 use weft_trace::Record;
 use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
@@ -20,6 +21,7 @@ use crate::bench::Bed;
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, LabError, Repair, Results};
 use crate::modelled::{ArraySetup, ModelledArray};
+use crate::number::mb_s;
 
 /// Arrays and traces.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,11 +41,14 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-type Array = super::array::Array<Bandwidth>;
-
-/// How an array is rebuilt.
+/// An array, and how it is rebuilt.
 #[derive(Clone, Debug, Deserialize)]
-struct Bandwidth {
+#[serde(deny_unknown_fields)]
+struct Array {
+    /// Its name in the paper.
+    name: String,
+    code: CodeSpec,
+    disks: usize,
     /// Recovery bandwidth, in MB/s.
     mb_s: u64,
 }
@@ -64,12 +69,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
     let p = parameters;
     let bed = lab.bed(&p.model, p.disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
-    let (mut traces, mut records) = (Vec::new(), Vec::new());
-    for trace in &p.traces {
-        let (used, requests) = trace.requests(p.requests, lab)?;
-        traces.push(used);
-        records.push(requests);
-    }
+    let (traces, records) = lab.traces(&p.traces, p.requests)?;
     let mut cells = Vec::new();
     for trace in 0..p.traces.len() {
         cells.push(Cell { trace, array: first, repair: None });
@@ -77,28 +77,29 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             cells.extend(p.arrays.iter().map(|array| Cell { trace, array, repair: Some(repair) }));
         }
     }
-    let rates = lab.all(
+    lab.study(
         &cells,
         |cell| format!("{}, {}, {:?}", p.traces[cell.trace].name, cell.array.name, cell.repair),
         |cell| p.measure(cell, &records[cell.trace], &bed, lab),
-    )?;
-    let panels = REPAIRS
-        .iter()
-        .enumerate()
-        .map(|(number, (_, title))| p.panel(title, &rates, 1 + number * p.arrays.len()));
-    let panels = panels.collect();
-    let mut notes = vec![format!(
-        "closed loop, {} requests in flight, addresses scaled onto the array, contents verified",
-        p.outstanding
-    )];
-    if traces.iter().any(|trace| trace.generated) {
-        notes.push(
-            "generated traces have the published read share, sizes and footprint of the recorded ones, not their order"
-                .into(),
-        );
-    }
-    let disk = Some(bed.model.title.to_owned());
-    Ok(Results { disk, traces, notes, panels })
+        |rates| {
+            let panel = |number: usize| {
+                p.panel(REPAIRS[number].1, &rates, 1 + number * p.arrays.len())
+            };
+            let panels = (0..REPAIRS.len()).map(panel).collect();
+            let mut notes = vec![format!(
+                "closed loop, {} requests in flight, addresses scaled onto the array, contents verified",
+                p.outstanding
+            )];
+            if traces.iter().any(|trace| trace.generated) {
+                notes.push(
+                    "generated traces have the published read share, sizes and footprint of the recorded ones, not their order"
+                        .into(),
+                );
+            }
+            let disk = Some(bed.model.title.to_owned());
+            Results { disk, traces, notes, panels }
+        },
+    )
 }
 
 impl Parameters {
@@ -134,9 +135,9 @@ impl Parameters {
             seed: bed.seed,
             ..Options::default()
         };
-        let part = records.len() / usize::try_from(lab.options.divide).unwrap_or(1);
+        let part = records.len() / lab.divide();
         let records = records[..part.max(1)].to_vec();
-        let (repair, bytes_s) = (cell.repair, cell.array.more.mb_s << 20);
+        let (repair, bytes_s) = (cell.repair, cell.array.mb_s << 20);
         let rt = virtual_rt(Schedule::Fifo);
         rt.clone().block_on(async move {
             let array = ModelledArray::open(&rt, setup).await.map_err(|e| e.to_string())?;
@@ -170,10 +171,4 @@ async fn replay_to(
         return Err(format!("{:?}, {wrong} blocks with wrong contents", outcome.failed));
     }
     Ok(mb_s(outcome.read_bytes + outcome.written_bytes, outcome.elapsed_ns))
-}
-
-/// Millions of bytes a second.
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn mb_s(bytes: u64, ns: u64) -> f64 {
-    bytes as f64 * 1e3 / ns.max(1) as f64
 }

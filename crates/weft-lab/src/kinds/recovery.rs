@@ -17,15 +17,18 @@
 
 use serde::Deserialize;
 use weft_array::RebuildPolicy;
+use weft_code::CodeSpec;
 use weft_model::{Model, Scheduler};
-use weft_rt::{MILLISECOND, Rng, SECOND};
+use weft_rt::{MILLISECOND, Rng};
 use weft_trace::Record;
 
+use super::table::Table;
 use super::trace::Trace;
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
 use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
+use crate::number::{below, millis, seconds, share};
 use crate::rebuild::{Parts, Way};
 
 /// Traces, arrays and policies: all are combined. With sweeps, only the first policy is.
@@ -97,11 +100,14 @@ impl Parameter {
     }
 }
 
-type Case = super::array::Array<Limits>;
-
-/// The unit of an array, its rate limits, and changes to its regions and its disks' schedulers.
+/// An array, its rate limits, and changes to its regions and its disks' schedulers.
 #[derive(Clone, Debug, Deserialize)]
-struct Limits {
+#[serde(deny_unknown_fields)]
+struct Case {
+    /// Its name in the paper.
+    name: String,
+    code: CodeSpec,
+    disks: usize,
     unit_kib: u32,
     /// Limits of the rebuild's rate, in MD's unit of 1024 bytes per second.
     min_kib_s: u64,
@@ -141,9 +147,6 @@ struct Cell<'a> {
     repeat: u64,
 }
 
-/// The results of a set: for each way, those of its runs.
-type Row = Vec<Vec<Recovered>>;
-
 /// A figure: its name, its unit, and its value for a run.
 type Measure = (&'static str, &'static str, fn(&Recovered) -> f64);
 
@@ -156,7 +159,7 @@ const MEASURES: &[Measure] = &[
     ("time until 90 % of reads run at full speed", "s", full_speed_s),
     ("reads at full speed over the recovery", "%", |found| {
         let sum = |of: fn(&(u64, u64)) -> u64| found.units.iter().map(of).sum::<u64>();
-        100.0 - 100.0 * ratio(sum(|units| units.1), sum(|units| units.0))
+        at_full_speed(sum(|units| units.0), sum(|units| units.1))
     }),
     ("busiest survivor", "% of the time", |found| {
         100.0 * found.survivors_busy.iter().copied().fold(0.0, f64::max)
@@ -171,16 +174,8 @@ const REBUILD: &str = "rebuild time";
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
-    let (mut traces, mut records) = (Vec::new(), Vec::new());
-    for trace in &p.traces {
-        let (used, requests) = trace.requests(p.requests, lab)?;
-        if requests.is_empty() {
-            return Err(lab.wrong(format!("the trace {} holds no request", trace.name)));
-        }
-        traces.push(used);
-        records.push(requests);
-    }
+    let model = lab.model(&p.model)?;
+    let (traces, records) = lab.traces(&p.traces, p.requests)?;
     let sets = p.sets();
     for way in sets.iter().flat_map(|set| &set.ways) {
         way.check().map_err(|e| lab.wrong(e))?;
@@ -192,35 +187,46 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             cells.extend((0..repeats).map(|repeat| Cell { trace, set, repeat }));
         }
     }
-    let found = lab.all(
+    lab.study(
         &cells,
         |cell| format!("{}, {}", p.traces[cell.trace].name, cell.set.case.name),
         |cell| recover(&p.recoveries(cell, model, lab, &records[cell.trace]), &records[cell.trace]),
-    )?;
-    let mut rows = found.chunks(count(repeats)).map(by_way);
-    let (mut panels, mut notes) = (Vec::new(), p.notes(lab, &traces, &records));
-    for trace in &p.traces {
-        let rows: Vec<Row> = rows.by_ref().take(sets.len()).collect();
-        if p.sweeps.is_empty() {
-            panels.extend(p.panels(trace, &rows));
-            notes.extend(p.behind(trace, &rows));
-            continue;
-        }
-        let mut rows = rows.chunks(p.cases.len());
-        for (sweep, rows) in p.sweeps.iter().zip(rows.by_ref()) {
-            panels.extend(p.swept(trace, sweep, rows));
-        }
-    }
-    Ok(Results { disk: Some(model.title.to_owned()), traces, notes, panels })
-}
-
-/// The results of each way, from those of each run.
-fn by_way(runs: &[Vec<Recovered>]) -> Row {
-    let ways = runs.first().map_or(0, Vec::len);
-    (0..ways).map(|way| runs.iter().map(|run| run[way].clone()).collect()).collect()
+        |found| {
+            let mut notes = p.notes(lab, &traces, &records);
+            let mut panels = Vec::new();
+            let of_traces = found.chunks(sets.len() * count(repeats));
+            for (trace, found) in p.traces.iter().zip(of_traces) {
+                if p.sweeps.is_empty() {
+                    let table = p.table(p.policies.iter().map(|policy| policy.name.clone()), found);
+                    panels.extend(p.panels(trace, &table));
+                    notes.extend(p.behind(trace, &table));
+                }
+                let of_sweeps = found.chunks(p.cases.len() * count(repeats));
+                for (sweep, found) in p.sweeps.iter().zip(of_sweeps) {
+                    let table = p.table(sweep.values.iter().map(u32::to_string), found);
+                    panels.extend(swept(trace, sweep, &table));
+                }
+            }
+            Results { disk: Some(model.title.to_owned()), traces, notes, panels }
+        },
+    )
 }
 
 impl Parameters {
+    /// The runs of each case and way, from those of each cell.
+    fn table(
+        &self,
+        ways: impl ExactSizeIterator<Item = String>,
+        found: &[Vec<Recovered>],
+    ) -> Table<Recovered> {
+        let count_of_ways = ways.len();
+        let runs = found.chunks(count(self.repeats)).flat_map(|repeats| {
+            let of = |way: usize| repeats.iter().map(|run| run[way].clone()).collect();
+            (0..count_of_ways).map(of).collect::<Vec<_>>()
+        });
+        Table::all(self.cases.iter().map(|case| &case.name), ways, runs).remove(0)
+    }
+
     /// What is compared: the policies on each array, or the values of each sweep.
     fn sets(&self) -> Vec<Set<'_>> {
         if self.sweeps.is_empty() {
@@ -248,8 +254,8 @@ impl Parameters {
         records: &[Record],
     ) -> Vec<Recovery> {
         let case = cell.set.case;
-        let Limits { unit_kib, min_kib_s, max_kib_s, region_mib, age_limit_ms, queue_depth } =
-            case.more;
+        let Case { unit_kib, min_kib_s, max_kib_s, region_mib, age_limit_ms, queue_depth, .. } =
+            *case;
         let bed = Bed {
             model,
             disk_bytes: self.disk_mb * 1_000_000 / lab.options.divide.clamp(1, 100),
@@ -275,82 +281,44 @@ impl Parameters {
         cell.set.ways.iter().map(recovery).collect()
     }
 
-    fn panels(&self, trace: &Trace, rows: &[Row]) -> Vec<Panel> {
+    fn panels(&self, trace: &Trace, table: &Table<Recovered>) -> Vec<Panel> {
         let mut panels = Vec::new();
         for (what, unit, of) in MEASURES {
-            let mut panel = Panel::bars(format!("{what}, {}", trace.name), "array", *unit);
-            for (number, policy) in self.policies.iter().enumerate() {
-                let rows = self.cases.iter().zip(rows);
-                let points = rows.map(|(case, row)| point(&case.name, &row[number], of));
-                panel = panel.with(&policy.name, points.collect());
-            }
-            panels.push(panel);
+            let panel = Panel::bars(format!("{what}, {}", trace.name), "array", *unit);
+            panels.push(table.panel(panel, of));
         }
-        panels.push(self.compared(trace, rows, "", |run| run.own.mean_ns));
-        panels.push(self.compared(trace, rows, " over equal time", |run| run.equal.mean_ns));
-        for (case, row) in self.cases.iter().zip(rows) {
-            if self.courses.contains(&case.name) {
-                panels.extend(self.course(trace, case, row));
-            }
+        let means: [(_, fn(&Recovered) -> u64); 2] =
+            [("", |run| run.own.mean_ns), (" over equal time", |run| run.equal.mean_ns)];
+        for (over, mean_ns) in means {
+            let first = &self.policies[0].name;
+            let title = format!("mean response time{over} below {first}'s, {}", trace.name);
+            let all = self.policies.iter().enumerate().skip(1);
+            panels.push(all.fold(Panel::bars(title, "array", "%"), |panel, (number, policy)| {
+                let below = |a: &_, b: &_| 100.0 - 100.0 * share(mean_ns(a), mean_ns(b));
+                panel.with(&policy.name, table.compared(number, 0, below))
+            }));
         }
-        panels
-    }
-
-    /// A line for each case, over the values of a parameter.
-    fn swept(&self, trace: &Trace, sweep: &Sweep, rows: &[Row]) -> Vec<Panel> {
-        let mut panels = Vec::new();
-        for (what, unit, of) in MEASURES {
-            let parameter = sweep.parameter.name();
-            let title = format!("{what} by {parameter}, {}", trace.name);
-            let mut panel = Panel::lines(title, parameter, *unit);
-            panel.shape = Shape::LogLines;
-            for (case, row) in self.cases.iter().zip(rows) {
-                let at = |(value, runs): (&u32, &Vec<Recovered>)| Point {
-                    at: f64::from(*value),
-                    ..point(&value.to_string(), runs, of)
-                };
-                panel = panel.with(&case.name, sweep.values.iter().zip(row).map(at).collect());
-            }
-            panels.push(panel);
+        for (case, row) in table.rows().filter(|(case, _)| self.courses.contains(case)) {
+            panels.extend(self.course(trace, case, row));
         }
         panels
-    }
-
-    /// By how much the mean response time of each policy is below the first one's.
-    fn compared(
-        &self,
-        trace: &Trace,
-        rows: &[Row],
-        over: &str,
-        mean_ns: fn(&Recovered) -> u64,
-    ) -> Panel {
-        let first = &self.policies[0].name;
-        let title = format!("mean response time{over} below {first}'s, {}", trace.name);
-        let mut panel = Panel::bars(title, "array", "%");
-        for (number, policy) in self.policies.iter().enumerate().skip(1) {
-            let below = |(case, row): (&Case, &Row)| {
-                let pairs = row[number].iter().zip(&row[0]);
-                let below = pairs.map(|(a, b)| 100.0 - 100.0 * ratio(mean_ns(a), mean_ns(b)));
-                spread(&case.name, &below.collect::<Vec<_>>())
-            };
-            panel = panel.with(&policy.name, self.cases.iter().zip(rows).map(below).collect());
-        }
-        panel
     }
 
     /// Where the last policy, weft's, is not ahead of all others in what counts most.
-    fn behind(&self, trace: &Trace, rows: &[Row]) -> Vec<String> {
+    fn behind(&self, trace: &Trace, table: &Table<Recovered>) -> Vec<String> {
         let Some((last, others)) = self.policies.split_last() else { return Vec::new() };
         let mut notes = Vec::new();
         for (what, _, of) in MEASURES.iter().filter(|(what, ..)| RANKED.contains(what)) {
+            let means: Vec<Vec<Point>> =
+                (0..self.policies.len()).map(|policy| table.points(policy, of)).collect();
             let mut ahead = Vec::new();
-            for (case, row) in self.cases.iter().zip(rows) {
-                let means = row.iter().map(|runs| point("", runs, of).ours).collect::<Vec<_>>();
-                let Some((own, means)) = means.split_last() else { continue };
-                let best = means.iter().zip(others).min_by(|a, b| a.0.total_cmp(b.0));
-                if let Some((best, policy)) = best.filter(|(best, _)| *best < own) {
-                    let by = 100.0 - 100.0 * best / own;
-                    ahead.push(format!("{} ({}, {by:.0} %)", case.name, policy.name));
+            for (number, case) in self.cases.iter().enumerate() {
+                let mean = |policy: usize| means[policy][number].ours;
+                let own = mean(others.len());
+                let best = (0..others.len()).min_by(|a, b| mean(*a).total_cmp(&mean(*b)));
+                if let Some(best) = best.filter(|best| mean(*best) < own) {
+                    let by = below(mean(best), own);
+                    ahead.push(format!("{} ({}, {by:.0} %)", case.name, others[best].name));
                 }
             }
             if !ahead.is_empty() {
@@ -362,8 +330,8 @@ impl Parameters {
     }
 
     /// Response times, and the share of reads at full speed, over the recovery.
-    fn course(&self, trace: &Trace, case: &Case, row: &Row) -> [Panel; 2] {
-        let of = format!("over the recovery, {}, {}", trace.name, case.name);
+    fn course(&self, trace: &Trace, case: &str, row: &[Vec<Recovered>]) -> [Panel; 2] {
+        let of = format!("over the recovery, {}, {case}", trace.name);
         let mut times = Panel::lines(format!("response time {of}"), "seconds", "ms");
         let mut speed = Panel::lines(format!("reads at full speed {of}"), "seconds", "%");
         let step = self.interval_ms * MILLISECOND;
@@ -375,9 +343,9 @@ impl Parameters {
                 .iter()
                 .map(|point| Point::at(at(point.at_ns / step), millis(point.latency.mean_ns)));
             times = times.with(&policy.name, points.collect());
-            let points = (0..).zip(&found.units).map(|(index, (read, slow))| {
-                Point::at(at(index), 100.0 - 100.0 * ratio(*slow, *read))
-            });
+            let points = (0..)
+                .zip(&found.units)
+                .map(|(index, (read, slow))| Point::at(at(index), at_full_speed(*read, *slow)));
             speed = speed.with(&policy.name, points.collect());
         }
         [times, speed]
@@ -407,24 +375,33 @@ impl Parameters {
                 used.name,
                 used.requests,
                 f64::from(trace.rate_milli) / 1000.0,
-                100.0 * ratio(reads as u64, records.len() as u64),
+                100.0 * share(reads as u64, records.len() as u64),
             ));
         }
         notes
     }
 }
 
-/// The mean of some runs.
-fn point(x: &str, runs: &[Recovered], of: &dyn Fn(&Recovered) -> f64) -> Point {
-    spread(x, &runs.iter().map(of).collect::<Vec<_>>())
+/// A line for each case, over the values of a parameter.
+fn swept(trace: &Trace, sweep: &Sweep, table: &Table<Recovered>) -> Vec<Panel> {
+    let panel = |(what, unit, of): &Measure| {
+        let parameter = sweep.parameter.name();
+        let title = format!("{what} by {parameter}, {}", trace.name);
+        let panel = Panel { shape: Shape::LogLines, ..Panel::lines(title, parameter, *unit) };
+        table.rows().fold(panel, |panel, (case, row)| {
+            let at = |(value, runs): (&u32, &Vec<Recovered>)| {
+                let numbers: Vec<f64> = runs.iter().map(of).collect();
+                Point { at: f64::from(*value), ..Point::spread(value.to_string(), &numbers) }
+            };
+            panel.with(case, sweep.values.iter().zip(row).map(at).collect())
+        })
+    };
+    MEASURES.iter().map(panel).collect()
 }
 
-/// One number, or the mean and spread of several.
-fn spread(x: &str, numbers: &[f64]) -> Point {
-    match numbers {
-        [number] => Point::new(x, *number),
-        numbers => Point::mean(x, numbers),
-    }
+/// Reads without reconstruction, in per cent.
+fn at_full_speed(read: u64, reconstructed: u64) -> f64 {
+    100.0 - 100.0 * share(reconstructed, read)
 }
 
 fn full_speed_s(found: &Recovered) -> f64 {
@@ -439,19 +416,4 @@ fn full_speed_s(found: &Recovered) -> f64 {
 
 fn count(n: u64) -> usize {
     usize::try_from(n.max(1)).unwrap_or(usize::MAX)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share for people")]
-fn ratio(part: u64, whole: u64) -> f64 {
-    part as f64 / whole.max(1) as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a time for people")]
-fn millis(ns: u64) -> f64 {
-    ns as f64 / MILLISECOND as f64
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a time for people")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / SECOND as f64
 }

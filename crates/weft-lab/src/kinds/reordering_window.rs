@@ -7,6 +7,7 @@ use weft_layout::window::{safe_window, theorem_1};
 
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, LabError, Results};
+use crate::number::real;
 
 /// A reshape.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,17 +24,18 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
     if disks < 2 || added < 1 {
         return Err(lab.wrong("a RAID-5 has at least two disks, and grows by at least one"));
     }
-    let point = |x: u64, window: u64| Point::at(number(x), number(window));
-    let printed = (0..=units).map(|x| point(x, theorem_1(disks, added, x))).collect();
     let stripe = usize::try_from(disks + added - 1).unwrap_or(usize::MAX);
-    let safe = (0..=units).step_by(stripe).map(|x| point(x, safe_window(disks, added, x)));
-    let panel = Panel::lines("size of the reordering window", "unit", "units")
-        .with("Theorem 1", printed)
-        .with("safe, at the begin of a new stripe", safe.collect());
-    Ok(Results { panels: vec![panel], ..Results::default() })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count for people")]
-fn number(n: u64) -> f64 {
-    n as f64
+    let point = |x: u64, window: u64| Point::at(real(x), real(window));
+    lab.study(
+        &[()],
+        |()| String::new(),
+        |()| {
+            let printed = (0..=units).map(|x| point(x, theorem_1(disks, added, x)));
+            let safe = (0..=units).step_by(stripe).map(|x| point(x, safe_window(disks, added, x)));
+            Ok(Panel::lines("size of the reordering window", "unit", "units")
+                .with("Theorem 1", printed.collect())
+                .with("safe, at the begin of a new stripe", safe.collect()))
+        },
+        |panels| Results { panels, ..Results::default() },
+    )
 }

@@ -14,9 +14,11 @@ use weft_model::{Model, Scheduler};
 use weft_rt::{MILLISECOND, Nanos, Rng, SECOND};
 use weft_trace::Record;
 
+use super::table::Table;
 use super::trace::Trace;
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, LabError, Results};
+use crate::number::{below, millis, real, seconds};
 use crate::reshape::{Grow, Measured, Pacing, Run, Way, measure};
 
 /// Cases and policies: all are combined.
@@ -81,9 +83,6 @@ struct Cell<'a> {
     repeat: u64,
 }
 
-/// The runs of a policy.
-type Runs<'a> = &'a [Measured];
-
 /// A reshape of whole disks that takes longer is given up.
 const PATIENCE: Nanos = 30_000 * SECOND;
 
@@ -94,24 +93,16 @@ const MEASURES: &[Measure] = &[
     (RESPONSE, "ms", |found, _| millis(found.users.mean_ns)),
     ("99th percentile of response times", "ms", |found, _| millis(found.users.p99_ns)),
     (TIME, "s", |found, scale| scale * seconds(found.took_ns)),
-    ("metadata updates", "in the simulated part", |found, _| number(found.counted.checkpoints)),
+    ("metadata updates", "in the simulated part", |found, _| real(found.counted.checkpoints)),
 ];
 const RESPONSE: &str = "mean response time";
 const TIME: &str = "redistribution time";
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let model = lab.model(&p.model)?;
     let model = p.write_cache.map_or(*model, |on| model.with_write_cache(on));
-    let (mut traces, mut records) = (Vec::new(), Vec::new());
-    for trace in &p.traces {
-        let (used, requests) = trace.requests(p.requests, lab)?;
-        if requests.is_empty() {
-            return Err(lab.wrong(format!("the trace {} holds no request", trace.name)));
-        }
-        traces.push(used);
-        records.push(requests);
-    }
+    let (traces, records) = lab.traces(&p.traces, p.requests)?;
     for case in &p.cases {
         p.trace_of(case).map_err(|e| lab.wrong(e))?;
     }
@@ -122,17 +113,20 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             cells.extend((0..repeats).map(|repeat| Cell { case, policy, repeat }));
         }
     }
-    let found = lab.all(
+    lab.study(
         &cells,
         |cell| format!("{}, {}", cell.case.name, cell.policy.name),
         |cell| p.measure(cell, &model, &records, lab),
-    )?;
-    let runs: Vec<&[Measured]> =
-        found.chunks(usize::try_from(repeats).unwrap_or(usize::MAX)).collect();
-    let rows: Vec<&[&[Measured]]> = runs.chunks(p.policies.len()).collect();
-    let notes = p.notes(&rows, lab);
-    let panels = p.panels(&rows, number(p.divide(lab)));
-    Ok(Results { disk: Some(model.title.to_owned()), traces, notes, panels })
+        |found| {
+            let runs = found.chunks(usize::try_from(repeats).unwrap_or(usize::MAX));
+            let policies = p.policies.iter().map(|policy| policy.name.clone());
+            let cases = p.cases.iter().map(|case| &case.name);
+            let table = Table::all(cases, policies, runs.map(<[_]>::to_vec)).remove(0);
+            let notes = p.notes(&table, lab);
+            let panels = p.panels(&table, real(p.divide(lab)));
+            Results { disk: Some(model.title.to_owned()), traces, notes, panels }
+        },
+    )
 }
 
 impl Parameters {
@@ -184,46 +178,31 @@ impl Parameters {
         })
     }
 
-    /// `rows`: the runs of each policy, by case.
-    fn panels(&self, rows: &[&[Runs<'_>]], scale: f64) -> Vec<Panel> {
+    fn panels(&self, table: &Table<Measured>, scale: f64) -> Vec<Panel> {
+        let loaded =
+            |name: &str| self.cases.iter().any(|case| case.name == name && case.trace.is_some());
         let mut panels = Vec::new();
         for (title, unit, of) in MEASURES {
-            let loaded = |case: &Case| *unit != "ms" || case.trace.is_some();
-            let cases = || self.cases.iter().zip(rows).filter(|(case, _)| loaded(case));
-            let panel = Panel::bars(*title, "array", *unit);
-            panels.push(self.policies.iter().enumerate().fold(panel, |panel, (number, policy)| {
-                let points = cases().map(|(case, row)| {
-                    let runs = row[number].iter().map(|run| of(run, scale));
-                    Point::mean(&case.name, &runs.collect::<Vec<_>>())
-                });
-                panel.with(&policy.name, points.collect())
-            }));
+            let table = table.only(|case| *unit != "ms" || loaded(case));
+            panels.push(table.panel(Panel::bars(*title, "array", *unit), |run| of(run, scale)));
             if ![RESPONSE, TIME].contains(title) {
                 continue;
             }
             let title = format!("{title} below {}'s", self.policies[0].name);
-            let mut panel = Panel::bars(title, "array", "%");
-            for (number, policy) in self.policies.iter().enumerate().skip(1) {
-                let points = cases().map(|(case, row)| {
-                    let pairs = row[number].iter().zip(row[0]);
-                    let below = pairs.map(|(a, b)| 100.0 - 100.0 * of(a, scale) / of(b, scale));
-                    Point::mean(&case.name, &below.collect::<Vec<_>>())
-                });
-                panel = panel.with(&policy.name, points.collect());
-            }
-            panels.push(panel);
+            let all = self.policies.iter().enumerate().skip(1);
+            panels.push(all.fold(Panel::bars(title, "array", "%"), |panel, (number, policy)| {
+                let by = |a: &&Measured, b: &&Measured| below(of(a, scale), of(b, scale));
+                panel.with(&policy.name, table.compared(number, 0, by))
+            }));
         }
-        for (case, row) in self.cases.iter().zip(rows) {
-            if self.courses.contains(&case.name) {
-                panels.push(self.course(case, row, scale));
-            }
-        }
+        let courses = table.rows().filter(|(case, _)| self.courses.contains(case));
+        panels.extend(courses.map(|(case, row)| self.course(case, row, scale)));
         panels
     }
 
     /// Response times over the reshape.
-    fn course(&self, case: &Case, row: &[Runs<'_>], scale: f64) -> Panel {
-        let title = format!("response time over the reshape, {}", case.name);
+    fn course(&self, case: &str, row: &[Vec<Measured>], scale: f64) -> Panel {
+        let title = format!("response time over the reshape, {case}");
         let panel = Panel::lines(title, "seconds", "ms");
         self.policies.iter().zip(row).fold(panel, |panel, (policy, runs)| {
             let points = runs[0].series.iter().map(|point| {
@@ -234,7 +213,7 @@ impl Parameters {
         })
     }
 
-    fn notes(&self, rows: &[&[Runs<'_>]], lab: &Lab<'_>) -> Vec<String> {
+    fn notes(&self, table: &Table<Measured>, lab: &Lab<'_>) -> Vec<String> {
         let mut notes = vec![format!(
             "open loop, addresses scaled onto the array, {} MiB of each disk, without data",
             self.disk_mib / self.divide(lab)
@@ -246,12 +225,11 @@ impl Parameters {
             format!("{}: {:.2} requests a second", trace.name, f64::from(trace.rate_milli) / 1e3)
         });
         notes.extend(rates);
-        for (case, row) in self.cases.iter().zip(rows) {
-            for (policy, runs) in self.policies.iter().zip(*row) {
+        for (case, row) in table.rows() {
+            for (policy, runs) in self.policies.iter().zip(row) {
                 if runs.iter().any(|run| !run.ended) {
                     notes.push(format!(
-                        "{}, {}: given up after {} s, the reshape does not end",
-                        case.name,
+                        "{case}, {}: given up after {} s, the reshape does not end",
                         policy.name,
                         PATIENCE / SECOND
                     ));
@@ -260,17 +238,4 @@ impl Parameters {
         }
         notes
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count for people")]
-fn number(n: u64) -> f64 {
-    n as f64
-}
-
-fn millis(ns: u64) -> f64 {
-    number(ns) / number(MILLISECOND)
-}
-
-fn seconds(ns: u64) -> f64 {
-    number(ns) / number(SECOND)
 }

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, LabError, Results};
+use crate::number::real;
 use crate::reshape::{Counted, Grow, Job, Way, count};
 
 /// A reshape and ways to do it.
@@ -36,29 +37,27 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
         disk_bytes: p.disk_mib << 20,
         unit_bytes: p.unit_kib << 10,
     };
-    let counted = lab.all(
+    lab.study(
         &p.policies,
         |policy| policy.name.clone(),
         |policy| {
             let mut job = Job::new(&grow).map_err(|e| e.to_string())?;
             Ok(count(&mut *policy.way.policy(&grow, p.buffer_kib << 10)?, &mut job))
         },
-    )?;
-    let mut panel = Panel::bars("requests of the reshape", "", "requests");
-    panel.log_y = true;
-    for (policy, Counted { reads, writes, checkpoints }) in p.policies.iter().zip(counted) {
-        let point = |x: &str, n| Point::new(x, number(n));
-        let points = vec![
-            point("data reads", reads),
-            point("data writes", writes),
-            point("metadata updates", checkpoints),
-        ];
-        panel = panel.with(&policy.name, points);
-    }
-    Ok(Results { panels: vec![panel], ..Results::default() })
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count for people")]
-fn number(n: u64) -> f64 {
-    n as f64
+        |counted| {
+            let panel = Panel::bars("requests of the reshape", "", "requests");
+            let panel = Panel { log_y: true, ..panel };
+            let all = p.policies.iter().zip(counted);
+            let panel = all.fold(panel, |panel, (policy, counted)| {
+                let Counted { reads, writes, checkpoints } = counted;
+                let points = [
+                    ("data reads", reads),
+                    ("data writes", writes),
+                    ("metadata updates", checkpoints),
+                ];
+                panel.with(&policy.name, points.map(|(x, n)| Point::new(x, real(n))).into())
+            });
+            Results { panels: vec![panel], ..Results::default() }
+        },
+    )
 }

@@ -8,15 +8,17 @@
 
 use serde::Deserialize;
 use weft_cache::Choice;
-use weft_model::Model;
 use weft_rt::SECOND;
 
-use super::cache::{base_of, choices};
+use super::array::Array;
+use super::cache::{choices, weighed};
+use super::table::{Table, greatest};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Served, Service, serve};
-use crate::figure::{Panel, Point};
+use crate::figure::Panel;
 use crate::lab::{Lab, LabError, Results};
 use crate::modelled::ArraySetup;
+use crate::number::real;
 
 /// Arrays, caches, policies and numbers of threads: all are combined.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,7 +38,7 @@ pub struct Parameters {
     measured: usize,
     repeats: u64,
     trace: Trace,
-    arrays: Vec<super::array::Array>,
+    arrays: Vec<Array>,
     /// Policies of the cache by their names.
     policies: Vec<String>,
 }
@@ -44,7 +46,7 @@ pub struct Parameters {
 /// One run of one policy.
 struct Cell<'a> {
     blocks: usize,
-    array: &'a super::array::Array,
+    array: &'a Array,
     threads: usize,
     choice: Choice,
     data_units: usize,
@@ -52,7 +54,7 @@ struct Cell<'a> {
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
     let p = parameters;
-    let model = Model::find(&p.model).map_err(|e| lab.wrong(e))?;
+    let model = lab.model(&p.model)?;
     let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.trace.reads(p.requests, p.repeats, lab)?;
     let mut cells = Vec::new();
@@ -67,9 +69,8 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
             }
         }
     }
-    let divide = usize::try_from(lab.options.divide.max(1)).unwrap_or(usize::MAX);
-    let measured = (p.measured / divide).max(1);
-    let found = lab.all(
+    let measured = (p.measured / lab.divide()).max(1);
+    lab.study(
         &cells,
         |cell| format!("{} blocks, {}, {}", cell.blocks, cell.array.name, cell.choice),
         |cell| {
@@ -97,78 +98,65 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, Lab
                 };
                 serve(&service, records)
             };
-            (0..p.repeats).map(one).collect::<Result<Vec<_>, _>>()
+            (0..p.repeats).map(one).collect()
         },
-    )?;
-    let notes = vec![
-        format!(
-            "the first {} requests fill the cache, half of them after the loss, {measured} are measured; addresses scaled onto {} MB of data",
-            traces[0].len() / 2,
-            p.data_mb
-        ),
-        format!("means of {} seeds, each with the least and the greatest", p.repeats),
-    ];
-    let panels = p.panels(&policies, &found);
-    Ok(Results { disk: Some(model.title.to_owned()), traces: vec![used], notes, panels })
+        |runs| {
+            let loads = p.loads();
+            let tables = Table::all(&loads, policies.iter().map(Choice::to_string), runs);
+            let notes = vec![
+                format!(
+                    "the first {} requests fill the cache, half of them after the loss, {measured} are measured; addresses scaled onto {} MB of data",
+                    traces[0].len() / 2,
+                    p.data_mb
+                ),
+                format!("means of {} seeds, each with the least and the greatest", p.repeats),
+            ];
+            let (disk, panels) = (Some(model.title.to_owned()), p.panels(&policies, &tables));
+            Results { disk, traces: vec![used], notes, panels }
+        },
+    )
 }
 
 impl Parameters {
-    /// A panel has a point for each array and number of threads, named by what there is more of.
-    fn panels(&self, policies: &[Choice], found: &[Vec<Served>]) -> Vec<Panel> {
-        let rows: Vec<&[Vec<Served>]> = found.chunks(policies.len()).collect();
-        let points = self.arrays.iter().flat_map(|array| {
-            self.threads.iter().map(|threads| match (self.arrays.len(), self.threads.len()) {
-                (1, _) => format!("{threads} threads"),
-                (_, 1) => array.name.clone(),
-                _ => format!("{}, {threads} threads", array.name),
-            })
-        });
-        let points: Vec<String> = points.collect();
-        let mut panels = Vec::new();
-        let weighed = || {
-            let all = policies.iter().enumerate();
-            all.filter_map(|(number, choice)| Some((choice, number, base_of(policies, number)?)))
+    /// The arrays and numbers of threads, named by what there is more of.
+    fn loads(&self) -> Vec<String> {
+        let load = |array: &Array, threads| match (self.arrays.len(), self.threads.len()) {
+            (1, _) => format!("{threads} threads"),
+            (_, 1) => array.name.clone(),
+            _ => format!("{}, {threads} threads", array.name),
         };
-        for (blocks, rows) in self.blocks.iter().zip(rows.chunks(points.len())) {
-            let of = |what: &dyn Fn(&[Vec<Served>], usize) -> f64| -> Vec<Point> {
-                let runs = |row: &[Vec<Served>]| {
-                    (0..row[0].len()).map(|run| what(row, run)).collect::<Vec<_>>()
-                };
-                points.iter().zip(rows).map(|(name, row)| Point::mean(name, &runs(row))).collect()
-            };
+        let of = |array| self.threads.iter().map(move |threads| load(array, threads));
+        self.arrays.iter().flat_map(of).collect()
+    }
+
+    fn panels(&self, policies: &[Choice], tables: &[Table<Served>]) -> Vec<Panel> {
+        let mut panels = Vec::new();
+        for (blocks, table) in self.blocks.iter().zip(tables) {
             let panel = Panel::bars(format!("service rate, {blocks} blocks"), "load", "blocks/s");
-            panels.push(policies.iter().enumerate().fold(panel, |panel, (number, choice)| {
-                panel.with(choice.to_string(), of(&|row, run| rate(row[number][run])))
-            }));
+            panels.push(table.panel(panel, rate));
             let title = format!("service rate above the base's, {blocks} blocks");
             let panel = Panel::bars(title, "load", "%");
-            panels.push(weighed().fold(panel, |panel, (choice, number, base)| {
-                let gain = of(&|row, run| gain(row, number, base, run));
-                let predicted = of(&|row, run| {
-                    100.0 * row[base][run].cache.rgr() / row[number][run].cache.rgr() - 100.0
-                });
-                panel.with(choice.to_string(), gain).with(format!("{choice}, by RGR"), predicted)
+            panels.push(weighed(policies).iter().fold(panel, |panel, (policy, base)| {
+                let choice = policies[*policy];
+                let predicted = |run: &Served, base: &Served| {
+                    100.0 * base.cache.rgr() / run.cache.rgr() - 100.0
+                };
+                panel
+                    .with(choice.to_string(), table.compared(*policy, *base, gain))
+                    .with(format!("{choice}, by RGR"), table.compared(*policy, *base, predicted))
             }));
         }
-        let greatest = weighed().filter_map(|(choice, number, base)| {
-            let gains = |row: &&[Vec<Served>]| {
-                let gains = (0..row[0].len()).map(|run| gain(row, number, base, run));
-                Point::mean(choice.to_string(), &gains.collect::<Vec<_>>())
-            };
-            rows.iter().map(gains).max_by(|a, b| a.ours.total_cmp(&b.ours))
-        });
         let panel = Panel::bars("greatest gain of the service rate", "policy", "%");
-        panels.push(panel.with(&self.trace.name, greatest.collect()));
+        panels.push(panel.with(&self.trace.name, greatest(tables, weighed(policies), gain)));
         panels
     }
 }
 
 /// Blocks requested and served in a second.
-#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-fn rate(served: Served) -> f64 {
-    served.cache.requests() as f64 * SECOND as f64 / served.ns.max(1) as f64
+fn rate(served: &Served) -> f64 {
+    real(served.cache.requests()) * real(SECOND) / real(served.ns.max(1))
 }
 
-fn gain(row: &[Vec<Served>], number: usize, base: usize, run: usize) -> f64 {
-    100.0 * rate(row[number][run]) / rate(row[base][run]) - 100.0
+fn gain(served: &Served, base: &Served) -> f64 {
+    100.0 * rate(served) / rate(base) - 100.0
 }

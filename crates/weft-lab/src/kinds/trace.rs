@@ -43,6 +43,9 @@ impl Trace {
             && path.exists()
         {
             let records = recorded(&path, most).map_err(|e| lab.wrong(e))?;
+            if records.is_empty() {
+                return Err(lab.wrong(format!("the trace {} holds no request", self.name)));
+            }
             return Ok((used(name, false, &records), records));
         }
         let Some(workload) = workload(&self.workload) else {
@@ -80,6 +83,19 @@ impl Trace {
             }
         }
         Ok((first.expect("one run at least"), reads))
+    }
+}
+
+impl Lab<'_> {
+    /// The first `most` requests of each of some traces, and their origins.
+    pub(super) fn traces(
+        &self,
+        traces: &[Trace],
+        most: usize,
+    ) -> Result<(Vec<TraceUsed>, Vec<Vec<Record>>), LabError> {
+        let all: Result<Vec<_>, _> =
+            traces.iter().map(|trace| trace.requests(most, self)).collect();
+        Ok(all?.into_iter().unzip())
     }
 }
 

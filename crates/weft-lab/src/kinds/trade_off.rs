@@ -6,10 +6,10 @@
 
 use serde::Deserialize;
 use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
-use weft_code::{Fleet, HOURS_PER_YEAR, Survival};
+use weft_code::{CodeSpec, Fleet, HOURS_PER_YEAR, Survival};
 
 use crate::figure::{Panel, Point, Shape};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{self, Lab, LabError, Results, layout};
 
 /// Points of a curve.
 const CURVE: u32 = 48;
@@ -38,11 +38,14 @@ pub struct Parameters {
     arrays: Vec<Array>,
 }
 
-type Array = super::array::Array<Reads>;
-
-/// What an array costs its readers.
+/// An array, and what it costs its readers.
 #[derive(Clone, Debug, Deserialize)]
-struct Reads {
+#[serde(deny_unknown_fields)]
+struct Array {
+    /// Its name in the paper.
+    name: String,
+    code: CodeSpec,
+    disks: usize,
     /// Additional reads with one disk failed.
     ar: f64,
     /// Average number of disks that hold data and thus serve reads.
@@ -58,66 +61,67 @@ struct Rated<'a> {
 }
 
 pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
-    let mut arrays = Vec::new();
-    for array in &parameters.arrays {
-        let code = lab.code(array.code, array.disks)?;
-        let layout = lab.layout(array.code, array.disks)?;
-        let stripes = code.period() * layout.period();
-        let survival =
-            Survival::new(&code, array.disks, stripes, |s, unit| layout.place(s, unit).slot);
-        let shares = (0..=FAILURES).map(|f| survival.share(f).fraction()).collect();
-        arrays.push(Rated { array, shares });
-        (lab.progress)(arrays.len(), parameters.arrays.len());
-    }
     let p = parameters;
-    let implied = |_: &Array| p.paper_disks;
-    let actual = |array: &Array| array.disks;
-    let (paper_n, there_are) = (format!("n = {}", p.paper_disks), "actual n".to_owned());
-    let by_array = |of: &dyn Fn(&Rated<'_>) -> f64| -> Vec<Point> {
-        arrays.iter().map(|rated| Point::new(&rated.array.name, of(rated))).collect()
-    };
-    let years = |label: &str, n: &dyn Fn(&Array) -> usize, mb_s: &dyn Fn(&Array) -> f64| {
-        (label.to_owned(), by_array(&|r| p.mttdl_years(r, n(r.array), mb_s(r.array))))
-    };
-    let both = |title: &str, y: &str, mb_s: &dyn Fn(&Array) -> f64| {
-        let (name, points) = years(&paper_n, &implied, mb_s);
-        let (name2, points2) = years(&there_are, &actual, mb_s);
-        let panel = Panel::bars(title, "code", y).with(name, points).with(name2, points2);
-        Panel { log_y: true, ..panel }
-    };
-    let panels = vec![
-        p.curves(&format!("with the paper's n = {}", p.paper_disks), &arrays, &implied),
-        p.curves("with the actual disks, n = 6 and 7", &arrays, &actual),
-        both("MTTDL at the paper's recovery bandwidths", "years", &|a| a.more.paper_mb_s),
-        both("MTTDL at the most recovery bandwidth", "years", &|a| p.most_mb_s(a)),
-        Panel::bars("recovery bandwidth for equal reliability", "code", "MB/s")
-            .with(paper_n.clone(), by_array(&|r| p.needed_mb_s(r, implied(r.array))))
-            .with(there_are.clone(), by_array(&|r| p.needed_mb_s(r, actual(r.array)))),
-        Panel::bars(
-            "degraded reads at equal reliability",
-            "code",
-            "during recovery, normal RAID-6 = 1",
-        )
-        .with(paper_n.clone(), by_array(&|r| p.speed(r.array, p.needed_mb_s(r, implied(r.array)))))
-        .with(there_are, by_array(&|r| p.speed(r.array, p.needed_mb_s(r, actual(r.array))))),
-    ];
-    Ok(Results { panels, ..Results::default() })
+    lab.study(
+        &p.arrays,
+        |array| array.name.clone(),
+        |Array { code, disks, .. }| {
+            let layout = layout(*code, *disks)?;
+            let code = lab::code(*code, *disks)?;
+            let stripes = code.period() * layout.period();
+            let place = |stripe, unit| layout.place(stripe, unit).slot;
+            let survival = Survival::new(&code, *disks, stripes, place);
+            Ok((0..=FAILURES).map(|failed| survival.share(failed).fraction()).collect())
+        },
+        |shares| {
+            let rated = p.arrays.iter().zip(shares).map(|(array, shares)| Rated { array, shares });
+            Results { panels: p.panels(&rated.collect::<Vec<_>>()), ..Results::default() }
+        },
+    )
 }
 
 impl Parameters {
+    fn panels(&self, arrays: &[Rated<'_>]) -> Vec<Panel> {
+        type Disks<'a> = &'a dyn Fn(&Array) -> usize;
+        let (implied, actual): (Disks<'_>, Disks<'_>) = (&|_| self.paper_disks, &|a| a.disks);
+        let ways = [(format!("n = {}", self.paper_disks), implied), ("actual n".into(), actual)];
+        let both = |panel: Panel, of: &dyn Fn(&Rated<'_>, usize) -> f64| {
+            ways.iter().fold(panel, |panel, (name, disks)| {
+                let point = |r: &Rated<'_>| Point::new(&r.array.name, of(r, disks(r.array)));
+                panel.with(name, arrays.iter().map(point).collect())
+            })
+        };
+        let years = |title: &str, mb_s: &dyn Fn(&Array) -> f64| {
+            let panel = Panel { log_y: true, ..Panel::bars(title, "code", "years") };
+            both(panel, &|rated, disks| self.mttdl_years(rated, disks, mb_s(rated.array)))
+        };
+        let equal = "recovery bandwidth for equal reliability";
+        let speed = "degraded reads at equal reliability";
+        vec![
+            self.curves(&format!("with the paper's n = {}", self.paper_disks), arrays, implied),
+            self.curves("with the actual disks, n = 6 and 7", arrays, actual),
+            years("MTTDL at the paper's recovery bandwidths", &|array| array.paper_mb_s),
+            years("MTTDL at the most recovery bandwidth", &|array| self.most_mb_s(array)),
+            both(Panel::bars(equal, "code", "MB/s"), &|r, disks| self.needed_mb_s(r, disks)),
+            both(Panel::bars(speed, "code", "during recovery, normal RAID-6 = 1"), &|r, disks| {
+                self.speed(r.array, self.needed_mb_s(r, disks))
+            }),
+        ]
+    }
+
     fn mttdl_years(&self, rated: &Rated<'_>, disks: usize, mb_s: f64) -> f64 {
         let mttr_h = self.disk_mb / mb_s / 3600.0;
         Fleet { disks, mttf_h: self.mttf_h, mttr_h }.mttdl_h(&rated.shares) / HOURS_PER_YEAR
     }
 
     fn most_mb_s(&self, array: &Array) -> f64 {
-        recovery_bandwidth_max(array.more.ar, self.read_mb_s, self.write_mb_s)
+        recovery_bandwidth_max(array.ar, self.read_mb_s, self.write_mb_s)
     }
 
     /// Degraded reads while a recovery takes `mb_s`, relative to normal reads of the first array.
     fn speed(&self, array: &Array, mb_s: f64) -> f64 {
-        let bearing = array.more.bearing / self.arrays[0].more.bearing;
-        p_edr(p_fdr(array.more.ar), u_rp(mb_s, array.more.ar, self.read_mb_s)) * bearing
+        let bearing = array.bearing / self.arrays[0].bearing;
+        p_edr(p_fdr(array.ar), u_rp(mb_s, array.ar, self.read_mb_s)) * bearing
     }
 
     /// The lowest recovery bandwidth that reaches the goal.

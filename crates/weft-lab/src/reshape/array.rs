@@ -17,46 +17,18 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use weft_array::experiment::{Admission, Pace, Throttle};
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeErrorKind, VolumeInfo};
-use weft_layout::{DiskRange, Layout};
+use weft_layout::{DiskRange, Placement};
 use weft_model::{Command, Model, Station, Verb};
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen, Nanos, Rt};
 
 use super::valve::Users;
-use super::{
-    Counted, Cut, DATA_OFFSET, Grow, Job, MERGED_BYTES_MAX, Move, Policy, Progress, Step, UsersWait,
-};
+use super::{Counted, Cut, Grow, Job, MERGED_BYTES_MAX, Move, Policy, Progress, Step, UsersWait};
 
 /// Bytes of the metadata on each disk.
 const METADATA_BYTES: u64 = 4096;
 /// Bytes that users may have in flight before further requests find no buffer: 512 stripe heads.
 const BUFFERED_BYTES: u64 = 512 * 4096;
-
-/// One of the two geometries.
-struct Geometry {
-    layout: Box<dyn Layout>,
-    unit_bytes: u64,
-}
-
-impl Geometry {
-    fn data_units(&self) -> usize {
-        self.layout.width() - 1
-    }
-
-    /// Stripe and unit of an address.
-    fn unit(&self, address: u64) -> (u64, usize) {
-        let (number, data) = (address / self.unit_bytes, self.data_units() as u64);
-        (number / data, usize::try_from(number % data).expect("a unit of a stripe"))
-    }
-
-    /// The bytes of a unit of a stripe that are at the same offsets as `addresses` in theirs.
-    fn extent(&self, stripe: u64, unit: usize, addresses: &Range<u64>) -> DiskRange {
-        let place = self.layout.place(stripe, unit);
-        let start = DATA_OFFSET + place.row * self.unit_bytes + addresses.start % self.unit_bytes;
-        let len = addresses.end - addresses.start;
-        DiskRange { disk: place.slot.0, bytes: start..start + len }
-    }
-}
 
 /// What serves a piece of a user's request.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,9 +45,9 @@ enum Route {
 pub(crate) struct Reshaping {
     rt: Rt,
     disks: Vec<Station>,
-    old: Geometry,
-    new: Geometry,
-    size_bytes: u64,
+    old: Placement,
+    new: Placement,
+    unit_bytes: u64,
     users_wait: UsersWait,
     pub(crate) throttle: Throttle,
     pub(crate) users: Rc<Users>,
@@ -104,20 +76,15 @@ impl Reshaping {
         seed: u64,
         users_wait: UsersWait,
     ) -> Result<Self, String> {
-        let geometry = |disks| {
-            let layout = grow.layout(disks).map_err(|e| e.to_string())?;
-            Ok::<_, String>(Geometry { layout, unit_bytes: grow.unit_bytes })
-        };
+        let placement = |disks| grow.placement(disks).map_err(|e| e.to_string());
         let all = grow.disks + grow.added;
         let disk = |number| Station::new(rt, model.mechanism(seed + number as u64));
         Ok(Self {
             rt: rt.clone(),
             disks: (0..all).map(disk).collect(),
-            old: geometry(grow.disks)?,
-            new: geometry(all)?,
-            size_bytes: (grow.disks as u64 - 1)
-                * (grow.disk_bytes / grow.unit_bytes)
-                * grow.unit_bytes,
+            old: placement(grow.disks)?,
+            new: placement(all)?,
+            unit_bytes: grow.unit_bytes,
             users_wait,
             throttle: Throttle::default(),
             users: Rc::default(),
@@ -275,7 +242,7 @@ impl Reshaping {
 
     /// Serves a user's request.
     async fn serve(&self, offset: u64, len: u64, writes: bool) -> Result<(), VolumeError> {
-        let end = offset.checked_add(len).filter(|end| *end <= self.size_bytes);
+        let end = offset.checked_add(len).filter(|end| *end <= self.size_bytes());
         let Some(end) = end else {
             return Err(VolumeError::new(VolumeErrorKind::Invalid, "beyond the end"));
         };
@@ -284,7 +251,7 @@ impl Reshaping {
         if self.user_bytes.get() > BUFFERED_BYTES {
             self.users.congested();
         }
-        let unit = self.new.unit_bytes;
+        let unit = self.unit_bytes;
         let pieces = (offset / unit..end.div_ceil(unit))
             .map(|number| (number * unit).max(offset)..((number + 1) * unit).min(end));
         join_all(pieces.map(|piece| self.serve_piece(piece, writes))).await;
@@ -300,8 +267,22 @@ impl Reshaping {
         self.throttle.note_user(self.rt.now(), bytes / self.disks.len() as u64);
     }
 
+    /// The number of a piece's unit in its stripe, and the same bytes of each unit of this stripe,
+    /// parity last.
+    fn stripe(&self, placement: &Placement, piece: &Range<u64>) -> (usize, Vec<DiskRange>) {
+        let (bytes, len) = (placement.stripe_bytes(), piece.end - piece.start);
+        let (unit, skipped) =
+            (piece.start % bytes / self.unit_bytes, piece.start % self.unit_bytes);
+        let part = |DiskRange { disk, bytes }| {
+            let start = bytes.start + skipped;
+            DiskRange { disk, bytes: start..start + len }
+        };
+        let units = placement.stripe(piece.start / bytes).map(part).collect();
+        (usize::try_from(unit).expect("a unit of a stripe"), units)
+    }
+
     async fn serve_piece(&self, piece: Range<u64>, writes: bool) {
-        let geometry = loop {
+        let placement = loop {
             let changed = self.changed.wait();
             match self.route(&piece, writes) {
                 Route::Old => break &self.old,
@@ -311,22 +292,17 @@ impl Reshaping {
             }
         };
         self.serving.borrow_mut().push(piece.clone());
-        let (stripe, unit) = geometry.unit(piece.start);
-        let own = geometry.extent(stripe, unit, &piece);
+        let (unit, mut units) = self.stripe(placement, &piece);
         if writes {
-            let parity = geometry.extent(stripe, geometry.data_units(), &piece);
-            let changed = [own, parity];
-            let others: Vec<DiskRange> = (0..geometry.data_units())
-                .filter(|other| *other != unit)
-                .map(|other| geometry.extent(stripe, other, &piece))
-                .collect();
-            let fewer = if others.len() < 2 { &others[..] } else { &changed[..] };
+            let parity = units.pop().expect("a parity unit");
+            let changed = [units.remove(unit), parity];
+            let fewer = if units.len() < 2 { &units[..] } else { &changed[..] };
             self.note_user(fewer.len() + changed.len(), &piece);
             self.all(Verb::Read, fewer, Cut::Whole).await;
             self.all(Verb::Write, &changed, Cut::Whole).await;
         } else {
             self.note_user(1, &piece);
-            self.all(Verb::Read, &[own], Cut::Whole).await;
+            self.all(Verb::Read, &units[unit..=unit], Cut::Whole).await;
         }
         let mut serving = self.serving.borrow_mut();
         let own = serving.iter().position(|range| *range == piece);
@@ -352,7 +328,7 @@ impl Volume for Reshaping {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.old.size_bytes()
     }
 
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
@@ -449,7 +425,7 @@ mod tests {
             let users = rt.spawn(async move {
                 for number in 0..400 {
                     clock.sleep(SECOND / 200).await;
-                    let offset = number * 7919 * 4096 % (user.size_bytes - 8192);
+                    let offset = number * 7919 * 4096 % (user.size_bytes() - 8192);
                     user.serve(offset, 8192, number % 2 == 0).await.unwrap();
                 }
             });
