@@ -5,10 +5,19 @@
 //! are programs ([`crate::kinds`]); everything that can differ from figure to figure is in the
 //! file.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use serde::Deserialize;
 
 use crate::figure::Numbers;
 use crate::kinds::Kind;
+use crate::models::Models;
+use crate::rules::Known;
+use crate::schema::{self, Wrong};
+
+/// The schema of a file.
+pub const SCHEMA: &str = include_str!("../experiments/experiment.schema.json");
 
 /// The files, in the order in which they are listed.
 const FILES: &[(&str, &str)] = &[
@@ -56,6 +65,12 @@ pub struct Experiment {
     /// Its name, which is the file's name.
     #[serde(skip)]
     pub name: String,
+    /// The file.
+    #[serde(skip)]
+    pub text: String,
+    /// The folder of a file of a user's own, in which its traces are looked for, too.
+    #[serde(skip)]
+    pub folder: Option<PathBuf>,
     /// What it shows, in a line.
     pub title: String,
     /// Paper, figure, section.
@@ -86,25 +101,51 @@ pub struct UnknownExperiment {
 }
 
 /// A file that is not a valid experiment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("experiment '{name}': {cause}")]
-pub struct BadExperiment {
-    /// The file's name.
-    pub name: String,
-    /// What is wrong, and where.
-    pub cause: String,
+#[derive(Debug, thiserror::Error)]
+pub enum BadExperiment {
+    /// It cannot be read.
+    #[error("cannot read {file}: {cause}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{file}, {wrong}")]
+    Wrong {
+        /// The file.
+        file: String,
+        /// What is wrong, and where.
+        wrong: Wrong,
+    },
 }
 
 impl Experiment {
-    /// Reads the text of an experiment file.
+    /// Reads the text of an experiment file, which may name these modelled disks.
     ///
     /// # Errors
-    /// If it is not TOML, or has fields that are missing, unknown or of the wrong kind.
-    pub fn parse(name: &str, text: &str) -> Result<Self, BadExperiment> {
-        match toml::from_str::<Self>(text) {
-            Ok(experiment) => Ok(Self { name: name.to_owned(), ..experiment }),
-            Err(error) => Err(BadExperiment { name: name.to_owned(), cause: error.to_string() }),
-        }
+    /// If it is not TOML, or does not comply with [`SCHEMA`].
+    pub fn parse(name: &str, text: &str, models: &Models) -> Result<Self, BadExperiment> {
+        let failed = |wrong| BadExperiment::Wrong { file: name.to_owned(), wrong };
+        schema::check(SCHEMA, text, &Known { models }).map_err(failed)?;
+        let read = toml::from_str::<Self>(text).map_err(|e| {
+            failed(Wrong { line: 1, key: String::new(), cause: e.message().to_owned() })
+        })?;
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), ..read })
+    }
+
+    /// Reads an experiment file of a user's own. It is named as the file.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and if it cannot be read.
+    pub fn read(path: &Path, models: &Models) -> Result<Self, BadExperiment> {
+        let file = path.display().to_string();
+        let text = fs::read_to_string(path)
+            .map_err(|cause| BadExperiment::Unreadable { file: file.clone(), cause })?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let folder = path.parent().map(Path::to_owned);
+        Ok(Self { name, folder, ..Self::parse(&file, &text, models)? })
     }
 
     /// The experiments that come with the lab.
@@ -113,8 +154,9 @@ impl Experiment {
     /// Never: a test reads every file.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let parse = |(name, text): &(&str, &str)| Self::parse(name, text).expect("a sound file");
-        FILES.iter().map(parse).collect()
+        let models = Models::default();
+        let parse = |(name, text): &(&str, &str)| Self::parse(name, text, &models);
+        FILES.iter().map(|file| parse(file).expect("a sound file")).collect()
     }
 
     /// The experiment called `name`.

@@ -1,6 +1,6 @@
 //! The environment that every kind of experiment runs in, and its results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -11,6 +11,7 @@ use weft_model::Model;
 
 use crate::bench::Bed;
 use crate::figure::{Panel, TraceUsed};
+use crate::models::Models;
 use crate::parallel;
 
 /// How experiments are run.
@@ -20,6 +21,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// Folder of recorded traces; without it, generated traces are used, and marked as such.
     pub traces: Option<PathBuf>,
+    /// The modelled disks.
+    pub models: Models,
     /// Threads.
     pub threads: usize,
     /// Divides the requests of every simulated run: faster, less precise.
@@ -29,7 +32,7 @@ pub struct RunOptions {
 impl Default for RunOptions {
     fn default() -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        Self { seed: 1, traces: None, threads, divide: 1 }
+        Self { seed: 1, traces: None, models: Models::default(), threads, divide: 1 }
     }
 }
 
@@ -69,6 +72,8 @@ pub(crate) enum Repair {
 /// The environment of a run.
 pub(crate) struct Lab<'a> {
     pub(crate) name: &'a str,
+    /// Where traces are looked for that are not in the folder of traces.
+    pub(crate) folder: Option<&'a Path>,
     pub(crate) options: &'a RunOptions,
     pub(crate) progress: &'a (dyn Fn(usize, usize) + Sync),
 }
@@ -83,8 +88,9 @@ pub(crate) struct Results {
 }
 
 impl Lab<'_> {
-    /// The course of every experiment: `measure`s each of the `cells`, in parallel, and `show`s what
-    /// was found in them, in their order. After a failure no more are started, and it is the result.
+    /// The course of every experiment: `measure`s each of the `cells`, in parallel, and `show`s
+    /// what was found in them, in their order. After a failure no more are started, and it is the
+    /// result.
     pub(crate) fn study<C: Sync, T: Send>(
         &self,
         cells: &[C],
@@ -119,7 +125,7 @@ impl Lab<'_> {
 
     /// A modelled product.
     pub(crate) fn model(&self, name: &str) -> Result<&'static Model, LabError> {
-        Model::find(name).map_err(|e| self.wrong(e))
+        self.options.models.find(name).map_err(|e| self.wrong(e))
     }
 
     /// The test bed for this many MiB of each disk of a modelled product, in units of this many

@@ -28,14 +28,18 @@ pub mod figure;
 pub mod kinds;
 mod lab;
 pub mod modelled;
+pub mod models;
 mod number;
 pub mod parallel;
 pub mod rebuild;
 pub mod report;
 mod reshape;
+mod rules;
 pub mod run;
+pub mod schema;
 
 pub use experiment::{Experiment, UnknownExperiment};
 pub use figure::Figure;
 pub use lab::{LabError, RunOptions};
+pub use models::Models;
 pub use run::run;

@@ -14,7 +14,8 @@ pub fn run(
     options: &RunOptions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Figure, LabError> {
-    let lab = Lab { name: &experiment.name, options, progress };
+    let folder = experiment.folder.as_deref();
+    let lab = Lab { name: &experiment.name, folder, options, progress };
     let found = experiment.run.run(&lab)?;
     let mut figure = Figure {
         name: experiment.name.clone(),

@@ -1,7 +1,7 @@
 //! Figures and the page: the paper's numbers next to ours, and the same bytes for the same seed.
 
 use weft_lab::report::{html, svg};
-use weft_lab::{Experiment, Figure, LabError, RunOptions, figure, run};
+use weft_lab::{Experiment, Figure, LabError, Models, RunOptions, figure, run};
 
 fn closed_forms() -> Vec<Figure> {
     let options = RunOptions { threads: 1, ..RunOptions::default() };
@@ -35,8 +35,10 @@ fn every_experiment_file_is_sound() {
     for experiment in &all {
         assert!(error.contains(&experiment.name), "{error}");
     }
-    assert!(Experiment::parse("x", "title = 1").is_err());
-    assert!(Experiment::parse("x", "").unwrap_err().to_string().contains("title"));
+    assert!(Experiment::parse("x", "title = 1", &Models::default()).is_err());
+    assert!(
+        Experiment::parse("x", "", &Models::default()).unwrap_err().to_string().contains("title")
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Simulated experiments: small ones with known outcomes, and the same bytes when repeated.
 
 use weft_lab::report::html;
-use weft_lab::{Experiment, Figure, LabError, RunOptions, run};
+use weft_lab::{Experiment, Figure, LabError, Models, RunOptions, run};
 
 const DEGRADED: &str = r#"
 title = "small"
@@ -215,7 +215,7 @@ files = [
 
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
-    let experiment = Experiment::parse("small", text).unwrap();
+    let experiment = Experiment::parse("small", text, &Models::default()).unwrap();
     run(&experiment, &options, &|_, _| {}).unwrap()
 }
 
@@ -426,7 +426,7 @@ fn generated_traces_are_marked_and_recorded_ones_are_read() {
     std::fs::write(scratch.join("web.csv"), lines).unwrap();
     let options =
         RunOptions { traces: Some(scratch.path().to_owned()), threads: 2, ..RunOptions::default() };
-    let experiment = Experiment::parse("small", TRACES).unwrap();
+    let experiment = Experiment::parse("small", TRACES, &Models::default()).unwrap();
     let recorded = run(&experiment, &options, &|_, _| {}).unwrap();
     let kinds: Vec<_> = recorded.traces.iter().map(|t| (t.generated, t.requests)).collect();
     assert_eq!(kinds, [(false, 200), (true, 1000)]);
@@ -446,13 +446,13 @@ fn what_there_is_not_is_said() {
         (CACHE.replace("disks = 8", "disks = 1"), "raid5"),
     ];
     for (text, why) in cases {
-        let experiment = Experiment::parse("small", &text).unwrap();
+        let experiment = Experiment::parse("small", &text, &Models::default()).unwrap();
         let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     // More failures than the code survives are a failed run, not a number.
     let text = DEGRADED.replace("failures = 1", "failures = 2");
-    let experiment = Experiment::parse("small", &text).unwrap();
+    let experiment = Experiment::parse("small", &text, &Models::default()).unwrap();
     let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
     assert!(matches!(error, LabError::Run { .. }), "{error}");
 }

@@ -27,6 +27,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use serde::{Deserialize, Serialize};
 use weft_rt::Nanos;
 use weft_rt::rng::mix;
 
@@ -35,7 +36,8 @@ use crate::gate::{Arrival, Gate};
 use crate::number::{US, instant, ns_per_byte, whole};
 
 /// The parameters of a solid-state disk. Rates are in millions of bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SsdSpec {
     /// Channels between controller and flash.
     pub channels: u32,
@@ -70,6 +72,7 @@ pub struct SsdSpec {
     /// Write buffer in bytes.
     pub buffer_bytes: u64,
     /// Bytes that can be written fast (as single-level cells) before the rate falls …
+    #[serde(default = "all", skip_serializing_if = "is_all")]
     pub fast_bytes: u64,
     /// … to this one.
     pub slow_mb_s: f64,
@@ -81,6 +84,16 @@ pub struct SsdSpec {
     pub queue_depth: u32,
     /// Whether a flush is sent alone (SATA).
     pub lone_flush: bool,
+}
+
+/// All of the disk is written equally fast.
+const fn all() -> u64 {
+    u64::MAX
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_all(bytes: &u64) -> bool {
+    *bytes == all()
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -301,6 +301,7 @@ fn offline(story: &Story) {
     let dir = common::text(&bench.path("scene"));
     story.does(&["demo", "--tree", "tree", "--limit", "1M", "--dir", &dir], "weft demo");
     story.does(&["lab", "list"], "weft lab list");
+    story.does(&["lab", "show", "drc-table1"], "weft lab show");
     story.does(&["lab", "run", "drc-table1"], "weft lab run");
     story.does(&["lab", "report", "drc-table1", "--out", "page.html"], "weft lab report");
 }

@@ -17,6 +17,7 @@ use args::LabCommand;
 pub fn lab(args: &LabArgs, json: bool) -> Outcome {
     match &args.command {
         LabCommand::List(_) => experiments::list(json),
+        LabCommand::Show(args) => experiments::show(&args.name, json),
         LabCommand::Run(args) => experiments::run_named(args, json),
         LabCommand::Report(args) => experiments::report(args, json),
         LabCommand::Disk(args) => disk::disk(args, json),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use weft_trace::generate::{names, workload};
+use weft_trace::generate::workload;
 use weft_trace::{Op, ReadOptions, Record};
 
 use crate::figure::TraceUsed;
@@ -17,8 +17,8 @@ pub(super) struct Trace {
     /// Its name in the paper.
     pub(super) name: String,
     /// The generator fitted to its statistics.
-    workload: String,
-    /// The recorded file in the folder of traces, if there is one.
+    workload: Option<String>,
+    /// The recorded file in the folder of traces, or beside the experiment.
     file: Option<String>,
     /// Requests per second, in thousandths, for replays at the trace's own times, which are
     /// stretched to this rate.
@@ -38,21 +38,21 @@ impl Trace {
             generated,
             requests: records.len() as u64,
         };
-        let file = self.file.as_ref().zip(lab.options.traces.as_ref());
-        if let Some((name, path)) = file.map(|(name, dir)| (name, dir.join(name)))
-            && path.exists()
-        {
+        let folders = [lab.options.traces.as_deref(), lab.folder];
+        let path = |name: &String| {
+            let paths = folders.into_iter().flatten().map(|folder| folder.join(name));
+            paths.into_iter().find(|path| path.exists())
+        };
+        if let Some((name, path)) = self.file.as_ref().and_then(|name| Some((name, path(name)?))) {
             let records = recorded(&path, most).map_err(|e| lab.wrong(e))?;
             if records.is_empty() {
                 return Err(lab.wrong(format!("the trace {} holds no request", self.name)));
             }
             return Ok((used(name, false, &records), records));
         }
-        let Some(workload) = workload(&self.workload) else {
-            let known: Vec<&str> = names().map(|(name, _)| name).collect();
-            let cause =
-                format!("no workload is named {}; known are {}", self.workload, known.join(", "));
-            return Err(lab.wrong(cause));
+        let Some(workload) = self.workload.as_deref().and_then(workload) else {
+            let file = self.file.as_deref().unwrap_or_default();
+            return Err(lab.wrong(format!("the trace {}: there is no file {file}", self.name)));
         };
         let records: Vec<Record> = workload.generate(lab.options.seed).take(most).collect();
         Ok((used(&self.name, true, &records), records))

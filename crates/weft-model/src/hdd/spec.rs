@@ -1,7 +1,10 @@
 //! The parameters of a hard disk.
 
+use serde::{Deserialize, Serialize};
+
 /// The seek times of a data sheet, in milliseconds, for reads.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SeekSpec {
     /// To an adjacent track.
     pub track_to_track_ms: f64,
@@ -12,7 +15,8 @@ pub struct SeekSpec {
 }
 
 /// The parameters of a hard disk. Rates are in millions of bytes per second.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct HddSpec {
     /// Revolutions per minute.
     pub rpm: u32,

@@ -12,6 +12,8 @@ use weft_cli::{listen, size};
 Examples:
   weft lab list
   weft lab run drc-table1
+  weft lab show pro-table3 > my.toml
+  weft lab run my.toml
   weft lab report --out report.html
   weft lab disk --list
   weft lab disk --model wd10eals --size 4G --socket disk.sock")]
@@ -26,6 +28,8 @@ pub struct LabArgs {
 pub enum LabCommand {
     /// List the experiments: figures and tables of papers that weft can reproduce
     List(LabListArgs),
+    /// Print an experiment, a modelled disk, or a schema, to start from
+    Show(LabShowArgs),
     /// Run experiments and print their results next to the paper's numbers
     Run(LabRunArgs),
     /// Run experiments and write their figures as one HTML page
@@ -41,6 +45,23 @@ Examples:
   weft lab list")]
 pub struct LabListArgs {}
 
+/// `weft lab show`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The schemas are JSON Schema, with which editors complete and check a file; docs/lab.md describes the \
+format.
+
+Examples:
+  weft lab show pro-table3 > my.toml
+  weft lab show wd10eals > models/mine.toml
+  weft lab show experiment.schema.json > experiment.schema.json")]
+pub struct LabShowArgs {
+    /// An experiment (`weft lab list`), a modelled disk (`weft lab disk --list`),
+    /// experiment.schema.json or model.schema.json
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
 /// Options of every run of experiments.
 #[derive(Debug, Args)]
 pub struct LabRuns {
@@ -50,6 +71,9 @@ pub struct LabRuns {
     /// Folder of recorded traces; without it, generated traces are used and marked as such
     #[arg(long, env = "WEFT_TRACES", value_name = "DIR")]
     pub traces: Option<PathBuf>,
+    /// Folder of modelled disks of your own, a TOML file each, named as the disk
+    #[arg(long, value_name = "DIR")]
+    pub models: Option<PathBuf>,
     /// Number of threads [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
@@ -68,10 +92,11 @@ they were generated, and known errors in the paper.
 Examples:
   weft lab run drc-table1 drc-fig9
   weft lab run drc-fig11 --csv > fig11.csv
+  weft lab run ./my.toml --models models
   weft lab run --all --traces ~/traces --json > figures.json")]
 pub struct LabRunArgs {
-    /// Experiments to run (see `weft lab list`)
-    #[arg(value_name = "NAME", required_unless_present = "all")]
+    /// Experiments to run: names (see `weft lab list`), and files of your own, *.toml
+    #[arg(value_name = "NAME|FILE", required_unless_present = "all")]
     pub names: Vec<String>,
     /// Run all experiments
     #[arg(long, conflicts_with = "names")]
@@ -94,8 +119,9 @@ Examples:
   weft lab report --out drc.html drc-table1 drc-fig11 --traces ~/traces
   weft lab report --out drc.html --svg plots drc-fig11")]
 pub struct LabReportArgs {
-    /// Experiments to include (see `weft lab list`) [default: all]
-    #[arg(value_name = "NAME")]
+    /// Experiments to include: names (see `weft lab list`), and files of your own, *.toml
+    /// [default: all that weft has]
+    #[arg(value_name = "NAME|FILE")]
     pub names: Vec<String>,
     /// Write the page to this file
     #[arg(long, value_name = "FILE", default_value = "report.html")]
@@ -135,6 +161,9 @@ pub struct LabDiskArgs {
     /// Product to model (see --list)
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
+    /// Folder of modelled disks of your own, a TOML file each, named as the disk
+    #[arg(long, value_name = "DIR", requires = "model")]
+    pub models: Option<PathBuf>,
     /// List the products, with the model's figures next to their data sheets'
     #[arg(long)]
     pub list: bool,

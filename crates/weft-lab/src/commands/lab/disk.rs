@@ -16,19 +16,20 @@ use weft_fuse::mount::Mount;
 use weft_fuse::session::{self, FILE_NAME};
 use weft_model::catalog::MODELS;
 use weft_model::measure::validate;
-use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, Scheduler, UnknownModel};
+use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, Scheduler};
 use weft_nbd::{Export, Server, ServerConfig};
 
 use super::args::LabDiskArgs;
+use super::experiments::models;
 
 /// `weft lab disk`: returns when it has been stopped.
 pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
     let Some(name) = &args.model else {
         return list(json);
     };
-    let model = Model::find(name).map_err(|e: UnknownModel| {
-        Failure::usage(e.to_string()).hint("`weft lab disk --list` describes them")
-    })?;
+    let model = models(args.models.as_deref())?
+        .find(name)
+        .map_err(|e| Failure::usage(e).hint("`weft lab disk --list` describes them"))?;
     if args.socket.is_none() && args.listen.is_none() && args.mount.is_none() {
         return Err(Failure::usage("no place given to serve the disk")
             .hint("give --socket PATH, --listen ADDR or --mount DIR, or several of these"));

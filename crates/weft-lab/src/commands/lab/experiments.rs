@@ -1,4 +1,4 @@
-//! `weft lab list`, `run`, `report`: papers' figures, reproduced.
+//! `weft lab list`, `show`, `run`, `report`: experiments, weft's and users' own.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::args::{LabReportArgs, LabRunArgs, LabRuns};
 use super::watch::{Pace, shown, watched};
 use crate::figure::{CSV_HEADER, Panel};
 use crate::report::{facts, html, number, ratio, svg};
-use crate::{Experiment, Figure, RunOptions, run};
+use crate::{Experiment, Figure, Models, RunOptions, UnknownExperiment, experiment, models, run};
 
 /// Curves with more points than this are printed only where the paper has a number.
 const CURVE_LONG: usize = 20;
@@ -47,6 +47,33 @@ pub fn list(json: bool) -> Outcome {
     Ok(())
 }
 
+/// `weft lab show`.
+pub fn show(name: &str, json: bool) -> Outcome {
+    let text = match name {
+        "experiment.schema.json" => experiment::SCHEMA.to_owned(),
+        "model.schema.json" => models::SCHEMA.to_owned(),
+        name => match (Experiment::find(name), Models::default().find(name)) {
+            (Ok(experiment), _) => experiment.text,
+            (_, Ok(model)) => models::show(model),
+            (Err(error), _) => return Err(unknown(&error)),
+        },
+    };
+    if json { answer(&json!({ "name": name, "text": text })) } else { Ok(out!("{text}")) }
+}
+
+fn unknown(error: &UnknownExperiment) -> Failure {
+    Failure::usage(error.to_string())
+        .hint("`weft lab list` describes them; a file of your own ends in .toml")
+}
+
+/// The modelled disks, with those of a folder.
+pub fn models(dir: Option<&Path>) -> Result<Models, Failure> {
+    dir.map_or_else(|| Ok(Models::default()), Models::read).map_err(|e| {
+        Failure::new(format!("--models: {e}"))
+            .hint("`weft lab show wd10eals` prints one to start from")
+    })
+}
+
 /// `weft lab run`.
 pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
     let figures = figures(&args.names, &args.runs, json)?;
@@ -56,7 +83,7 @@ pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
         outln!("{CSV_HEADER}");
         figures.iter().for_each(|figure| out!("{}", figure.csv_lines()));
     } else {
-        figures.iter().for_each(show);
+        figures.iter().for_each(show_figure);
     }
     Ok(())
 }
@@ -103,20 +130,16 @@ fn pictures(dir: &Path, figures: &[Figure]) -> Outcome {
 
 /// Runs the experiments called `names`, or all.
 fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, Failure> {
+    let options = options(runs)?;
     let experiments = if names.is_empty() {
         Experiment::all()
     } else {
-        let find = |name: &String| {
-            Experiment::find(name)
-                .map_err(|e| Failure::usage(e.to_string()).hint("`weft lab list` describes them"))
-        };
-        names.iter().map(find).collect::<Result<_, _>>()?
+        names.iter().map(|name| named(name, &options.models)).collect::<Result<_, _>>()?
     };
     if let Some(dir) = runs.traces.as_ref().filter(|dir| !dir.is_dir()) {
         return Err(Failure::new(format!("--traces {}: no such folder", dir.display()))
             .hint("without --traces, generated traces replace the recorded ones"));
     }
-    let options = options(runs);
     let mut pace = Pace::new(options.threads, options.divide);
     let mut figures = Vec::new();
     for (number, experiment) in experiments.iter().enumerate() {
@@ -131,17 +154,27 @@ fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, 
     Ok(figures)
 }
 
-fn options(runs: &LabRuns) -> RunOptions {
-    let options = RunOptions::default();
-    RunOptions {
-        seed: runs.seed,
-        traces: runs.traces.clone(),
-        threads: runs.threads.map_or(options.threads, usize::from),
-        divide: runs.divide,
+/// An experiment of weft's, or a user's own.
+fn named(name: &str, models: &Models) -> Result<Experiment, Failure> {
+    if !name.ends_with(".toml") {
+        return Experiment::find(name).map_err(|e| unknown(&e));
     }
+    let hint = "docs/lab.md describes the format; `weft lab show pro-table3` prints an example";
+    Experiment::read(Path::new(name), models).map_err(|e| Failure::new(e.to_string()).hint(hint))
 }
 
-fn show(figure: &Figure) {
+fn options(runs: &LabRuns) -> Result<RunOptions, Failure> {
+    let options = RunOptions::default();
+    Ok(RunOptions {
+        seed: runs.seed,
+        traces: runs.traces.clone(),
+        models: models(runs.models.as_deref())?,
+        threads: runs.threads.map_or(options.threads, usize::from),
+        divide: runs.divide,
+    })
+}
+
+fn show_figure(figure: &Figure) {
     outln!("{}", figure.title);
     outln!("  {}", figure.source);
     outln!("  {}", facts(figure));

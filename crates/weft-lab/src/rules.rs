@@ -1,0 +1,57 @@
+//! What an experiment's file must comply with beyond its schema.
+
+use toml::de::DeTable;
+use weft_cache::Choice;
+use weft_code::CodeSpec;
+use weft_fs::Redundancy;
+use weft_trace::generate::{names, workload};
+
+use crate::lab::code;
+use crate::models::Models;
+use crate::schema::{Rules, integer, text};
+
+/// The names that a file may use.
+pub(crate) struct Known<'a> {
+    pub(crate) models: &'a Models,
+}
+
+impl Rules for Known<'_> {
+    fn word(&self, format: &str, word: &str) -> Result<(), String> {
+        match format {
+            "code" => word.parse::<CodeSpec>().map(drop).map_err(|e| e.to_string()),
+            "cache-policy" => word.parse::<Choice>().map(drop).map_err(|e| e.to_string()),
+            "redundancy" => word.parse::<Redundancy>().map(drop).map_err(|e| e.to_string()),
+            "model" => self.models.find(word).map(drop),
+            "workload" if workload(word).is_none() => {
+                let known: Vec<&str> = names().map(|(name, _)| name).collect();
+                Err(format!("no workload is named {word}; known are {}", known.join(", ")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn table(&self, check: &str, table: &DeTable<'_>) -> Result<(), (&'static str, String)> {
+        let way = text(table, "way").unwrap_or_default();
+        match check {
+            "array" => {
+                let spec = text(table, "code").and_then(|name| name.parse::<CodeSpec>().ok());
+                let disks = integer(table, "disks").and_then(|disks| usize::try_from(disks).ok());
+                let fits =
+                    spec.zip(disks).map_or(Ok(()), |(spec, disks)| code(spec, disks).map(drop));
+                fits.map_err(|cause| ("disks", cause))
+            }
+            "trace" if !table.contains_key("workload") && !table.contains_key("file") => {
+                Err(("workload", "give a workload, a file, or both".into()))
+            }
+            "reshape" if (way == "weft") != table.contains_key("written_percent") => {
+                Err(("written_percent", "belongs to the way weft, which needs it".into()))
+            }
+            "reshape" if way != "alv" => {
+                let alv =
+                    ["skip_empty", "as_printed"].into_iter().find(|key| table.contains_key(*key));
+                alv.map_or(Ok(()), |key| Err((key, "belongs to the way alv".into())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
