@@ -20,7 +20,7 @@ mod trade_off;
 
 use serde::Deserialize;
 
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran};
 
 /// Names the kinds, each with its module.
 macro_rules! kinds {
@@ -34,7 +34,7 @@ macro_rules! kinds {
 
         impl Kind {
             /// Runs it.
-            pub(crate) fn run(&self, lab: &Lab<'_>) -> Result<Results, LabError> {
+            pub(crate) fn run(&self, lab: &Lab<'_>) -> Ran {
                 match self {
                     $(Self::$kind(parameters) => $module::run(parameters, lab),)*
                 }

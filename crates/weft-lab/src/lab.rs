@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
+use std::{fs, thread};
 
 use serde::Deserialize;
 use weft_code::{Code, CodeSpec};
@@ -11,8 +12,10 @@ use weft_model::Model;
 
 use crate::bench::Bed;
 use crate::figure::{Panel, TraceUsed};
+use crate::found::Found;
 use crate::models::Models;
 use crate::parallel;
+use crate::store::{Input, Keep, Part, Plan, Shard};
 
 /// How experiments are run.
 #[derive(Clone, Debug)]
@@ -27,12 +30,14 @@ pub struct RunOptions {
     pub threads: usize,
     /// Divides the requests of every simulated run: faster, less precise.
     pub divide: u64,
+    /// Where finished cells are kept, if they are.
+    pub keep: Option<Keep>,
 }
 
 impl Default for RunOptions {
     fn default() -> Self {
         let threads = thread::available_parallelism().map_or(1, usize::from);
-        Self { seed: 1, traces: None, models: Models::default(), threads, divide: 1 }
+        Self { seed: 1, traces: None, models: Models::default(), threads, divide: 1, keep: None }
     }
 }
 
@@ -76,7 +81,13 @@ pub(crate) struct Lab<'a> {
     pub(crate) folder: Option<&'a Path>,
     pub(crate) options: &'a RunOptions,
     pub(crate) progress: &'a (dyn Fn(usize, usize) + Sync),
+    /// The experiment's file, and what else it depends on.
+    pub(crate) text: &'a str,
+    pub(crate) inputs: &'a Mutex<Vec<Input>>,
 }
+
+/// What a run gives: its results, or of a shard the number of its cells.
+pub(crate) type Ran = Result<Result<Results, usize>, LabError>;
 
 /// The results of a run.
 #[derive(Debug, Default)]
@@ -90,32 +101,88 @@ pub(crate) struct Results {
 impl Lab<'_> {
     /// The course of every experiment: `measure`s each of the `cells`, in parallel, and `show`s
     /// what was found in them, in their order. After a failure no more are started, and it is the
-    /// result.
-    pub(crate) fn study<C: Sync, T: Send>(
+    /// result. Finished cells are kept and taken as [`Keep`] says; a shard shows nothing.
+    pub(crate) fn study<C: Sync, T: Found>(
         &self,
         cells: &[C],
         name: impl Fn(&C) -> String,
         measure: impl Fn(&C) -> Result<T, String> + Sync,
         show: impl FnOnce(Vec<T>) -> Results,
-    ) -> Result<Results, LabError> {
+    ) -> Ran {
+        let (parts, shard) = self.parts(cells.len())?;
+        let part = |cell: usize| parts.get(cell % parts.len().max(1));
+        let own: Vec<usize> = (0..cells.len()).filter(|cell| shard.has(*cell)).collect();
+        let is_merged = matches!(self.options.keep, Some(Keep::Merged(_)));
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let found = parallel::map(cells, self.options.threads, |cell| {
+        let found = parallel::map(&own, self.options.threads, |cell| {
             if failed.load(Ordering::Relaxed) {
                 return None;
             }
-            let found = measure(cell);
+            let found = match (part(*cell), part(*cell).and_then(|part| part.load(*cell))) {
+                (_, Some(found)) => Ok(found),
+                (Some(part), None) if is_merged => Err(format!(
+                    "not finished in {}: run it again with --resume",
+                    part.dir.display()
+                )),
+                (part, None) => measure(&cells[*cell]).and_then(|found| {
+                    part.map_or(Ok(()), |part| part.save(*cell, &found)).map(|()| found)
+                }),
+            };
             failed.fetch_or(found.is_err(), Ordering::Relaxed);
-            (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, cells.len());
+            (self.progress)(done.fetch_add(1, Ordering::Relaxed) + 1, own.len());
             Some(found)
         });
-        let named = cells.iter().zip(found).filter_map(|(cell, found)| {
+        let named = own.iter().zip(found).filter_map(|(cell, found)| {
             Some(found?.map_err(|cause| LabError::Run {
                 name: self.name.to_owned(),
-                run: name(cell),
+                run: name(&cells[*cell]),
                 cause,
             }))
         });
-        Ok(show(named.collect::<Result<_, _>>()?))
+        let found: Vec<T> = named.collect::<Result<_, _>>()?;
+        Ok(if shard == Shard::WHOLE { Ok(show(found)) } else { Err(found.len()) })
+    }
+
+    /// Where finished cells are, by shard, and which cells are this run's.
+    fn parts(&self, cells: usize) -> Result<(Vec<Part>, Shard), LabError> {
+        let Some(keep) = &self.options.keep else { return Ok((Vec::new(), Shard::WHOLE)) };
+        let mut plan = Plan {
+            weft: env!("CARGO_PKG_VERSION").to_owned(),
+            name: self.name.to_owned(),
+            text: self.text.to_owned(),
+            folder: self.folder.and_then(|folder| fs::canonicalize(folder).ok()),
+            seed: self.options.seed,
+            divide: self.options.divide,
+            inputs: self.inputs.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            cells,
+            place: 0,
+            shard: Shard::WHOLE,
+        };
+        match keep {
+            Keep::In { dir, resume, shard, place } => {
+                (plan.place, plan.shard) = (*place, *shard);
+                let part = Part::open(dir, *resume, plan).map_err(|e| self.wrong(e))?;
+                Ok((vec![part], *shard))
+            }
+            Keep::Merged(parts) => match plan.differs(&parts[0].plan) {
+                None => Ok((parts.clone(), Shard::WHOLE)),
+                Some(what) => {
+                    let dir = parts[0].dir.display();
+                    Err(self.wrong(format!("{dir} has cells of another run: {what}")))
+                }
+            },
+        }
+    }
+
+    /// Notes something that the cells depend on.
+    pub(crate) fn note(&self, what: String, bytes: impl FnOnce() -> Vec<u8>) {
+        if self.options.keep.is_some() {
+            let input = Input::new(what, &bytes());
+            let mut inputs = self.inputs.lock().unwrap_or_else(PoisonError::into_inner);
+            if !inputs.contains(&input) {
+                inputs.push(input);
+            }
+        }
     }
 
     /// The file asks for something impossible.
@@ -125,7 +192,9 @@ impl Lab<'_> {
 
     /// A modelled product.
     pub(crate) fn model(&self, name: &str) -> Result<&'static Model, LabError> {
-        self.options.models.find(name).map_err(|e| self.wrong(e))
+        let model = self.options.models.find(name).map_err(|e| self.wrong(e))?;
+        self.note(format!("the disk {name}"), || format!("{model:?}").into_bytes());
+        Ok(model)
     }
 
     /// The test bed for this many MiB of each disk of a modelled product, in units of this many

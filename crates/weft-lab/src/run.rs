@@ -1,5 +1,7 @@
 //! Runs an experiment.
 
+use std::sync::Mutex;
+
 use crate::experiment::Experiment;
 use crate::figure::Figure;
 use crate::lab::{Lab, LabError, RunOptions};
@@ -8,15 +10,34 @@ use crate::lab::{Lab, LabError, RunOptions};
 ///
 /// # Errors
 /// If the experiment asks for something that does not exist, a run fails, or the paper's numbers in
-/// its file belong to no point of the figure.
+/// its file belong to no point of the figure. Also if only a shard is to be run.
 pub fn run(
     experiment: &Experiment,
     options: &RunOptions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Figure, LabError> {
-    let folder = experiment.folder.as_deref();
-    let lab = Lab { name: &experiment.name, folder, options, progress };
-    let found = experiment.run.run(&lab)?;
+    run_part(experiment, options, progress)?.map_err(|_| LabError::Experiment {
+        name: experiment.name.clone(),
+        cause: "a shard has no figure".into(),
+    })
+}
+
+/// Runs `experiment` as [`run`], or a shard of it, which gives no figure but the number of its
+/// cells.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_part(
+    experiment: &Experiment,
+    options: &RunOptions,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Result<Result<Figure, usize>, LabError> {
+    let (name, text, folder) = (&experiment.name, &experiment.text, experiment.folder.as_deref());
+    let lab = Lab { name, folder, options, progress, text, inputs: &Mutex::default() };
+    let found = match experiment.run.run(&lab)? {
+        Ok(found) => found,
+        Err(cells) => return Ok(Err(cells)),
+    };
     let mut figure = Figure {
         name: experiment.name.clone(),
         title: experiment.title.clone(),
@@ -31,7 +52,7 @@ pub fn run(
     };
     let orphans = figure.add_paper_numbers(&experiment.paper);
     if orphans.is_empty() {
-        return Ok(figure);
+        return Ok(Ok(figure));
     }
     let cause = format!("numbers of the paper that match no point: {}", orphans.join("; "));
     Err(LabError::Experiment { name: experiment.name.clone(), cause })

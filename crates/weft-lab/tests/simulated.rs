@@ -1,7 +1,9 @@
 //! Simulated experiments: small ones with known outcomes, and the same bytes when repeated.
 
 use weft_lab::report::html;
-use weft_lab::{Experiment, Figure, LabError, Models, RunOptions, run};
+use weft_lab::store::{self, Keep};
+use weft_lab::{Experiment, Figure, LabError, Models, RunOptions, run, run_part};
+use weft_testkit::Scratch;
 
 const DEGRADED: &str = r#"
 title = "small"
@@ -236,6 +238,40 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     }
 }
 
+/// A text of each kind that is not computed.
+const SMALL: [&str; 9] =
+    [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE, RESHAPE, FILES];
+
+#[test]
+fn shards_give_the_bytes_of_one_run() {
+    let small = SMALL.map(|text| Experiment::parse("small", text, &Models::default()).unwrap());
+    let computed = ["drc-table1", "drc-fig9", "drc-fig11", "alv-fig2", "alv-table1"];
+    let computed = computed.map(|name| Experiment::find(name).unwrap());
+    let kinds: Vec<_> =
+        small.iter().chain(&computed).map(|e| std::mem::discriminant(&e.run)).collect();
+    for experiment in Experiment::all() {
+        let kind = std::mem::discriminant(&experiment.run);
+        assert!(kinds.contains(&kind), "no experiment of the kind of {}", experiment.name);
+    }
+    for (number, experiment) in small.iter().chain(&computed).enumerate() {
+        let scratch = Scratch::new(&format!("lab-shards-{number}"));
+        let options = RunOptions { threads: 2, seed: 7, divide: 4, ..RunOptions::default() };
+        let options = |keep| RunOptions { keep, ..options.clone() };
+        let whole = run(experiment, &options(None), &|_, _| {}).unwrap();
+        for shard in ["2/3", "3/3", "1/3"] {
+            let (dir, shard) = (scratch.path().to_owned(), shard.parse().unwrap());
+            let keep = Keep::In { dir, resume: false, shard, place: 0 };
+            run_part(experiment, &options(Some(keep)), &|_, _| {}).unwrap().unwrap_err();
+        }
+        let parts = store::collect(&[scratch.path().to_owned()]).unwrap().remove(0);
+        let merged = run(experiment, &options(Some(Keep::Merged(parts))), &|_, _| {}).unwrap();
+        let bytes = |figure: &Figure| serde_json::to_string(figure).unwrap();
+        assert_eq!(bytes(&whole), bytes(&merged), "{}, number {number}", experiment.name);
+        assert_eq!(whole.csv_lines(), merged.csv_lines(), "{}", experiment.name);
+        assert_eq!(html(&[whole]), html(&[merged]));
+    }
+}
+
 #[test]
 fn degraded_arrays_are_slower_by_what_the_layout_says() {
     let figure = figure(DEGRADED, 2, 1);
@@ -446,8 +482,7 @@ fn what_there_is_not_is_said() {
         (CACHE.replace("disks = 8", "disks = 1"), "raid5"),
     ];
     for (text, why) in cases {
-        let experiment = Experiment::parse("small", &text, &Models::default()).unwrap();
-        let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
+        let error = Experiment::parse("small", &text, &Models::default()).unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     // More failures than the code survives are a failed run, not a number.

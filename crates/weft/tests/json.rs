@@ -303,6 +303,10 @@ fn offline(story: &Story) {
     story.does(&["lab", "list"], "weft lab list");
     story.does(&["lab", "show", "drc-table1"], "weft lab show");
     story.does(&["lab", "run", "drc-table1"], "weft lab run");
+    let shard = ["lab", "run", "drc-table1", "--out", "cells", "--shard"];
+    story.does(&[&shard[..], &["1/2"]].concat(), "weft lab run --shard");
+    story.does(&[&shard[..], &["2/2"]].concat(), "weft lab run --shard");
+    story.does(&["lab", "merge", "cells"], "weft lab run");
     story.does(&["lab", "report", "drc-table1", "--out", "page.html"], "weft lab report");
 }
 

@@ -19,6 +19,7 @@ pub fn lab(args: &LabArgs, json: bool) -> Outcome {
         LabCommand::List(_) => experiments::list(json),
         LabCommand::Show(args) => experiments::show(&args.name, json),
         LabCommand::Run(args) => experiments::run_named(args, json),
+        LabCommand::Merge(args) => experiments::merge(args, json),
         LabCommand::Report(args) => experiments::report(args, json),
         LabCommand::Disk(args) => disk::disk(args, json),
     }

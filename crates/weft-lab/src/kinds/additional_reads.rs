@@ -6,7 +6,7 @@ use weft_code::CodeSpec;
 use weft_code::degraded::{FailureSets, additional_reads, ar_drc};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results, code};
+use crate::lab::{Lab, Ran, Results, code};
 
 /// The panels.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,7 +28,7 @@ struct Groups {
     codes: Vec<CodeSpec>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     lab.study(
         &parameters.panels,
         |groups| format!("{} local groups", groups.l),

@@ -22,7 +22,8 @@ use weft_trace::Record;
 use super::table::{Table, greatest};
 use super::trace::Trace;
 use crate::figure::{Panel, TraceUsed};
-use crate::lab::{Lab, LabError, Results};
+use crate::found::found;
+use crate::lab::{Lab, LabError, Ran, Results};
 use crate::number::below;
 
 /// A trace, arrays, caches and policies: all are combined.
@@ -176,7 +177,9 @@ struct Ratios {
     helped: f64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+found!(Ratios: healthy, degraded, rgr, helped);
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let policies = choices(&p.policies, lab)?;
     let (used, traces) = p.traces(lab)?;

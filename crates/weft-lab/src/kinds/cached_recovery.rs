@@ -22,7 +22,7 @@ use super::table::{Table, greatest};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Recovered, Recovery, recover};
 use crate::figure::Panel;
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::modelled::ArraySetup;
 use crate::number::{below, seconds};
 
@@ -67,7 +67,7 @@ struct Cell<'a> {
     repeat: u64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let model = lab.model(&p.model)?;
     let policies = choices(&p.policies, lab)?;

@@ -7,7 +7,8 @@ use weft_model::DiskStats;
 use super::array::Array;
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Repair, Results};
+use crate::found::found;
+use crate::lab::{Lab, Ran, Repair, Results};
 
 /// Arrays and loads.
 #[derive(Clone, Debug, Deserialize)]
@@ -63,7 +64,9 @@ struct Outcome {
     busy: Vec<f64>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+found!(Outcome: mb_s, busy);
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let bed = lab.bed(&parameters.model, parameters.disk_mib, parameters.unit_kib)?;
     let mut cells = Vec::new();
     for load in &parameters.loads {

@@ -7,7 +7,7 @@ use weft_model::Model;
 
 use crate::bench::{FileLoad, FileSetup, Requests, rate};
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, LabError, Ran, Results};
 
 /// Files, and how they are used.
 #[derive(Clone, Debug, Deserialize)]
@@ -95,7 +95,7 @@ const BESIDE: &str = "fsync of a small new file while a long one is written";
 /// A block, which a random write changes.
 const BLOCK: Requests = Requests { bytes: weft_fs::BLOCK_BYTES, depth: 1 };
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let model = lab.model(&p.model)?;
     let cells = p.cells(model, lab)?;

@@ -5,7 +5,7 @@ use weft_code::CodeSpec;
 use weft_code::degraded::{FailureSets, additional_reads, ar_drc, ar_fixed, p_fdr};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results, code};
+use crate::lab::{Lab, Ran, Results, code};
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Parameters {
     counted_units: Vec<usize>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     lab.study(
         &(1..=parameters.failures).collect::<Vec<_>>(),
         |failures| format!("{failures} failed"),

@@ -12,7 +12,8 @@ use weft_rt::SECOND;
 
 use crate::bench::{Access, Bed, Ended, Load, on_bench};
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Repair, Results};
+use crate::found::found;
+use crate::lab::{Lab, Ran, Repair, Results};
 use crate::modelled::ArraySetup;
 use crate::number::{mb_s, real, seconds};
 
@@ -93,7 +94,9 @@ struct Outcome {
     seconds: f64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+found!(Outcome: mb_s, series, seconds);
+
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };
     let mut cells = Vec::new();

@@ -19,7 +19,7 @@ use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Vol
 use super::trace::Trace;
 use crate::bench::Bed;
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Repair, Results};
+use crate::lab::{Lab, Ran, Repair, Results};
 use crate::modelled::{ArraySetup, ModelledArray};
 use crate::number::mb_s;
 
@@ -65,7 +65,7 @@ const REPAIRS: [(Repair, &str); 2] = [
     (Repair::LoadAware, "while a disk is rebuilt, load-aware"),
 ];
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let bed = lab.bed(&p.model, p.disk_mib, p.unit_kib)?;
     let Some(first) = p.arrays.first() else { return Err(lab.wrong("no arrays")) };

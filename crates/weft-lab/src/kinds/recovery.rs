@@ -26,7 +26,7 @@ use super::table::Table;
 use super::trace::Trace;
 use crate::bench::{Bed, Recovered, Recovery, recover};
 use crate::figure::{Panel, Point, Shape, TraceUsed};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::modelled::ArraySetup;
 use crate::number::{below, millis, seconds, share};
 use crate::rebuild::{Parts, Way};
@@ -172,7 +172,7 @@ const EQUAL_MEAN: &str = "mean response time over equal time";
 const EQUAL_P99: &str = "99th percentile of response times over equal time";
 const REBUILD: &str = "rebuild time";
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let model = lab.model(&p.model)?;
     let (traces, records) = lab.traces(&p.traces, p.requests)?;

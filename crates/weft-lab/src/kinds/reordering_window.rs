@@ -6,7 +6,7 @@ use serde::Deserialize;
 use weft_layout::window::{safe_window, theorem_1};
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::number::real;
 
 /// A reshape.
@@ -19,7 +19,7 @@ pub struct Parameters {
     units: u64,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let Parameters { disks, added, units } = *parameters;
     if disks < 2 || added < 1 {
         return Err(lab.wrong("a RAID-5 has at least two disks, and grows by at least one"));

@@ -17,7 +17,7 @@ use weft_trace::Record;
 use super::table::Table;
 use super::trace::Trace;
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::number::{below, millis, real, seconds};
 use crate::reshape::{Grow, Measured, Pacing, Run, Way, measure};
 
@@ -98,7 +98,7 @@ const MEASURES: &[Measure] = &[
 const RESPONSE: &str = "mean response time";
 const TIME: &str = "redistribution time";
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let model = lab.model(&p.model)?;
     let model = p.write_cache.map_or(*model, |on| model.with_write_cache(on));

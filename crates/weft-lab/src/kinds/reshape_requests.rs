@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::figure::{Panel, Point};
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::number::real;
 use crate::reshape::{Counted, Grow, Job, Way, count};
 
@@ -29,7 +29,7 @@ struct Policy {
     way: Way,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let grow = Grow {
         disks: p.disks,

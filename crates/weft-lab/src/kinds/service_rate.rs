@@ -16,7 +16,7 @@ use super::table::{Table, greatest};
 use super::trace::Trace;
 use crate::bench::{Bed, CacheSetup, Served, Service, serve};
 use crate::figure::Panel;
-use crate::lab::{Lab, LabError, Results};
+use crate::lab::{Lab, Ran, Results};
 use crate::modelled::ArraySetup;
 use crate::number::real;
 
@@ -52,7 +52,7 @@ struct Cell<'a> {
     data_units: usize,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     let model = lab.model(&p.model)?;
     let policies = choices(&p.policies, lab)?;

@@ -48,6 +48,7 @@ impl Trace {
             if records.is_empty() {
                 return Err(lab.wrong(format!("the trace {} holds no request", self.name)));
             }
+            lab.note(format!("the trace {}", self.name), || bytes(&records));
             return Ok((used(name, false, &records), records));
         }
         let Some(workload) = self.workload.as_deref().and_then(workload) else {
@@ -55,6 +56,7 @@ impl Trace {
             return Err(lab.wrong(format!("the trace {}: there is no file {file}", self.name)));
         };
         let records: Vec<Record> = workload.generate(lab.options.seed).take(most).collect();
+        lab.note(format!("the trace {}", self.name), || bytes(&records));
         Ok((used(&self.name, true, &records), records))
     }
 
@@ -97,6 +99,12 @@ impl Lab<'_> {
             traces.iter().map(|trace| trace.requests(most, self)).collect();
         Ok(all?.into_iter().unzip())
     }
+}
+
+/// What differs if a trace is another one.
+fn bytes(records: &[Record]) -> Vec<u8> {
+    let of = |record: &Record| format!("{record:?}").into_bytes();
+    records.iter().flat_map(of).collect()
 }
 
 fn recorded(path: &Path, most: usize) -> Result<Vec<Record>, String> {

@@ -9,7 +9,7 @@ use weft_code::degraded::{p_edr, p_fdr, recovery_bandwidth_max, u_rp};
 use weft_code::{CodeSpec, Fleet, HOURS_PER_YEAR, Survival};
 
 use crate::figure::{Panel, Point, Shape};
-use crate::lab::{self, Lab, LabError, Results, layout};
+use crate::lab::{self, Lab, Ran, Results, layout};
 
 /// Points of a curve.
 const CURVE: u32 = 48;
@@ -60,7 +60,7 @@ struct Rated<'a> {
     shares: Vec<f64>,
 }
 
-pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Result<Results, LabError> {
+pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
     let p = parameters;
     lab.study(
         &p.arrays,

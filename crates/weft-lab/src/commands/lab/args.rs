@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand};
 use weft_cli::{listen, size};
 
+use crate::store::Shard;
+
 /// `weft lab`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -32,6 +34,8 @@ pub enum LabCommand {
     Show(LabShowArgs),
     /// Run experiments and print their results next to the paper's numbers
     Run(LabRunArgs),
+    /// Put the shards of a run together, and print their results as `run` does
+    Merge(LabMergeArgs),
     /// Run experiments and write their figures as one HTML page
     Report(LabReportArgs),
     /// Serve modelled disks over NBD that take as long as a real product would
@@ -93,6 +97,10 @@ Examples:
   weft lab run drc-table1 drc-fig9
   weft lab run drc-fig11 --csv > fig11.csv
   weft lab run ./my.toml --models models
+  weft lab run pro-table3 --out cells            (finished cells are kept in cells)
+  weft lab run pro-table3 --out cells --resume   (go on after Ctrl-C)
+  weft lab run pro-table3 --out cells --shard 3/16
+  weft lab merge cells
   weft lab run --all --traces ~/traces --json > figures.json")]
 pub struct LabRunArgs {
     /// Experiments to run: names (see `weft lab list`), and files of your own, *.toml
@@ -104,9 +112,49 @@ pub struct LabRunArgs {
     /// Print comma-separated values, one line per number
     #[arg(long, conflicts_with = "json")]
     pub csv: bool,
+    /// Keep finished cells in this folder, so that a run that was interrupted can go on
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with a run that was interrupted: measure only the cells that are not in --out
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+    /// Measure only part K of N of the cells, for `weft lab merge`
+    #[arg(long, value_name = "K/N", requires = "out")]
+    pub shard: Option<Shard>,
     /// Options of the runs.
     #[command(flatten)]
     pub runs: LabRuns,
+}
+
+/// `weft lab merge`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The output has the same bytes as that of one run on one machine. All shards of a run must be there, \
+each once, and of the same experiment, seed, divisor, traces, disks and version of weft.
+
+Examples:
+  weft lab merge cells
+  weft lab merge node1/cells node2/cells --csv > figures.csv
+  weft lab merge cells --page report.html --svg plots")]
+pub struct LabMergeArgs {
+    /// Folders that were given to `weft lab run` as --out
+    #[arg(value_name = "DIR", required = true)]
+    pub dirs: Vec<PathBuf>,
+    /// Print comma-separated values, one line per number
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// Also write one HTML page with all figures to this file
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+    /// Also write each plot as an SVG image, DIR/NAME-1.svg and so on
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+    /// Folder of recorded traces, as for the run
+    #[arg(long, env = "WEFT_TRACES", value_name = "DIR")]
+    pub traces: Option<PathBuf>,
+    /// Folder of modelled disks of your own, as for the run
+    #[arg(long, value_name = "DIR")]
+    pub models: Option<PathBuf>,
 }
 
 /// `weft lab report`.

@@ -6,13 +6,17 @@ use std::time::Instant;
 
 use serde_json::json;
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::output::{answer, out, outln};
+use weft_cli::output::{answer, log_line, out, outln};
+use weft_cli::thread;
 
-use super::args::{LabReportArgs, LabRunArgs, LabRuns};
+use super::args::{LabMergeArgs, LabReportArgs, LabRunArgs, LabRuns};
 use super::watch::{Pace, shown, watched};
 use crate::figure::{CSV_HEADER, Panel};
 use crate::report::{facts, html, number, ratio, svg};
-use crate::{Experiment, Figure, Models, RunOptions, UnknownExperiment, experiment, models, run};
+use crate::store::{self, Keep, Shard};
+use crate::{
+    Experiment, Figure, Models, RunOptions, UnknownExperiment, experiment, models, run_part,
+};
 
 /// Curves with more points than this are printed only where the paper has a number.
 const CURVE_LONG: usize = 20;
@@ -76,16 +80,93 @@ pub fn models(dir: Option<&Path>) -> Result<Models, Failure> {
 
 /// `weft lab run`.
 pub fn run_named(args: &LabRunArgs, json: bool) -> Outcome {
-    let figures = figures(&args.names, &args.runs, json)?;
+    let options = options(&args.runs)?;
+    let shard = args.shard.unwrap_or(Shard::WHOLE);
+    let keep = |place| {
+        let dir = args.out.clone()?;
+        Some(Keep::In { dir, resume: args.resume, shard, place })
+    };
+    let runs = experiments(&args.names, &options)?.into_iter().enumerate();
+    let runs = runs.map(|(place, e)| (e, RunOptions { keep: keep(place), ..options.clone() }));
+    say_how_to_go_on(args.out.as_deref())?;
+    let figures = run_all(&runs.collect::<Vec<_>>(), json)?;
+    let Some(dir) = args.out.as_deref().filter(|_| shard != Shard::WHOLE) else {
+        return print(&whole(figures), args.csv, json);
+    };
+    let cells: usize = figures.iter().filter_map(|figure| figure.as_ref().err()).sum();
+    if json {
+        return answer(&json!({ "shard": shard.to_string(), "cells": cells, "out": dir }));
+    }
+    outln!("shard {shard}: {cells} cells in {}", dir.display());
+    outln!("`weft lab merge` shows the figures once all {} shards are finished", shard.of);
+    Ok(())
+}
+
+/// Of a whole run all figures are there.
+fn whole(figures: Vec<Result<Figure, usize>>) -> Vec<Figure> {
+    figures.into_iter().filter_map(Result::ok).collect()
+}
+
+fn print(figures: &[Figure], csv: bool, json: bool) -> Outcome {
     if json {
         answer(&json!({ "figures": figures }))?;
-    } else if args.csv {
+    } else if csv {
         outln!("{CSV_HEADER}");
         figures.iter().for_each(|figure| out!("{}", figure.csv_lines()));
     } else {
         figures.iter().for_each(show_figure);
     }
     Ok(())
+}
+
+/// Ctrl-C says how the run goes on. All that is finished is in files already.
+fn say_how_to_go_on(out: Option<&Path>) -> Outcome {
+    let hint = match out {
+        None => "nothing was kept; with --out DIR a run can be interrupted and go on".to_owned(),
+        Some(out) => {
+            let word = |word: String| match word.contains(char::is_whitespace) {
+                true => format!("'{word}'"),
+                false => word,
+            };
+            let again = std::env::args().skip(1).filter(|arg| arg != "--resume").map(word);
+            let again = again.collect::<Vec<_>>().join(" ");
+            format!("finished cells are in {}; go on with: weft {again} --resume", out.display())
+        }
+    };
+    thread::on_signals(move |signal, _| {
+        log_line(&format!("interrupted: {hint}"));
+        std::process::exit(128 + signal);
+    })
+}
+
+/// `weft lab merge`.
+pub fn merge(args: &LabMergeArgs, json: bool) -> Outcome {
+    let traces = "give the --traces and --models of the run, if it had any";
+    let models = models(args.models.as_deref())?;
+    let mut runs = Vec::new();
+    for parts in store::collect(&args.dirs).map_err(Failure::new)? {
+        let plan = parts[0].plan.clone();
+        let experiment = Experiment::parse(&plan.name, &plan.text, &models)
+            .map_err(|e| Failure::new(e.to_string()).hint(traces))?;
+        let options = RunOptions {
+            seed: plan.seed,
+            divide: plan.divide,
+            traces: args.traces.clone(),
+            models: models.clone(),
+            keep: Some(Keep::Merged(parts)),
+            ..RunOptions::default()
+        };
+        runs.push((Experiment { folder: plan.folder, ..experiment }, options));
+    }
+    let figures = whole(run_all(&runs, json).map_err(|failure| failure.hint(traces))?);
+    if let Some(page) = &args.page {
+        let failed = |e| Failure::new(format!("cannot write {}: {e}", page.display()));
+        fs::write(page, html(&figures)).map_err(failed)?;
+    }
+    if let Some(dir) = &args.svg {
+        pictures(dir, &figures)?;
+    }
+    print(&figures, args.csv, json)
 }
 
 /// `weft lab report`.
@@ -95,7 +176,7 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
     // Checked before the work, which may take an hour.
     let is_new = !out.exists();
     OpenOptions::new().append(true).create(true).open(out).map_err(failed)?;
-    let figures = figures(&args.names, &args.runs, json).inspect_err(|_| {
+    let figures = figures(args, json).inspect_err(|_| {
         if is_new {
             let _ = fs::remove_file(out);
         }
@@ -128,25 +209,33 @@ fn pictures(dir: &Path, figures: &[Figure]) -> Outcome {
     Ok(())
 }
 
-/// Runs the experiments called `names`, or all.
-fn figures(names: &[String], runs: &LabRuns, json: bool) -> Result<Vec<Figure>, Failure> {
-    let options = options(runs)?;
-    let experiments = if names.is_empty() {
-        Experiment::all()
-    } else {
-        names.iter().map(|name| named(name, &options.models)).collect::<Result<_, _>>()?
-    };
-    if let Some(dir) = runs.traces.as_ref().filter(|dir| !dir.is_dir()) {
-        return Err(Failure::new(format!("--traces {}: no such folder", dir.display()))
-            .hint("without --traces, generated traces replace the recorded ones"));
+fn figures(args: &LabReportArgs, json: bool) -> Result<Vec<Figure>, Failure> {
+    let options = options(&args.runs)?;
+    let runs = experiments(&args.names, &options)?.into_iter().map(|e| (e, options.clone()));
+    Ok(whole(run_all(&runs.collect::<Vec<_>>(), json)?))
+}
+
+/// The experiments called `names`, or all.
+fn experiments(names: &[String], options: &RunOptions) -> Result<Vec<Experiment>, Failure> {
+    if names.is_empty() {
+        return Ok(Experiment::all());
     }
-    let mut pace = Pace::new(options.threads, options.divide);
+    names.iter().map(|name| named(name, &options.models)).collect()
+}
+
+/// Runs experiments one after the other. A shard gives the number of its cells.
+fn run_all(
+    runs: &[(Experiment, RunOptions)],
+    json: bool,
+) -> Result<Vec<Result<Figure, usize>>, Failure> {
+    let Some((_, first)) = runs.first() else { return Ok(Vec::new()) };
+    let mut pace = Pace::new(first.threads, first.divide);
     let mut figures = Vec::new();
-    for (number, experiment) in experiments.iter().enumerate() {
+    for (number, (experiment, options)) in runs.iter().enumerate() {
         let begun = Instant::now();
-        let others_s = experiments[number + 1..].iter().map(|e| pace.seconds(e)).sum();
+        let others_s = runs[number + 1..].iter().map(|(e, _)| pace.seconds(e)).sum();
         let figure = watched(&experiment.name, pace.seconds(experiment), others_s, json, |told| {
-            run(experiment, &options, told)
+            run_part(experiment, options, told)
         });
         figures.push(figure.map_err(|e| Failure::new(e.to_string()))?);
         pace.took(experiment, begun.elapsed().as_secs_f64());
@@ -164,6 +253,10 @@ fn named(name: &str, models: &Models) -> Result<Experiment, Failure> {
 }
 
 fn options(runs: &LabRuns) -> Result<RunOptions, Failure> {
+    if let Some(dir) = runs.traces.as_ref().filter(|dir| !dir.is_dir()) {
+        return Err(Failure::new(format!("--traces {}: no such folder", dir.display()))
+            .hint("without --traces, generated traces replace the recorded ones"));
+    }
     let options = RunOptions::default();
     Ok(RunOptions {
         seed: runs.seed,
@@ -171,6 +264,7 @@ fn options(runs: &LabRuns) -> Result<RunOptions, Failure> {
         models: models(runs.models.as_deref())?,
         threads: runs.threads.map_or(options.threads, usize::from),
         divide: runs.divide,
+        keep: None,
     })
 }
 
