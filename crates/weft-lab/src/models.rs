@@ -127,7 +127,8 @@ pub fn parse(name: &str, text: &str) -> Result<&'static Model, Wrong> {
         key: String::new(),
         cause: e.message().to_owned(),
     })?;
-    let kind = file.hdd.map(Kind::Hdd).or(file.ssd.map(Kind::Ssd)).expect("as the schema says");
+    let kind =
+        file.hdd.map(Kind::Hdd).or_else(|| file.ssd.map(Kind::Ssd)).expect("as the schema says");
     let stays = |text: String| &*text.leak();
     Ok(Box::leak(Box::new(Model {
         name: stays(name.to_owned()),

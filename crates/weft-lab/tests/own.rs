@@ -261,7 +261,7 @@ fn example(schema: &Value, root: &Value, keys: &dyn Fn(&str) -> bool) -> Toml {
     if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
         return example(&root["$defs"][name], root, keys);
     }
-    if let Some(word) = schema["enum"].get(0).or(schema.get("const")) {
+    if let Some(word) = schema["enum"].get(0).or_else(|| schema.get("const")) {
         return word.as_str().map_or_else(
             || Toml::Integer(word.as_i64().expect("a number")),
             |word| Toml::String(word.into()),
@@ -311,10 +311,10 @@ fn tables<'a>(schema: &'a Value, root: &'a Value, way: &str, found: &mut Vec<(St
 }
 
 fn at<'a>(document: &'a mut Toml, way: &str) -> Option<&'a mut toml::Table> {
-    let keys = way.split('/').filter(|key| !key.is_empty());
-    let inner = keys.fold(Some(document), |value, key| match key {
-        "[" => value?.as_array_mut()?.first_mut(),
-        key => value?.as_table_mut()?.get_mut(key),
+    let mut keys = way.split('/').filter(|key| !key.is_empty());
+    let inner = keys.try_fold(document, |value, key| match key {
+        "[" => value.as_array_mut()?.first_mut(),
+        key => value.as_table_mut()?.get_mut(key),
     });
     inner?.as_table_mut()
 }

@@ -150,6 +150,9 @@ struct Cell<'a> {
 /// A figure: its name, its unit, and its value for a run.
 type Measure = (&'static str, &'static str, fn(&Recovered) -> f64);
 
+/// A mean response time.
+type Mean = fn(&Recovered) -> u64;
+
 const MEASURES: &[Measure] = &[
     ("mean response time", "ms", |found| millis(found.own.mean_ns)),
     ("99th percentile of response times", "ms", |found| millis(found.own.p99_ns)),
@@ -287,7 +290,7 @@ impl Parameters {
             let panel = Panel::bars(format!("{what}, {}", trace.name), "array", *unit);
             panels.push(table.panel(panel, of));
         }
-        let means: [(_, fn(&Recovered) -> u64); 2] =
+        let means: [(&str, Mean); 2] =
             [("", |run| run.own.mean_ns), (" over equal time", |run| run.equal.mean_ns)];
         for (over, mean_ns) in means {
             let first = &self.policies[0].name;

@@ -62,7 +62,11 @@ pub fn show(name: &str, json: bool) -> Outcome {
             (Err(error), _) => return Err(unknown(&error)),
         },
     };
-    if json { answer(&json!({ "name": name, "text": text })) } else { Ok(out!("{text}")) }
+    if json {
+        return answer(&json!({ "name": name, "text": text }));
+    }
+    out!("{text}");
+    Ok(())
 }
 
 fn unknown(error: &UnknownExperiment) -> Failure {
