@@ -419,7 +419,7 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         let suid = io.io_flags & wire::WRITE_KILL_SUIDGID != 0;
-        self.fs.drop_privileges(head.nodeid, suid).await.map_err(errno_of)?;
+        self.end_privileges(head.nodeid, suid).await?;
         self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
         if io.flags & OFlags::DSYNC.bits() != 0 {
             self.fs.fsync(head.nodeid).await.map_err(errno_of)?;
@@ -641,17 +641,22 @@ impl Tree {
         empty(self.fs.set_xattr_while(ino, name, value, how, goes_on).await)
     }
 
-    /// New contents end privileges. Unlike with a write, the kernel does not say whether the
-    /// program may keep the bits of the mode: root may.
-    async fn end_privileges(&self, head: &InHeader, ino: Ino) -> Result<(), Errno> {
-        self.fs.drop_privileges(ino, head.uid != 0).await.map_err(errno_of)
+    /// New contents end privileges; with `suid` also the bits of the mode. The kernel has kept the
+    /// mode, and executes the file by what it knows: so it is told before the request is answered.
+    async fn end_privileges(&self, ino: Ino, suid: bool) -> Result<(), Errno> {
+        if self.fs.drop_privileges(ino, suid).await.map_err(errno_of)? {
+            unwritten::forget_attributes(&self.fd, ino).await?;
+        }
+        Ok(())
     }
 
     /// Copies bytes from one file to another; as many as one request should take. The kernel asks
     /// for the rest.
     async fn copy(&self, going: &Going, head: &InHeader, wanted: &CopyIn) -> Answer {
         let from = head.nodeid;
-        self.end_privileges(head, wanted.node_to).await?;
+        // Unlike with a write, the kernel does not say whether the program may keep the bits of the
+        // mode: root may.
+        self.end_privileges(wanted.node_to, head.uid != 0).await?;
         let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);
         let mut copied = 0;
         let goes_on = going.goes_on();
@@ -683,7 +688,7 @@ impl Tree {
 
     async fn fallocate(&self, going: &Going, head: &InHeader, wanted: &FallocateIn) -> Answer {
         let ino = head.nodeid;
-        self.end_privileges(head, ino).await?;
+        self.end_privileges(ino, head.uid != 0).await?;
         let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
         match wanted.mode & !fallocate::KEEP_SIZE {
             fallocate::PUNCH_HOLE | fallocate::ZERO_RANGE => {

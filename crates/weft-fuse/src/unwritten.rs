@@ -102,11 +102,22 @@ pub(crate) async fn seek(
 /// # Errors
 /// If it cannot be told.
 pub(crate) async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Result<(), Errno> {
-    let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
     let offset = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
     // 0: to the end.
     let length = i64::try_from(bytes.end).map_or(0, |end| end - offset);
-    let body = InvalInodeOut { ino, offset, length };
+    invalidate(channel, InvalInodeOut { ino, offset, length }).await
+}
+
+/// Returns when the kernel has forgotten the attributes of a file. It keeps the pages.
+///
+/// # Errors
+/// If it cannot be told.
+pub(crate) async fn forget_attributes(channel: &Fd, ino: Ino) -> Result<(), Errno> {
+    invalidate(channel, InvalInodeOut { ino, offset: -1, length: 0 }).await
+}
+
+async fn invalidate(channel: &Fd, body: InvalInodeOut) -> Result<(), Errno> {
+    let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
     let len = u32::try_from(size_of::<OutHeader>() + size_of::<InvalInodeOut>()).unwrap_or(0);
     let head = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
     let told = elsewhere(move || {

@@ -255,7 +255,7 @@ pub struct LseekIn {
 /// up.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// Body of [`NOTIFY_INVAL_INODE`]; a length of 0 means the rest.
+/// Body of [`NOTIFY_INVAL_INODE`]; a length of 0 means the rest, a negative offset only attributes.
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct InvalInodeOut {

@@ -234,3 +234,27 @@ fn privileges_end_with_a_new_owner_or_contents() {
     assert_eq!((mode(&file), mode(&at("null"))), (0o2775, 0o2745));
     mounted.unmount();
 }
+
+#[test]
+fn what_another_user_wrote_is_not_executed_with_privileges() {
+    if !have(&NEEDS) || !have(&[Need::Tool("setpriv"), Need::Tool("dd")]) {
+        return;
+    }
+    let mut mounted = mounted("weftfs-execution");
+    mounted.unmount();
+    mounted.mount(&["-o", "suid", "d0", "d1", "d2"]);
+    let program = mounted.at.join("id");
+    fs::copy("/usr/bin/id", &program).expect("copied");
+    let user = |script: &str| {
+        let said = run(&mut by(1002, "sh", &["-c", script], &program)).stdout;
+        String::from_utf8_lossy(&said).trim().to_owned()
+    };
+    let writes = ["dd if=\"$0\" of=\"$0\" bs=1 count=1 conv=notrunc 2>&-", "fallocate -l 1 \"$0\""];
+    for write in writes {
+        chmod(&program, 0o4777);
+        assert_eq!(user("exec \"$0\" -u"), "0", "before {write}");
+        // No program asks for the mode in between, so the kernel decides by what it has kept.
+        assert_eq!(user(&format!("{write}; exec \"$0\" -u")), "1002", "{write}");
+    }
+    mounted.unmount();
+}

@@ -202,19 +202,20 @@ impl Fs {
     }
 
     /// Ends the privileges of a file that is written: its capabilities and, with `suid`, its
-    /// set-user-ID and set-group-ID bits.
+    /// set-user-ID and set-group-ID bits. Returns whether it had any.
     ///
     /// # Errors
     /// If there is no such file.
-    pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<()> {
+    pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<bool> {
         self.0.begin_change().await?;
         let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
         let dropped = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
-            if drop_privileges(tx, ino, &mut inode, suid)? {
+            let had = drop_privileges(tx, ino, &mut inode, suid)?;
+            if had {
                 tx.put_inode(ino, &inode)?;
             }
-            Ok(())
+            Ok(had)
         });
         dropped.await
     }
