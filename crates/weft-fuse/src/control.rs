@@ -19,6 +19,8 @@ use weft_fs::{
 };
 use weft_rt::{MILLISECOND, Nanos, Rt};
 
+use crate::counts::Counts;
+
 /// Gives the state.
 pub const STATUS: &str = "trusted.weft.status";
 /// Reading it checks the metadata.
@@ -65,13 +67,14 @@ pub(crate) struct Control {
     rt: Rt,
     fs: Fs,
     open: OpenDisk,
+    requests: Rc<Counts>,
     refused: RefCell<String>,
     /// How the last job ended.
     last_job: Rc<RefCell<Value>>,
 }
 
 impl Control {
-    pub(crate) fn new(rt: Rt, fs: Fs, open: OpenDisk) -> Self {
+    pub(crate) fn new(rt: Rt, fs: Fs, open: OpenDisk, requests: Rc<Counts>) -> Self {
         let last_job: Rc<RefCell<Value>> = Rc::default();
         let last = last_job.clone();
         let name = fs.label().name.clone();
@@ -81,7 +84,7 @@ impl Control {
         let name = fs.label().name.clone();
         fs.on_wrong_metadata(move |what| log_line(&format!("file system '{name}': {what}")));
         fs.keep(move |job, ended| *last.borrow_mut() = outcome_json(job, ended));
-        Self { rt, fs, open, refused: RefCell::default(), last_job }
+        Self { rt, fs, open, requests, refused: RefCell::default(), last_job }
     }
 
     /// The value of an attribute; none if it is not one of these.
@@ -285,6 +288,7 @@ impl Control {
             "unreadable_blocks": status.counts.unreadable_blocks,
             "repaired_blocks": status.counts.repaired_blocks,
             "moved_blocks": status.counts.moved_blocks,
+            "requests": self.requests.to_json(),
             "job": job, "last_job": *self.last_job.borrow(),
         }))
     }

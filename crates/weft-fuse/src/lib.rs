@@ -31,6 +31,7 @@ pub mod awake;
 mod capability;
 mod channel;
 pub mod control;
+mod counts;
 mod file_flags;
 mod long;
 mod lookout;

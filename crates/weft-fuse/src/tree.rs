@@ -40,6 +40,7 @@ use crate::awake::Awake;
 use crate::capability::acts_as_owner;
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
 use crate::control::{self, Control, OpenDisk};
+use crate::counts::Counts;
 use crate::file_flags;
 use crate::long::{Going, Long};
 use crate::lookout::Lookout;
@@ -72,7 +73,8 @@ pub async fn serve(
     open: OpenDisk,
     latency: Option<File>,
 ) -> Result<(), Errno> {
-    let control = Control::new(rt.clone(), fs.clone(), open);
+    let requests: Rc<Counts> = Rc::default();
+    let control = Control::new(rt.clone(), fs.clone(), open, requests.clone());
     let fd = Fd::from(channel);
     let (told_rt, told_fd) = (rt.clone(), fd.clone());
     fs.on_lost_blocks(move |ino| forget_pages(&told_rt, &told_fd, ino, 0..u64::MAX));
@@ -82,6 +84,7 @@ pub async fn serve(
         fd: fd.clone(),
         fs,
         control,
+        requests,
         setxattr_ext,
         writers,
         long: Rc::default(),
@@ -115,6 +118,7 @@ struct Tree {
     fd: Fd,
     fs: Fs,
     control: Control,
+    requests: Rc<Counts>,
     /// SETXATTR has flags of its own.
     setxattr_ext: Cell<bool>,
     writers: Writers,
@@ -129,6 +133,7 @@ struct Tree {
 
 impl Tree {
     async fn carry_out(self: Rc<Self>, Request { head, body }: Request) {
+        self.requests.came(head.opcode);
         let answer = match body {
             Body::Read(io) => return self.read(&head, &io).await,
             Body::Write(io, data) => {
