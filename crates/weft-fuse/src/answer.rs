@@ -6,8 +6,14 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::wire::{Attr, EntryOut, OpenOut, StatxOut, SxTime, statx};
 
-/// How long the kernel believes names and attributes, in seconds.
-pub(crate) const VALID_S: u64 = 10;
+/// How long the kernel believes names, also that there is none, and attributes, in seconds: a day.
+/// All changes pass through it.
+const VALID_S: u64 = 86_400;
+/// The same of attributes whose number of blocks may still change by itself.
+const UNSETTLED_VALID_S: u64 = 10;
+/// How long after its last change a file may get blocks: several times what its bytes wait in
+/// memory.
+const SETTLED_AFTER_S: i64 = 60;
 
 /// The body of an answer, or why there is none.
 pub(crate) type Answer = Result<Vec<u8>, Errno>;
@@ -63,11 +69,27 @@ pub(crate) fn entry_out(ino: Ino, inode: &Inode, is_written: bool) -> EntryOut {
     }
 }
 
+/// The answer to a LOOKUP of a name that is not there. The kernel need not ask again.
+pub(crate) fn no_entry() -> EntryOut {
+    EntryOut { entry_valid: VALID_S, ..EntryOut::default() }
+}
+
 /// How long the kernel may believe attributes. It keeps the size of what is written itself, and not
-/// the number of blocks, which must not stay that of an empty file.
+/// the number of blocks, which must not stay that of an empty file. Of others it may become exact
+/// when what was written lately is on the disks.
 pub(crate) fn valid_s(inode: &Inode, is_written: bool) -> u64 {
-    let may_get_blocks = inode.kind() == Kind::File && inode.size == 0 && !is_written;
-    if may_get_blocks { 0 } else { VALID_S }
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let changed_s = i64::try_from(since.as_secs()).unwrap_or(0).saturating_sub(inode.changed.s);
+    valid_after(changed_s, inode.kind(), inode.size, is_written)
+}
+
+/// The same of a file that was changed so many seconds ago.
+fn valid_after(changed_s: i64, kind: Kind, size: u64, is_written: bool) -> u64 {
+    match kind {
+        Kind::File if size == 0 && !is_written => 0,
+        Kind::File if is_written || changed_s < SETTLED_AFTER_S => UNSETTLED_VALID_S,
+        _ => VALID_S,
+    }
 }
 
 pub(crate) fn attr_of(ino: Ino, inode: &Inode, is_written: bool) -> Attr {
@@ -150,5 +172,25 @@ pub(crate) fn errno_of(error: FsError) -> Errno {
         FsError::Immutable => Errno::PERM,
         FsError::Cancelled => Errno::INTR,
         _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_believed_for_long_when_the_blocks_are_settled() {
+        let file =
+            |changed_s, size, is_written| valid_after(changed_s, Kind::File, size, is_written);
+        assert_eq!(file(59, 5, false), UNSETTLED_VALID_S);
+        assert_eq!(file(60, 5, false), VALID_S);
+        assert_eq!(file(9999, 5, true), UNSETTLED_VALID_S, "it is written");
+        assert_eq!(file(-9999, 5, false), UNSETTLED_VALID_S, "the clock was put back");
+        // Empty ones get their first blocks at any time, and the kernel is not to believe in none.
+        assert_eq!(file(9999, 0, false), 0);
+        assert_eq!(file(9999, 0, true), UNSETTLED_VALID_S);
+        assert_eq!(valid_after(0, Kind::Folder, 0, false), VALID_S);
+        assert_eq!((no_entry().nodeid, no_entry().entry_valid), (0, VALID_S));
     }
 }

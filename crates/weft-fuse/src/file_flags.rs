@@ -16,6 +16,12 @@ const XFLAGS: [(Flags, u32); 4] = [
     (Flags::NODUMP, 0x80),
 ];
 
+/// Whether an IOCTL sets flags.
+pub(crate) fn sets(body: &[u8]) -> bool {
+    let cmd = parse::<IoctlIn>(body).map(|(asked, _)| asked.cmd);
+    cmd.is_ok_and(|cmd| matches!(cmd, ioctl::SETFLAGS | ioctl::FSSETXATTR))
+}
+
 /// Answers an IOCTL.
 pub(crate) async fn carry_out(fs: &Fs, ino: Ino, body: &[u8]) -> Answer {
     let (IoctlIn { cmd, .. }, given) = parse::<IoctlIn>(body)?;

@@ -1,8 +1,8 @@
 //! Serves a mounted weftfs to the kernel.
 //!
 //! One node serves the file system, and everything passes through its kernel: so what the kernel
-//! has cached stays valid, files keep their pages when they are opened again, and names and
-//! attributes are believed for some seconds. Writes come at once: only then a write that finds no
+//! has cached stays valid, files keep their pages when they are opened again, and names, also that
+//! there is none, and attributes are believed for a day. What changes by itself it is told. Writes come at once: only then a write that finds no
 //! room can be refused itself. Pages that a program maps and writes the kernel gathers. Permissions
 //! are the kernel's business (`default_permissions`, with the access control lists that it reads),
 //! and so are locks.
@@ -25,16 +25,16 @@ use futures_util::future::{Either, select};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weft_fs::{
-    Fs, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr, SetXattr,
-    Time, XATTR_LIST_MAX,
+    Fs, FsError, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr,
+    SetXattr, Time, XATTR_LIST_MAX,
 };
 use weft_rt::Rt;
 use weft_rt::ring::{Fd, Ring};
 use zerocopy::IntoBytes as _;
 
 use crate::answer::{
-    Answer, attr_of, bytes, empty, entry_out, errno_of, name, number, opened, parse, sized,
-    statx_of, valid_s,
+    Answer, attr_of, bytes, empty, entry_out, errno_of, name, no_entry, number, opened, parse,
+    sized, statx_of, valid_s,
 };
 use crate::awake::Awake;
 use crate::capability::acts_as_owner;
@@ -89,7 +89,6 @@ pub async fn serve(
         writers,
         long: Rc::default(),
         folders: RefCell::default(),
-        next_folder: Cell::new(1),
         cut: RefCell::default(),
     });
     let long = tree.long.clone();
@@ -123,10 +122,10 @@ struct Tree {
     setxattr_ext: Cell<bool>,
     writers: Writers,
     long: Rc<Long>,
-    /// For each open folder, the position at which its reader ends: what comes later, and that is
-    /// what the reader makes itself, would lead it on for ever.
-    folders: RefCell<BTreeMap<u64, u64>>,
-    next_folder: Cell<u64>,
+    /// For each folder that is read, the position at which its readers end: where it ended when the
+    /// last of them began. What comes later, and that is what a reader makes itself, would lead it
+    /// on for ever.
+    folders: RefCell<BTreeMap<Ino, u64>>,
     /// Files that were cut to nothing, and not closed since.
     cut: RefCell<BTreeSet<Ino>>,
 }
@@ -239,6 +238,7 @@ impl Tree {
     async fn forget(&self, nodes: &[(u64, &[u8])]) {
         for (ino, count) in nodes {
             self.cut.borrow_mut().remove(ino);
+            self.folders.borrow_mut().remove(ino);
             // A failure shows in the next request.
             let _ = self.fs.end_uses(*ino, number(count)).await;
         }
@@ -269,13 +269,23 @@ impl Tree {
                     let inode = self.fs.lookup_number(ino).await.map_err(errno_of)?;
                     bytes(&entry_out(ino, &inode, self.writers.has(ino)))
                 }
-                name => self.entry(&self.fs.lookup(ino, name).await.map_err(errno_of)?),
+                name => match self.fs.lookup(ino, name).await {
+                    Err(FsError::NotFound) => bytes(&no_entry()),
+                    found => self.entry(&found.map_err(errno_of)?),
+                },
             },
             op::STATX => {
                 let inode = self.fs.attr(ino).await.map_err(errno_of)?;
                 bytes(&statx_of(ino, &inode, self.writers.has(ino)))
             }
-            op::IOCTL => file_flags::carry_out(&self.fs, ino, body).await,
+            op::IOCTL => {
+                let done = file_flags::carry_out(&self.fs, ino, body).await?;
+                if file_flags::sets(body) {
+                    // The time of change is another one.
+                    unwritten::forget_attributes(&self.fd, ino).await?;
+                }
+                Ok(done)
+            }
             op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
             op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
@@ -341,13 +351,9 @@ impl Tree {
                 self.fs.begin_use(ino);
                 bytes(&opened(wire::FOPEN_KEEP_CACHE))
             }
-            op::OPENDIR => {
-                let end = self.fs.attr(ino).await.map_err(errno_of)?.next_position;
-                let fh = self.next_folder.replace(self.next_folder.get() + 1);
-                self.folders.borrow_mut().insert(fh, end);
-                let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR;
-                bytes(&wire::OpenOut { fh, ..opened(open_flags) })
-            }
+            // Folders are opened and closed without a request from now on, and what the kernel has
+            // read of them stays (since Linux 5.1).
+            op::OPENDIR => Err(Errno::NOSYS),
             op::RELEASE => {
                 let ([_, _, flags], _) = parse::<[u32; 3]>(body)?;
                 if unwritten::writes(flags) && self.cut.borrow_mut().remove(&ino) {
@@ -358,11 +364,7 @@ impl Tree {
                 self.writers.closed(ino, flags);
                 empty(self.fs.end_uses(ino, 1).await)
             }
-            op::RELEASEDIR => {
-                self.folders.borrow_mut().remove(&number(body));
-                Ok(Vec::new())
-            }
-            op::DESTROY => Ok(Vec::new()),
+            op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
             op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
             op::SYNCFS => empty(self.fs.sync().await),
             op::READDIR => self.read_folder(ino, &parse::<IoIn>(body)?.0, false).await,
@@ -546,11 +548,11 @@ impl Tree {
     async fn read_folder(&self, ino: Ino, io: &IoIn, plus: bool) -> Answer {
         let (mut out, mut after) = (Vec::new(), io.offset);
         if io.offset == 0 {
-            // The reader begins, or begins again.
+            // A reader begins, or begins again.
             let end = self.fs.attr(ino).await.map_err(errno_of)?.next_position;
-            self.folders.borrow_mut().entry(io.fh).and_modify(|known| *known = end);
+            self.folders.borrow_mut().insert(ino, end);
         }
-        let end = self.folders.borrow().get(&io.fh).copied().unwrap_or(u64::MAX);
+        let end = self.folders.borrow().get(&ino).copied().unwrap_or(u64::MAX);
         loop {
             let mut entries = self.fs.read_folder(ino, after, ENTRIES).await.map_err(errno_of)?;
             entries.retain(|entry| entry.position < end);

@@ -92,8 +92,6 @@ pub mod init_flag {
 
 /// What the page cache holds of the file stays.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
-/// What the page cache holds of the folder stays, and more is kept.
-pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 
 /// In a WRITE: the set-user-ID and set-group-ID bits end.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
@@ -406,7 +404,7 @@ pub struct Attr {
 }
 
 /// Answer to LOOKUP.
-#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct EntryOut {
     pub nodeid: u64,
