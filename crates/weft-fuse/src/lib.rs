@@ -18,7 +18,7 @@
 //!
 //! // As root: an empty folder becomes a file system, whose requests come through the channel.
 //! let flags = rustix::mount::MountFlags::NODEV;
-//! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example", flags)?;
+//! let channel = weft_fuse::mount::mount_on(Path::new("/mnt"), "example", None, flags)?;
 //! weft_fuse::mount::end_service(Path::new("/mnt"));
 //! # drop(channel);
 //! # Ok::<(), weft_cli::failure::Failure>(())

@@ -74,22 +74,41 @@ fn open_channel() -> Result<File, Failure> {
     })
 }
 
+/// The type of a mounted weftfs, and that of one for which the kernel has a block device.
+const TYPES: [&str; 2] = ["fuse.weftfs", "fuseblk.weftfs"];
+
+fn is_weftfs(kind: Option<&str>) -> bool {
+    kind.is_some_and(|kind| TYPES.contains(&kind))
+}
+
 /// Mounts the weftfs `name` with these flags on a folder that is there; needs root. Returns the
-/// channel.
+/// channel. With a block `device` the kernel passes `sync` and `syncfs` on (since Linux 6.18): who
+/// may mount devices is trusted not to hold them up. It opens the device for itself, shows its name,
+/// and neither reads nor writes it.
 ///
 /// # Errors
 /// If it cannot be mounted.
-pub fn mount_on(folder: &Path, name: &str, flags: MountFlags) -> Result<File, Failure> {
+pub fn mount_on(
+    folder: &Path,
+    name: &str,
+    device: Option<&Path>,
+    flags: MountFlags,
+) -> Result<File, Failure> {
     let fuse = open_channel()?;
     let options = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
-        fuse.as_raw_fd()
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other{}",
+        fuse.as_raw_fd(),
+        if device.is_some() { ",blksize=4096" } else { "" }
     );
     let failed = |e: std::io::Error| {
         Failure::new(format!("{}: {e}", folder.display())).hint("mounting needs root")
     };
     let options = std::ffi::CString::new(options).map_err(|e| failed(e.into()))?;
-    rustix::mount::mount(name, folder, "fuse.weftfs", flags, Some(options.as_c_str()))
+    let (source, kind) = match device {
+        Some(device) => (device, TYPES[1]),
+        None => (Path::new(name), TYPES[0]),
+    };
+    rustix::mount::mount(source, folder, kind, flags, Some(options.as_c_str()))
         .map_err(|e| failed(e.into()))?;
     set_read_ahead(folder);
     Ok(fuse)
@@ -103,7 +122,7 @@ pub fn mount_on(folder: &Path, name: &str, flags: MountFlags) -> Result<File, Fa
 pub fn remount(folder: &Path, flags: MountFlags) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", folder.display()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
-    if type_of_mount(&mounts, folder) != Some("fuse.weftfs") {
+    if !is_weftfs(type_of_mount(&mounts, folder)) {
         let why = format!("{}: no weft file system is mounted there", folder.display());
         return Err(Failure::new(why));
     }
@@ -114,7 +133,9 @@ pub fn remount(folder: &Path, flags: MountFlags) -> Result<(), Failure> {
 fn set_read_ahead(folder: &Path) {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let Some(device) = device_of_mount(&mounts, folder) else { return };
-    let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    // Without the suffix it is that of the block device.
+    let suffix = if type_of_mount(&mounts, folder) == Some(TYPES[1]) { "-fuseblk" } else { "" };
+    let setting = format!("/sys/class/bdi/{device}{suffix}/read_ahead_kb");
     let _ = fs::write(setting, (READ_AHEAD_BYTES / 1024).to_string());
 }
 
@@ -153,7 +174,7 @@ pub fn folder_for(path: &Path) -> Result<PathBuf, Failure> {
             Ok(_) => return Err(Failure::new(format!("{} is not a folder", path.display()))),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
                 let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
-                if type_of_mount(&mounts, &folder) != Some("fuse.weftfs") {
+                if !is_weftfs(type_of_mount(&mounts, &folder)) {
                     return Err(failed(e));
                 }
                 // Nothing is lost with it: all that uses it gets errors already.
@@ -265,6 +286,7 @@ mod tests {
         assert_eq!(device("/mnt x"), Some("0:42"));
         assert_eq!(device("/m"), None);
         assert_eq!(type_of_mount(mounts, Path::new("/mnt x")), Some("fuse.weftfs"));
+        assert!(is_weftfs(Some("fuseblk.weftfs")) && !is_weftfs(Some("fuse")) && !is_weftfs(None));
         assert_eq!(type_of_mount(mounts, Path::new("/")), Some("ext4"));
     }
 }

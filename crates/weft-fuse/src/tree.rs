@@ -174,7 +174,7 @@ impl Tree {
         let key =
             |before: usize| body.get(before..).and_then(|rest| name(rest).ok()).map(|key| key.0);
         match head.opcode {
-            op::FALLOCATE | op::COPY_FILE_RANGE | op::LSEEK => true,
+            op::FALLOCATE | op::COPY_FILE_RANGE | op::LSEEK | op::SYNCFS => true,
             op::RENAME | op::RENAME2 => self.writers.any(),
             op::SETXATTR => {
                 let before = if self.setxattr_ext.get() { 16 } else { 8 };

@@ -185,3 +185,46 @@ fn what_the_readme_shows_works_when_it_is_pasted() {
     assert!(output.status.success(), "{script}\n{said}");
     assert!(!is_mounted(&mounted.at), "{said}");
 }
+
+#[test]
+fn syncfs_waits_for_the_disks_if_the_kernel_passes_it_on() {
+    if !have(&NEEDS) || !have(&[Need::Loop]) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-syncfs", 3, 64 << 20);
+    mounted.unmount();
+    let disks = mounted.disks.clone();
+    let args: Vec<&str> =
+        ["-o", "syncfs"].into_iter().chain(disks.iter().map(String::as_str)).collect();
+    let placeholders = || {
+        let devices = fs::read_dir("/sys/block").expect("a folder").flatten();
+        let backing = devices.map(|device| device.path().join("loop/backing_file"));
+        backing
+            .filter_map(|of| fs::read_to_string(of).ok())
+            .filter(|of| of.contains("memfd:weftfs"))
+            .count()
+    };
+    let before = placeholders();
+    mounted.mount(&args);
+    assert_eq!(placeholders(), before + 1);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    let own = mounts.lines().find(|line| line.contains(&*mounted.at.to_string_lossy()));
+    assert!(own.is_some_and(|line| line.contains("fuseblk.weftfs /dev/loop")), "{own:?}");
+    // More than one that a kernel without it would write in time.
+    fs::create_dir_all(mounted.at.join("a/b")).expect("made");
+    fs::write(mounted.at.join("a/b/file"), vec![7; 3 << 20]).expect("written");
+    rustix::fs::syncfs(File::open(&mounted.at).expect("there")).expect("synced");
+    let requests = mounted.status()["requests"].to_string();
+    mounted.kill9();
+    wait_until("the device is gone", || placeholders() == before);
+    mounted.mount(&args);
+    if requests.contains("syncfs") {
+        let read = fs::read(mounted.at.join("a/b/file")).expect("it is there");
+        assert!(read == vec![7; 3 << 20]);
+    } else {
+        eprintln!("this kernel does not pass syncfs on");
+    }
+    mounted.bench.weft(&["fs", "mount", "-o", "remount,noexec", "home", "mnt"]);
+    mounted.ends_sound();
+    wait_until("the device is gone", || placeholders() == before);
+}

@@ -1,16 +1,21 @@
 //! Loop devices over the one file of an attached array.
 
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::Errno;
 use weft_cli::failure::Failure;
 use weft_disk::mounts::{self, Mount};
 
 /// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Size of a device that nobody reads or writes.
+const PLACEHOLDER_BYTES: u64 = 1 << 20;
 
 /// A loop device: `/dev/loopN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +45,22 @@ impl LoopDevice {
             ));
         }
         Ok(device)
+    }
+
+    /// Creates a device over a piece of memory, for a mount that must have one and does not use it.
+    pub fn placeholder() -> Result<Self, Failure> {
+        let failed = |e: Errno| Failure::new(format!("memory for a loop device: {e}"));
+        let memory = memfd_create("weftfs", MemfdFlags::CLOEXEC).map_err(failed)?;
+        ftruncate(&memory, PLACEHOLDER_BYTES).map_err(failed)?;
+        let file = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        let shown = output(command("losetup").args(["--find", "--show", &file]))?;
+        let name = shown.trim().strip_prefix("/dev/").unwrap_or_default().to_owned();
+        Ok(Self { name })
+    }
+
+    /// Removes the device as soon as it is not in use.
+    pub fn remove_when_unused(&self) -> Result<(), Failure> {
+        output(command("losetup").arg("--detach").arg(self.path())).map(drop)
     }
 
     /// The devices whose file is `file`.
@@ -140,7 +161,7 @@ impl LoopDevice {
         let flags = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::CLOEXEC;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
         let opened = OpenOptions::new().read(true).custom_flags(flags).open(self.path());
-        opened.is_err_and(|e| e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()))
+        opened.is_err_and(|e| e.raw_os_error() == Some(Errno::BUSY.raw_os_error()))
     }
 
     /// Removes the device and waits until it is gone.

@@ -141,7 +141,7 @@ pub struct FsMountArgs {
     #[arg(long)]
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
-    /// sync …, and of these here degraded, stale, awake, disk=, cache=, metadata_cache=,
+    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
     /// stop_timeout=, log=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
@@ -157,6 +157,10 @@ pub struct FsMountArgs {
     /// do: faster, above all in virtual machines, but costs power
     #[arg(long)]
     pub awake: bool,
+    /// sync and syncfs wait until everything is on the disks (since Linux 6.18); the kernel shows a
+    /// loop device as the source, and `fuseblk.weftfs` as the type
+    #[arg(long)]
+    pub syncfs: bool,
     /// Return when it is mounted; another process serves it
     #[arg(long)]
     pub background: bool,

@@ -10,6 +10,7 @@ mod status;
 pub use options::helper_line;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -29,6 +30,7 @@ use weft_disk::Disk;
 use weft_fs::{CreateOptions, Fs, FsError, Host, Job, Label, MountOptions, Time, plan_room};
 use weft_fuse::{awake, control, mount, tree};
 
+use crate::block::loop_device::LoopDevice;
 use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
@@ -252,7 +254,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         now: now(),
         clock: Some(now),
     };
-    let (keeps_awake, stop_timeout) = (args.awake, args.stop_timeout);
+    let (keeps_awake, stop_timeout, passes_sync_on) = (args.awake, args.stop_timeout, args.syncfs);
     thread::run(move |opener: Opener| async move {
         let latency = keeps_awake.then(awake::open).transpose()?;
         let places = find(&opener, &name, &places).await?;
@@ -285,7 +287,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         let fs = fs.map_err(failed)?;
         // A disk can be opened again only when nothing else holds it open.
         drop(disks);
-        let channel = mount::mount_on(&folder, &fs.label().name, flags)?;
+        let channel = mount_on(&folder, &fs.label().name, flags, passes_sync_on)?;
         ending::on_signals(&folder, stop_timeout)?;
         let name = &fs.label().name;
         match json {
@@ -299,6 +301,23 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))?;
         unmounted
     })
+}
+
+/// Mounts it, if `sync` and `syncfs` are to be passed on with a loop device that ends with the
+/// mount.
+fn mount_on(
+    folder: &Path,
+    name: &str,
+    flags: MountFlags,
+    passes_sync_on: bool,
+) -> Result<File, Failure> {
+    if !passes_sync_on {
+        return mount::mount_on(folder, name, None, flags);
+    }
+    let device = LoopDevice::placeholder()?;
+    let mounted = mount::mount_on(folder, name, Some(&device.path()), flags);
+    device.remove_when_unused()?;
+    mounted
 }
 
 /// What other hosts call this one.
@@ -338,7 +357,7 @@ fn not_reached(folder: &Path, error: Errno) -> Failure {
             "{folder}: no weft file system is mounted there"
         ))
         .hint(
-            "give the folder on which one is mounted, as root; `findmnt -t fuse.weftfs` lists them",
+            "give the folder on which one is mounted, as root; `findmnt -t fuse.weftfs,fuseblk.weftfs` lists them",
         ),
         _ => Failure::new(format!("{folder}: {error}")),
     }

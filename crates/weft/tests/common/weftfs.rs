@@ -171,5 +171,7 @@ pub fn has_said(out: &Path) -> bool {
 
 fn is_mounted(at: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.contains(&format!(" {} fuse.weftfs ", at.display()))
+    ["fuse", "fuseblk"]
+        .iter()
+        .any(|kind| mounts.contains(&format!(" {} {kind}.weftfs ", at.display())))
 }

@@ -121,6 +121,7 @@ fn set_flag(args: &mut FsMountArgs, options: &mut Options, name: &str) -> bool {
         "degraded" => args.degraded = true,
         "stale" => args.stale = true,
         "awake" => args.awake = true,
+        "syncfs" => args.syncfs = true,
         _ => return false,
     }
     true
