@@ -63,6 +63,8 @@ pub(crate) const FORMAT: u64 = 3;
 /// Format of the metadata from the first file on that has flags.
 pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 /// Copies of the metadata, if there are enough disks.
+/// Format of the metadata from the first record on that is unwritten.
+pub(crate) const FORMAT_WITH_UNWRITTEN: u64 = 5;
 pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
 /// if the database is small ([`room`]).

@@ -32,7 +32,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
-use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_FLAGS, Meta, Tx, array_options};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_UNWRITTEN, Meta, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
 use crate::mount::sizing::plan_room;
@@ -268,10 +268,10 @@ impl Fs {
         let (leaving, epoch, mark, format) = meta
             .run(|tx| {
                 let format = tx.state("format")?;
-                if !(FORMAT..=FORMAT_WITH_FLAGS).contains(&format) {
+                if !(FORMAT..=FORMAT_WITH_UNWRITTEN).contains(&format) {
                     return Err(FsError::Unmountable(format!(
                         "its metadata has format {format}, and this program knows {FORMAT} to \
-                         {FORMAT_WITH_FLAGS}"
+                         {FORMAT_WITH_UNWRITTEN}"
                     )));
                 }
                 let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
@@ -326,7 +326,7 @@ impl Fs {
         let log = Log::new(area, epoch, 0, last_id);
         let inner = FsState::new(rt.clone(), label, (meta, pool, log), &options, reopen);
         let fs = Self(Rc::new(inner));
-        fs.0.has_flags.set(format == FORMAT_WITH_FLAGS);
+        fs.0.format.set(format);
         if options.read_only {
             return Ok(fs);
         }

@@ -12,5 +12,6 @@ pub(crate) mod redundancy_change;
 pub(crate) mod relayout;
 pub(crate) mod remap;
 pub(crate) mod reserve;
+pub(crate) mod reserved_lines;
 pub(crate) mod revocation;
 pub(crate) mod writeback;

@@ -416,7 +416,9 @@ fn long_searches_and_reservations_let_others_go_on_and_can_be_ended() {
     run(|rt| async move {
         let fs = made(&rt, &ram(&[100; 3])).await;
         let ino = make_as(&fs, "file", "none").await;
-        fs.allocate(ino, 0, 100 << 20, false).await.expect("reserved");
+        for at in 0..100 {
+            fs.write(ino, at << 20, Frozen::copy_from(&[1; 1 << 20])).await.expect("written");
+        }
         fs.sync().await.expect("synced");
         let size = 100 << 20;
         assert_eq!(fs.seek(ino, 0, false).await.expect("found"), Some(size));
@@ -434,7 +436,9 @@ fn long_searches_and_reservations_let_others_go_on_and_can_be_ended() {
         let ended = fs.seek_while(ino, 0, false, most(1)).await;
         assert!(matches!(ended, Err(FsError::Cancelled)), "{ended:?}");
         let other = make_as(&fs, "other", "none").await;
-        let ended = fs.allocate_while(other, 0, 50 << 20, false, most(3)).await;
+        let ended = fs.allocate_while(other, 0, 60 << 30, false, most(1)).await;
+        assert!(matches!(ended, Err(FsError::NoSpace)), "{ended:?}");
+        let ended = fs.allocate_while(other, 0, 120 << 20, false, most(1)).await;
         assert!(matches!(ended, Err(FsError::Cancelled)), "{ended:?}");
         assert!(fs.attr(other).await.expect("there").size == 0);
         assert_sound(&fs).await;

@@ -25,6 +25,7 @@ mod old_block_cache;
 mod out_of_place;
 mod random_crashes;
 mod random_losses;
+mod preallocated;
 mod read_only;
 mod redundancy_changes;
 mod reference;

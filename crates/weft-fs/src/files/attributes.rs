@@ -174,7 +174,7 @@ impl Fs {
     /// # Errors
     /// [`FsError::Immutable`], or if there is no such file.
     pub async fn check_open(&self, ino: Ino, appends: bool) -> Result<()> {
-        if !self.0.has_flags.get() {
+        if self.0.format.get() < FORMAT_WITH_FLAGS {
             return Ok(());
         }
         let flags = self.attr(ino).await?.flags;
@@ -194,8 +194,7 @@ impl Fs {
             inode.flags = flags;
             inode.changed = now;
             // Older versions would not obey them.
-            self.0.has_flags.set(true);
-            tx.set_state("format", FORMAT_WITH_FLAGS)?;
+            self.0.raise_format(tx, FORMAT_WITH_FLAGS)?;
             tx.put_inode(ino, &inode)
         });
         set.await

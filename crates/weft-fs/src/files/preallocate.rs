@@ -1,8 +1,9 @@
 //! Reserving space for parts of a file that have none.
 //!
-//! A block that has a place is overwritten there and needs no other. So space is reserved by
-//! writing zeros, through the cache like all else, where no block is active. That takes the time of
-//! a write; in return there is no third state of a block between a hole and data.
+//! Where a file has no lines they get places, as if they were written ([`crate::write::new_lines`]),
+//! and the record says that nothing was written there: it reads as zeros, and is a hole for who
+//! looks for data. A write there needs no room ([`crate::write::reserved_lines`]). A block that has
+//! no place in a line that exists gets one with zeros, through the cache like all else.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -10,14 +11,29 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::files::read_write::{FILE_BYTES_MAX, active_within};
+use crate::files::read_write::FILE_BYTES_MAX;
 use crate::format::block::{BLOCK, blocks_of};
-use crate::format::inode::Ino;
+use crate::format::extent::LINES_MAX;
+use crate::format::inode::{Ino, Inode};
+use crate::format::redundancy::WIDTH_MAX;
+use crate::meta::{FORMAT_WITH_UNWRITTEN, Tx};
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
+use crate::write::line_writes::put_joined;
+use crate::write::new_lines::covering;
 
-/// Blocks reserved at a time.
+/// Blocks that get zeros at a time.
 const STEP: u64 = 1024;
+/// Blocks of the longest record of usual width.
+const RECORD_BLOCKS: u64 = LINES_MAX * WIDTH_MAX as u64;
+
+/// How far a reservation has come.
+struct ReservedUpTo {
+    /// The block that comes next.
+    next: u64,
+    /// Blocks of lines that exist which have no place.
+    missing: Vec<u64>,
+}
 
 impl FsState {
     async fn allocate(
@@ -42,15 +58,14 @@ impl FsState {
             return Err(FsError::NoSpace);
         }
         let node = self.in_use.node(ino);
-        let mut at = blocks.start;
+        let (mut at, mut steps) = (blocks.start, 0);
         while at < blocks.end {
             if !goes_on() {
                 return Err(FsError::Cancelled);
             }
-            let to = (at + STEP).min(blocks.end);
-            self.allocate_blocks(&node, at..to).await?;
+            at = self.allocate_some(&node, at..blocks.end).await?;
             self.drain().await?;
-            at = to;
+            self.commit_now_and_then(&mut steps).await?;
             self.rt.yield_now().await;
         }
         let alone = node.alone().await;
@@ -64,21 +79,98 @@ impl FsState {
         Ok(())
     }
 
-    async fn allocate_blocks(&self, node: &Rc<Node>, blocks: Range<u64>) -> Result<()> {
+    /// Gives some blocks, from the first of these on, places. Returns where to go on.
+    async fn allocate_some(&self, node: &Rc<Node>, blocks: Range<u64>) -> Result<u64> {
         let _alone = node.alone().await;
         let inode = self.file(node.ino).await?;
-        let active = self.meta.run(|tx| active_within(tx, node.ino, blocks.clone())).await?;
-        let is_missing = |block: &u64| {
-            active.binary_search(block).is_err() && !node.dirty.borrow().contains_key(block)
-        };
-        let missing: Vec<u64> = blocks.clone().filter(is_missing).collect();
-        if missing.is_empty() {
-            return Ok(());
+        if node.has_dirty(u64::MAX) {
+            // It is to get lines first.
+            self.flush_node(node).await?;
         }
-        let reserved = self.reserve(node, &inode, blocks).await?;
-        missing.into_iter().for_each(|block| self.dirty(node, block, Frozen::zeros(BLOCK)));
-        drop(reserved);
-        Ok(())
+        // No disk is taken out of service meanwhile.
+        let placing = self.flushing.acquire(1).await;
+        let (ino, range) = (node.ino, blocks.clone());
+        let placed = self.meta.run(|tx| self.place_some(tx, ino, &inode, range)).await;
+        drop(placing);
+        let ReservedUpTo { next, missing } = placed?;
+        if let (Some(first), Some(last)) = (missing.first(), missing.last()) {
+            let reserved = self.reserve(node, &inode, *first..last + 1).await?;
+            missing.into_iter().for_each(|block| self.dirty(node, block, Frozen::zeros(BLOCK)));
+            drop(reserved);
+        }
+        Ok(next)
+    }
+
+    fn place_some(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<ReservedUpTo> {
+        let (mut at, mut missing) = (blocks.start, Vec::new());
+        for n in 0..self.meta.at_a_time() {
+            if at >= blocks.end || missing.len() as u64 >= STEP {
+                break;
+            }
+            if let Some((first, record)) = covering(tx, ino, at)? {
+                let next = tx.next_record(ino, first + 1)?.unwrap_or(u64::MAX);
+                let end = (first + record.blocks()).min(next).min(blocks.end);
+                let has_place =
+                    |block: &u64| record.columns[record.locate(block - first).1].is_some();
+                missing.extend((at..end).filter(|block| !has_place(block)));
+                at = end;
+                continue;
+            }
+            match self.place_record(tx, ino, inode, at..blocks.end) {
+                Ok(end) => at = end,
+                // What was placed in this step is kept, and told of in the next one.
+                Err(FsError::NoSpace) if n > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ReservedUpTo { next: at, missing })
+    }
+
+    /// Reserves lines for the first of these blocks, which no record covers, and some that follow.
+    /// Returns the first block behind them.
+    fn place_record(
+        &self,
+        tx: &Tx<'_>,
+        ino: Ino,
+        inode: &Inode,
+        blocks: Range<u64>,
+    ) -> Result<u64> {
+        let before = tx.record_before(ino, blocks.start)?;
+        let before = before.as_ref().map(|(first, record)| (*first, record));
+        let end = tx.next_record(ino, blocks.start)?.unwrap_or(u64::MAX);
+        let coded = self.pool.coded_now(inode.redundancy)?;
+        let (k, behind) = (coded.k() as u64, before.map_or(0, |(at, record)| at + record.blocks()));
+        let mut count = (end.min(blocks.end) - blocks.start).min(RECORD_BLOCKS);
+        let fits = |count: u64| {
+            let lines = ((blocks.start - behind) % k + count).div_ceil(k).min(LINES_MAX);
+            let columns = usize::try_from(count.min(k)).expect("a width") + coded.p();
+            self.promised.fits_lines(&self.pool, self.dirty_blocks.get(), columns, lines)
+        };
+        while count > 1 && !fits(count) {
+            count /= 2;
+        }
+        if !fits(count) || !self.has_rows_for(inode.redundancy, count) {
+            return Err(FsError::NoSpace);
+        }
+        let zeros = Frozen::zeros(BLOCK);
+        let wanted: Vec<_> =
+            (blocks.start..blocks.start + count).map(|block| (block, zeros.clone())).collect();
+        let target =
+            self.new_lines_between(before, (0, end), ino, inode.redundancy, &wanted, wanted.len())?;
+        let mut record = target.record;
+        record.unwritten = true;
+        self.raise_format(tx, FORMAT_WITH_UNWRITTEN)?;
+        put_joined(tx, ino, target.first, &record)?;
+        let mut inode = tx.inode(ino)?;
+        inode.blocks += record.data_blocks();
+        tx.put_inode(ino, &inode)?;
+        Ok(blocks.start + target.blocks.len() as u64)
     }
 }
 

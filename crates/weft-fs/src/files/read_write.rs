@@ -2,7 +2,7 @@
 //!
 //! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *The end.* No line behind the end of a file is active, unless it is reserved and zeros: sizes
+//! *The end.* No line behind the end of a file is active, unless it is unwritten or zeros: sizes
 //! grow together with records. Bytes of the last line that are behind the end may be anything: the
 //! line keeps its blocks when a file is cut, and a crash may leave a block new and the size old.
 //! They are not read, and are cleared when the end moves over them.
@@ -95,7 +95,7 @@ fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
     merged.freeze()
 }
 
-/// Blocks of a range that have a place.
+/// Blocks of a range that have a place and were written.
 pub(crate) fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> {
     let mut active = Vec::new();
     if range.is_empty() {
@@ -105,6 +105,9 @@ pub(crate) fn active_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<
     for (at, (first, record)) in records.iter().enumerate() {
         let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
         let end = (first + record.blocks()).min(next).min(range.end);
+        if record.unwritten {
+            continue;
+        }
         let has_place = |block: &u64| record.columns[record.locate(block - first).1].is_some();
         active.extend((range.start.max(*first)..end).filter(has_place));
     }
@@ -188,6 +191,9 @@ impl FsState {
         mut needed: Vec<u64>,
         is_short: bool,
     ) -> Result<BlocksRead> {
+        if record.unwritten {
+            return Ok(BlocksRead::default());
+        }
         needed.retain(|block| record.columns[record.locate(block - first).1].is_some());
         let (Some(from), Some(to)) = (needed.first(), needed.last()) else {
             return Ok(BlocksRead::default());
@@ -435,7 +441,10 @@ fn first_block(
         if let Some(found) = first_without_record(dirty, at..from.min(range.end), data) {
             return Some(found);
         }
-        let is_active = |block: u64| record.columns[record.locate(block - first).1].is_some();
+        // What is only reserved is a hole.
+        let is_active = |block: u64| {
+            !record.unwritten && record.columns[record.locate(block - first).1].is_some()
+        };
         let is_data = |block: &u64| (dirty.contains_key(block) || is_active(*block)) == data;
         if let Some(found) = (from..to).find(is_data) {
             return Some(found);

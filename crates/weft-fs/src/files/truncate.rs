@@ -211,7 +211,9 @@ fn staying_within(tx: &Tx<'_>, ino: Ino, range: Range<u64>) -> Result<Vec<u64>> 
         return Ok(staying);
     }
     for at in BTreeSet::from([range.start, range.end - 1]) {
-        let Some((first, record)) = covering(tx, ino, at)? else { continue };
+        // What is not written is zeros.
+        let covered = covering(tx, ino, at)?.filter(|(_, record)| !record.unwritten);
+        let Some((first, record)) = covered else { continue };
         let inside = lines_inside(tx, ino, (first, &record), &range)?;
         let end = end_of(tx, ino, (first, &record))?;
         let line = record.locate(at - first).0;

@@ -13,6 +13,10 @@
 //! A column is one run of blocks on its disk. A column that is not active reads as zeros and has no
 //! place; its blocks become active all together, so a record is cut where only some of its lines
 //! get another block.
+//!
+//! A record that is *unwritten* has its places reserved: its blocks read as zeros, whatever the
+//! disks hold there. It is stored like others, with checksums that are 0, so that it takes no more
+//! room once it is written.
 
 use weft_code::CodeSpec;
 
@@ -24,6 +28,8 @@ pub(crate) const LINES_MAX: u64 = 64;
 /// Bytes of the longest record: it fits into one page of the database, which may have no two free
 /// pages that lie together. Older versions stored longer ones of wide codes.
 const BYTES_MAX: u64 = 3900;
+/// The bit of the number of lines that says that nothing of a record was written.
+const UNWRITTEN: u8 = 0x80;
 /// Stands for a column that is not active.
 const NOT_ACTIVE: u16 = u16::MAX;
 
@@ -64,6 +70,8 @@ pub struct Extent {
     pub lines: u64,
     /// Data columns, then parity columns.
     pub columns: Vec<Option<Column>>,
+    /// Its places are reserved, and nothing was written there: all of it reads as zeros.
+    pub unwritten: bool,
 }
 
 fn index(n: u64) -> usize {
@@ -73,7 +81,8 @@ fn index(n: u64) -> usize {
 impl Extent {
     /// Lines without any place.
     pub(crate) fn new(coded: Coded, pattern: u64, lines: u64) -> Self {
-        Self { coded, pattern, lines, columns: vec![None; coded.columns] }
+        let columns = vec![None; coded.columns];
+        Self { coded, pattern, lines, columns, unwritten: false }
     }
 
     /// Data blocks of a line.
@@ -136,6 +145,7 @@ impl Extent {
         };
         let joins = self.coded == next.coded
             && self.pattern == next.pattern
+            && self.unwritten == next.unwritten
             && self.lines + next.lines <= Self::lines_max(self.coded)
             && self.columns.iter().zip(&next.columns).all(follows);
         if joins {
@@ -174,7 +184,8 @@ impl Extent {
         bytes.extend_from_slice(name.as_bytes());
         bytes.push(u8::try_from(self.columns.len()).expect("at most 255 columns"));
         bytes.extend_from_slice(&self.pattern.to_le_bytes());
-        bytes.push(u8::try_from(self.lines).expect("at most 64 lines"));
+        let lines = u8::try_from(self.lines).expect("at most 64 lines");
+        bytes.push(if self.unwritten { lines | UNWRITTEN } else { lines });
         for column in &self.columns {
             let Some(Column { disk, start, sums }) = column else {
                 bytes.extend_from_slice(&NOT_ACTIVE.to_le_bytes());
@@ -216,7 +227,7 @@ impl Extent {
             rest = after;
             let disk = u16::from_le_bytes(*disk);
             if disk != NOT_ACTIVE {
-                rest = rest.get(8 + 4 * usize::from(*lines)..)?;
+                rest = rest.get(8 + 4 * usize::from(*lines & !UNWRITTEN)..)?;
                 disks.push(disk);
             }
         }
@@ -232,11 +243,13 @@ impl Extent {
         let (lines, mut rest) = rest.split_first()?;
         let coded = Coded { spec, columns: usize::from(*columns) };
         let fits = spec.shape(coded.columns).is_ok_and(|shape| shape.width() == coded.columns);
-        let lines = u64::from(*lines);
+        let unwritten = lines & UNWRITTEN != 0;
+        let lines = u64::from(lines & !UNWRITTEN);
         if !fits || lines == 0 || lines > LINES_MAX {
             return None;
         }
         let mut record = Self::new(coded, u64::from_le_bytes(*pattern), lines);
+        record.unwritten = unwritten;
         for column in &mut record.columns {
             let (disk, after) = rest.split_first_chunk()?;
             rest = after;
@@ -357,7 +370,13 @@ pub(crate) mod tests {
         };
         let head: &[u8] = &[5, b'r', b'a', b'i', b'd', b'5', 4, 0, 0, 0, 0, 0, 0, 0, 0, 1];
         let columns = [place(2, 200, 2), place(0, 0, 0), vec![0xff, 0xff], place(1, 100, 1)];
-        assert_eq!(record(1).encode(), [head, &columns.concat()].concat());
+        let mut bytes = [head, &columns.concat()].concat();
+        assert_eq!(record(1).encode(), bytes);
+        bytes[head.len() - 1] = 0x81;
+        let reserved = Extent { unwritten: true, ..record(1) };
+        assert_eq!(reserved.encode(), bytes);
+        assert_eq!(Extent::decode(&bytes).expect("readable"), reserved);
+        assert_eq!(Extent::disks_of(&bytes).expect("readable"), [2, 0, 1]);
     }
 
     #[test]

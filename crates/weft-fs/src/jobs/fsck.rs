@@ -109,7 +109,9 @@ impl FsState {
                     continue;
                 }
                 for block in run.start..end {
-                    if member.as_ref().is_some_and(|member| member.is_bad(block)) {
+                    // What is reserved gets other places when it is written.
+                    let is_bad = member.as_ref().is_some_and(|member| member.is_bad(block));
+                    if is_bad && !record.unwritten {
                         let spot = format!("block {block} of disk {}", run.disk);
                         report.find(ino, format!("it uses {spot}, which is bad (from {first} on)"));
                     }
@@ -197,6 +199,9 @@ impl FsState {
         let Some((_, record)) = found.pop().filter(|(at, _)| *at == first) else {
             return Ok(checked);
         };
+        if record.unwritten {
+            return Ok(checked);
+        }
         let laid = self.pool.lay(&record)?;
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);

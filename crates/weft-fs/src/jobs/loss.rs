@@ -96,7 +96,7 @@ impl FsState {
     fn needs(&self, record: &Extent, number: u16) -> Result<bool> {
         let on_disk: UnitSet =
             record.active().filter(|(_, c)| c.disk == number).map(|(unit, _)| unit).collect();
-        if on_disk.is_empty() {
+        if on_disk.is_empty() || record.unwritten {
             return Ok(false);
         }
         let laid = self.pool.lay(record)?;

@@ -316,6 +316,9 @@ impl FsState {
     /// Reads or computes columns, and writes them to their other places; of those that stay, what
     /// is not there.
     async fn write_columns(&self, moving: &mut ExtentMove) -> Result<ExtentStripe> {
+        if moving.record.unwritten {
+            return self.pool.lay(&moving.fresh);
+        }
         let (at, old) = ((moving.ino, moving.first), self.pool.lay(&moving.record)?);
         let moves = moving.units.difference(&moving.back);
         let mut writes = Vec::new();

@@ -19,7 +19,7 @@
 //! what could not be written.
 //!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
-//! and their blocks are free. Then the files get the sizes and times that the log has. Recovery can
+//! and their blocks are free, or reserved. Then the files get the sizes and times that the log has. Recovery can
 //! be repeated: the log stays until a commit ends it.
 
 use std::collections::BTreeMap;
@@ -72,6 +72,8 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
     let mut repaired = 0;
     for ((ino, block), mut history) in lines {
         let stored = meta.run(|tx| covering(tx, ino, block)).await?;
+        // Lines that are only reserved were new as well.
+        let stored = stored.filter(|(_, record)| !record.unwritten);
         let Some((first, mut record)) = stored else { continue };
         let (line, unit) = record.locate(block - first);
         history.retain(|at| is_at_same_places(&record, line, *at));

@@ -22,7 +22,7 @@ use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
 use crate::format::mount_mark::Host;
 use crate::format::use_number;
-use crate::meta::{Meta, Tx};
+use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::JobState;
 use crate::state::open_files::{Node, OpenFiles};
@@ -121,8 +121,8 @@ pub(crate) struct FsState {
     /// Nothing may be changed.
     pub(crate) read_only: bool,
     pub(crate) access_times: AccessTimes,
-    /// A file may have flags.
-    pub(crate) has_flags: Cell<bool>,
+    /// Format of the metadata.
+    pub(crate) format: Cell<u64>,
     /// Held while slices join the metadata array or leave it.
     pub(crate) changing_slices: Semaphore,
     /// Held while blocks that have failed are moved.
@@ -194,7 +194,7 @@ impl FsState {
             stopped: Cell::new(false),
             read_only: options.read_only,
             access_times: options.access_times,
-            has_flags: Cell::new(false),
+            format: Cell::new(FORMAT),
             changing_slices: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::default(),
@@ -243,6 +243,15 @@ impl FsState {
     /// The blocks of a record that was removed in the open transaction.
     pub(crate) fn free_later(&self, record: &Extent) {
         self.freed.borrow_mut().extend(runs_of(record));
+    /// The metadata gets this format, if it has a lower one: older versions are to refuse it.
+    pub(crate) fn raise_format(&self, tx: &Tx<'_>, format: u64) -> Result<()> {
+        if self.format.get() >= format {
+            return Ok(());
+        }
+        self.format.set(format);
+        tx.set_state("format", format)
+    }
+
     }
 
     /// A column that was replaced in the open transaction.

@@ -60,6 +60,13 @@ impl Promised {
         self.fits_if(pool, dirty, redundancy, lines, is_any_full)
     }
 
+    /// Whether the disks have room for what waits and `lines` lines of so many columns, which get
+    /// their places now.
+    pub(crate) fn fits_lines(&self, pool: &Pool, dirty: u64, columns: usize, lines: u64) -> bool {
+        let is_any_full = pool.is_any_full(self.waiting_blocks(dirty) + lines);
+        self.fits_columns(pool, dirty, columns, lines, is_any_full)
+    }
+
     fn fits_if(
         &self,
         pool: &Pool,
@@ -68,7 +75,18 @@ impl Promised {
         lines: u64,
         is_any_full: bool,
     ) -> bool {
-        let columns = redundancy.columns_min().max(self.columns.get());
+        self.fits_columns(pool, dirty, redundancy.columns_min(), lines, is_any_full)
+    }
+
+    fn fits_columns(
+        &self,
+        pool: &Pool,
+        dirty: u64,
+        columns: usize,
+        lines: u64,
+        is_any_full: bool,
+    ) -> bool {
+        let columns = columns.max(self.columns.get());
         let waiting = self.waiting_blocks(dirty);
         let waiting = if is_any_full { waiting * WIDTH_MAX as u64 } else { waiting };
         pool.fits(waiting + lines, columns, self.held.get())

@@ -29,6 +29,7 @@ use crate::state::mounted::FsState;
 use crate::state::open_files::{Node, PendingAttributes};
 use crate::write::new_lines::{LineWrite, ReplacedLines};
 use crate::write::remap::replace_block;
+use crate::write::reserved_lines::end_reservation;
 
 /// A band of a target with its new parity.
 struct ReadyBand {
@@ -170,7 +171,7 @@ impl FsState {
             let is_new_whole = laid.stripe().lost.is_empty() && !on_bad.contains(&n);
             let whole = target.old.is_some() || is_new_whole;
             if !whole {
-                self.pool.release(runs_of(&target.record));
+                self.release_new(std::slice::from_ref(target));
             }
             whole
         });
@@ -193,7 +194,8 @@ impl FsState {
 
     /// Gives back what was allocated for targets.
     pub(crate) fn release_new(&self, targets: &[LineWrite]) {
-        for target in targets {
+        // What was reserved stays so.
+        for target in targets.iter().filter(|target| !target.is_reserved()) {
             let activated = target.activated();
             let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
             self.pool.release(columns.map(|(_, column)| column.run()));
@@ -351,17 +353,19 @@ impl FsState {
             .chunk_by(|a, b| a.ino == b.ino)
             .map(|targets| (targets, end_of(targets)))
             .collect();
+        let replaced = || {
+            let replaced = targets.iter().filter(|target| !target.is_reserved());
+            replaced.filter_map(|target| target.replaced.as_ref())
+        };
         self.meta
             .run(|tx| {
                 files.iter().try_for_each(|(targets, end)| put_targets(tx, targets, *end))?;
-                let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
-                replaced.for_each(|replaced| self.free_later(&replaced.record));
+                replaced().for_each(|replaced| self.free_later(&replaced.record));
                 tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file, self.now())))
             })
             .await?;
         self.log.complete();
-        let replaced = targets.iter().filter_map(|target| target.replaced.as_ref());
-        let afresh: u64 = replaced.map(|replaced| replaced.record.active_blocks()).sum();
+        let afresh: u64 = replaced().map(|replaced| replaced.record.active_blocks()).sum();
         self.pool.count(|counts| counts.out_of_place_blocks += afresh);
         // The disks may have these in their caches only. What the log has with all contents as
         // well.
@@ -423,6 +427,9 @@ fn put_targets(tx: &Tx<'_>, targets: &[LineWrite], end: u64) -> Result<()> {
         }
         if let Some(ReplacedLines { record: old, .. }) = &target.replaced {
             blocks -= old.data_blocks().cast_signed();
+            if target.is_reserved() {
+                end_reservation(tx, *ino, *first, old)?;
+            }
         }
         blocks += record.data_blocks().cast_signed();
         put_joined(tx, *ino, *first, record)?;

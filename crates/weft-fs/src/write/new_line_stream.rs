@@ -128,16 +128,36 @@ impl<'a> Stream<'a> {
             }
             let last = at.last.as_ref().map(|(first, record)| (*first, record));
             let is_under_way = last.is_some_and(|(at, record)| *block < at + record.blocks());
-            if is_under_way || covering(tx, node.ino, *block)?.is_some() {
+            let covered = covering(tx, node.ino, *block)?;
+            let reserved = covered.as_ref().filter(|(_, record)| record.unwritten);
+            if is_under_way || (covered.is_some() && reserved.is_none()) {
                 match self.extent {
                     FlushScope::New => self.has_left = true,
                     FlushScope::All | FlushScope::Whole => self.blocked = true,
                 }
                 return Ok(!self.blocked);
             }
-            let redundancy = tx.inode(node.ino)?.redundancy;
-            let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
-            let (lines, behind) = rest.split_at(target.blocks.len());
+            let (target, count) = match reserved {
+                Some((first, record)) => {
+                    let is_begun = last.is_some_and(|(at, _)| at >= *first);
+                    if is_begun && !fs.can_cut_again() {
+                        self.blocked = true;
+                        return Ok(false);
+                    }
+                    let at = (*first, record);
+                    let lines = fs.reserved_lines(tx, node.ino, at, rest, batch_blocks)?;
+                    let Some((target, count)) = lines else { continue };
+                    self.has_left |= target.written().count() < count;
+                    (target, count)
+                }
+                None => {
+                    let redundancy = tx.inode(node.ino)?.redundancy;
+                    let target = fs.new_lines(tx, node.ino, redundancy, rest, last)?;
+                    let count = target.blocks.len();
+                    (target, count)
+                }
+            };
+            let (lines, behind) = rest.split_at(count);
             rest = behind;
             let may_wait = self.extent != FlushScope::All && is_rest && last.is_some();
             if may_wait && rest.is_empty() && !target.is_full(batch_blocks) {

@@ -98,6 +98,11 @@ impl LineWrite {
         self.old.is_some() && self.activated().is_empty()
     }
 
+    /// Whether it has places that were reserved before.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.replaced.as_ref().is_some_and(|replaced| replaced.record.unwritten)
+    }
+
     /// The units that become active.
     pub(crate) fn activated(&self) -> UnitSet {
         let is_new = |unit: &usize| match &self.old {

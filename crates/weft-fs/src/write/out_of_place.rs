@@ -251,7 +251,7 @@ impl FsState {
                 let covered = covering(tx, ino, *block)?;
                 let end =
                     covered.as_ref().map_or(next, |(at, record)| next.min(at + record.blocks()));
-                let Some((first, record)) = covered else {
+                let Some((first, record)) = covered.filter(|(_, record)| !record.unwritten) else {
                     at += count_before(&dirty[at..], end);
                     continue;
                 };

@@ -11,6 +11,7 @@ use crate::meta::Tx;
 use crate::raid_log::{LoggedBand, LoggedFile};
 use crate::state::mounted::FsState;
 use crate::state::open_files::{Dirty, Node};
+use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::new_lines::{LineWrite, NewPlaces, covering, cut_out};
 
 impl FsState {
@@ -26,7 +27,8 @@ impl FsState {
                 for (block, _) in dirty {
                     let Some((first, record)) = covering(tx, ino, *block)? else { continue };
                     let (line, unit) = record.locate(block - first);
-                    if record.columns[unit].is_some() || record.lines == 1 {
+                    let has_place = record.columns[unit].is_some();
+                    if has_place || record.unwritten || record.lines == 1 {
                         continue;
                     }
                     let (first, alone) = cut_out(tx, ino, (first, record), line)?;
@@ -45,7 +47,9 @@ impl FsState {
         let mut any = false;
         for (block, _) in dirty {
             let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
-            let Some((first, record)) = covering else { continue };
+            let Some((first, record)) = covering.filter(|(_, record)| !record.unwritten) else {
+                continue;
+            };
             let is_new = |block: u64| record.columns[record.locate(block - first).1].is_none();
             let range = first..first + record.blocks();
             let new = dirty.iter().filter(|(block, _)| range.contains(block) && is_new(*block));
@@ -102,7 +106,23 @@ impl FsState {
         let redundancy = tx.inode(ino)?.redundancy;
         let mut at = 0;
         while let Some((block, data)) = dirty.get(at) {
-            if let Some((first, record)) = covering(tx, ino, *block)? {
+            let covered = covering(tx, ino, *block)?;
+            if let Some((first, record)) = covered.as_ref().filter(|(_, record)| record.unwritten) {
+                let blocks: usize = targets.iter().map(|target| target.blocks.len()).sum();
+                let of_it = first..&(first + record.blocks());
+                let is_begun = targets.iter().any(|of| of.ino == ino && of_it.contains(&&of.first));
+                if blocks > BLOCKS_MAX || is_begun && !self.can_cut_again() {
+                    return Ok(false);
+                }
+                let at_once = self.batch_blocks();
+                let lines =
+                    self.reserved_lines(tx, ino, (*first, record), &dirty[at..], at_once)?;
+                let Some((target, count)) = lines else { continue };
+                at += count;
+                targets.push(target);
+                continue;
+            }
+            if let Some((first, record)) = covered {
                 if let Some(fresh) =
                     afresh.remove(&(ino, first)).filter(|fresh| fresh.old == record)
                     && let Some(target) = self.afresh(tx, (ino, first), fresh, targets)?

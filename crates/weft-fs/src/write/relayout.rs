@@ -154,8 +154,13 @@ impl FsState {
         while !rest.is_empty() {
             let before = lines.last().map(|target| (target.first, &target.record));
             match self.new_lines_between(before, (first, end), ino, redundancy, rest, BLOCKS_MAX) {
-                Ok(target) => {
+                Ok(mut target) => {
                     rest = &rest[target.blocks.len()..];
+                    if old.record.unwritten {
+                        // It gets places, and nothing is written there.
+                        target.record.unwritten = true;
+                        target.blocks.clear();
+                    }
                     lines.push(target);
                 }
                 Err(error) => {
@@ -185,10 +190,14 @@ impl FsState {
         let data = UnitSet::first(record.coded.k());
         let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = active.intersection(&data);
-        let laid = self.pool.lay(record)?;
-        let read = laid.read(record, (*ino, *first), units, 0..record.lines).await?;
-        let read: Vec<(usize, Frozen)> =
-            read.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
+        let read: Vec<(usize, Frozen)> = if record.unwritten {
+            let bytes = part_of(0, record.lines - 1).end;
+            units.iter().map(|unit| (unit, Frozen::zeros(bytes))).collect()
+        } else {
+            let laid = self.pool.lay(record)?;
+            let read = laid.read(record, (*ino, *first), units, 0..record.lines).await?;
+            read.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect()
+        };
         let mut blocks = Vec::new();
         for line in 0..record.lines {
             for (unit, data) in &read {

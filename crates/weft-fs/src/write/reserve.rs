@@ -70,7 +70,7 @@ impl FsState {
     }
 
     /// Whether the metadata has room for rows of these blocks, and of what waits.
-    fn has_rows_for(&self, redundancy: Redundancy, blocks: u64) -> bool {
+    pub(crate) fn has_rows_for(&self, redundancy: Redundancy, blocks: u64) -> bool {
         let Ok(coded) = self.pool.coded_now(redundancy) else { return false };
         let records = blocks / coded.k() as u64 / LINES_USUAL + 2;
         let rows = self.waiting_row_bytes() + records * record_row_bytes(coded.columns);

@@ -161,7 +161,7 @@ impl Pair {
     /// One random operation.
     pub async fn step(&mut self) {
         self.durable = None;
-        match self.rng.below(22) {
+        match self.rng.below(23) {
             0 | 1 => self.make(Kind::File).await,
             2 => self.make(Kind::Folder).await,
             3 => self.remove().await,
@@ -180,6 +180,7 @@ impl Pair {
             21 => self.fsync_and_write().await,
             14 => self.permissions().await,
             15 => self.burst().await,
+            22 => self.reserve().await,
             _ => self.write().await,
         }
     }
@@ -439,6 +440,21 @@ impl Pair {
         let end = ((offset + len) as usize).min(bytes.len());
         if (offset as usize) < end {
             bytes[offset as usize..end].fill(0);
+        }
+    }
+
+    /// Reserves a part of a file, and often more than that.
+    async fn reserve(&mut self) {
+        let Some(id) = self.file() else { return };
+        let (offset, len) = self.range(id);
+        let (len, keep_size) = ((len + 1) * (1 + self.rng.below(4)), self.rng.chance(50));
+        match self.fs.allocate(self.inos[&id], offset, len, keep_size).await {
+            Ok(()) if !keep_size => {
+                let bytes = &mut self.model.files.get_mut(&id).expect("a file").bytes;
+                bytes.resize(bytes.len().max((offset + len) as usize), 0);
+            }
+            Ok(()) | Err(FsError::NoSpace) => {}
+            Err(error) => panic!("{error}"),
         }
     }
 

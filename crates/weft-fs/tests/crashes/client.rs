@@ -106,6 +106,11 @@ impl Client {
         self.fs.punch_hole(ino, offset as u64, len as u64).await.expect("punched");
     }
 
+    pub(crate) async fn reserve(&self, ino: u64, offset: usize, len: usize) {
+        self.contents(ino, |bytes| bytes.resize(bytes.len().max(offset + len), 0));
+        self.fs.allocate(ino, offset as u64, len as u64, false).await.expect("reserved");
+    }
+
     pub(crate) async fn rename(&self, from: &str, to: &str) {
         self.names(|names| {
             let ino = names.remove(from).expect("there");

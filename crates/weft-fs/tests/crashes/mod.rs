@@ -21,7 +21,10 @@ use moments::{
     DISKS, Moment, SIZE, kill_blocks, kill_first_blocks, moments, moments_from, moments_of,
     moments_on,
 };
-use stories::{blocks_apart, cut_files, long_files, over_an_old_end, over_old_lines, short_files};
+use stories::{
+    blocks_apart, cut_files, long_files, over_an_old_end, over_old_lines, reserved, short_files,
+    stale_disks,
+};
 use weft_fs::{Fs, Kind, MountOptions, ROOT};
 use weft_rt::{Frozen, Rt};
 
@@ -93,6 +96,23 @@ fn every_crash_is_survived_while_files_grow_over_old_lines() {
     for (n, moment) in moments.iter().enumerate() {
         for left in [Leave::Nothing, Leave::Cached, Leave::Some(n as u64)] {
             crash_on(moment, left, None, format!("step {n}, {left:?}"), |_| {});
+        }
+    }
+}
+
+/// What is reserved reads as zeros, or as what was written there, whatever the disks held before.
+#[test]
+fn every_crash_is_survived_while_reserved_blocks_are_written() {
+    let bad_blocks: [fn(&[Rc<TestDisk>]); 2] = [|_| {}, kill_blocks];
+    for (of, prepare) in bad_blocks.into_iter().enumerate() {
+        let story = async |c: &Client, middle: &dyn Fn()| reserved(c, middle).await;
+        let before = async |rt: &Rt| stale_disks(rt).await;
+        let moments = moments_from(before, 2, mounting().cache_bytes, prepare, story);
+        assert!(moments.len() > 100, "{} steps", moments.len());
+        for (n, moment) in moments.iter().enumerate() {
+            let lost = n.is_multiple_of(3).then_some(n / 3 % DISKS);
+            let what = format!("step {n}, {:?}, without {lost:?}, disks {of}", leave(n));
+            crash_on(moment, leave(n), lost, what, prepare);
         }
     }
 }

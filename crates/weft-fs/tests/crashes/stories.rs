@@ -260,3 +260,51 @@ pub(crate) async fn over_old_lines(client: &Client, _: impl FnOnce()) {
     client.write(many, CUT, 70 * 4096, 4).await;
     client.fsync(many).await;
 }
+
+/// Disks of a new file system whose free blocks hold what was there before.
+pub(crate) async fn stale_disks(rt: &Rt) -> Vec<Medium> {
+    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+    weft_fs::create(rt, &all(&disks), &options()).await.expect("created");
+    let data_at = (64 << 10) + (8 << 20);
+    let stale = |disk: &std::rc::Rc<crate::common::disk::TestDisk>| {
+        let mut medium = Leave::All.of(&disk.medium.borrow());
+        medium.poke(data_at, &[0xEE; 4 << 20]);
+        medium
+    };
+    disks.iter().map(stale).collect()
+}
+
+/// Files whose places are reserved before they are written: in part, line by line, again, and in
+/// holes of what was written; some of it is cut off and punched.
+pub(crate) async fn reserved(client: &Client, middle: impl FnOnce()) {
+    let filler = client.make("filler", "auto").await;
+    client.write(filler, 0, 4096, 9).await;
+    let a = client.make("a", "auto").await;
+    client.reserve(a, 0, 60 * 4096).await;
+    let b = client.make("b", "raid1").await;
+    client.write(b, 3 * 4096, 5000, 1).await;
+    client.reserve(b, 0, 20 * 4096).await;
+    client.sync().await;
+    middle();
+    client.write(a, 10 * 4096 + 7, 9000, 2).await;
+    client.fsync(a).await;
+    client.write(a, 11 * 4096, 4096, 3).await;
+    client.fsync(a).await;
+    client.write(a, 0, 30 * 4096, 4).await;
+    client.write(b, 100, 3000, 4).await;
+    client.write(b, 15 * 4096, 4096, 4).await;
+    client.fsync(b).await;
+    client.cut(a, 40 * 4096 + 100).await;
+    client.reserve(a, 45 * 4096, 30 * 4096).await;
+    client.write(a, 50 * 4096, 100, 5).await;
+    client.fsync(a).await;
+    client.punch(b, 0, 4 * 4096).await;
+    client.reserve(b, 4096, 4096).await;
+    client.write(b, 4096, 50, 6).await;
+    client.sync().await;
+    let c = client.make("c", "raid6").await;
+    client.reserve(c, 8192, 90_000).await;
+    client.write(c, 20_000, 30_000, 7).await;
+    client.write(a, 70 * 4096, 6 * 4096, 8).await;
+    client.sync().await;
+}
