@@ -1,12 +1,15 @@
 //! Long work: rebuilding, emptying a disk, balancing, scrubbing, giving files another redundancy.
 
 pub(crate) mod balance;
+pub(crate) mod block_check;
 pub(crate) mod cancellation;
 pub(crate) mod departure;
+pub(crate) mod findings;
 pub(crate) mod fsck;
 pub(crate) mod loss;
 pub(crate) mod membership;
 pub(crate) mod migration;
+pub(crate) mod name_check;
 pub(crate) mod paths;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;

@@ -77,7 +77,7 @@ pub use format::mount_mark::Host;
 pub use format::redundancy::{Coded, Redundancy};
 pub use jobs::JobReport;
 pub use jobs::balance::BalanceReport;
-pub use jobs::fsck::{Finding, FsckReport};
+pub use jobs::findings::{Finding, FsckReport};
 pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;

@@ -35,6 +35,7 @@ mod sums;
 mod tables;
 mod transaction;
 mod values;
+mod walks;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -62,9 +63,9 @@ pub(crate) use transaction::Tx;
 pub(crate) const FORMAT: u64 = 3;
 /// Format of the metadata from the first file on that has flags.
 pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
-/// Copies of the metadata, if there are enough disks.
 /// Format of the metadata from the first record on that is unwritten.
 pub(crate) const FORMAT_WITH_UNWRITTEN: u64 = 5;
+/// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
 /// if the database is small ([`room`]).
@@ -401,6 +402,21 @@ impl Meta {
     pub(crate) fn has_changed(&self, ino: Ino) -> Result<bool> {
         self.check()?;
         Ok(self.changes.has(ino))
+    }
+
+    /// From now on it is noted which files and folders change.
+    pub(crate) fn watch(&self) {
+        self.changes.watch(true);
+    }
+
+    /// It is not noted any more.
+    pub(crate) fn end_watch(&self) {
+        self.changes.watch(false);
+    }
+
+    /// Whether a file or folder may have changed since the watch began.
+    pub(crate) fn may_have_changed(&self, ino: Ino) -> bool {
+        self.changes.may_have_changed(ino)
     }
 
     /// Whether a line got another column since the last durable commit.

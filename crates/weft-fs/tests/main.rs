@@ -5,6 +5,7 @@
 mod attributes;
 mod balance;
 mod cancellation;
+mod checks;
 mod common;
 mod crashes;
 mod damage;

@@ -386,6 +386,25 @@ impl Space {
         }
     }
 
+    /// The first block of a run that is free.
+    pub(crate) fn first_free(&self, start: u64, len: u64) -> Option<u64> {
+        groups_of(start, len).find_map(|(group, part)| {
+            let first = group as u64 * GROUP;
+            let found = self.groups.get(group).filter(|found| found.free > 0)?;
+            let unpacked;
+            let bits = match &found.map {
+                Map::Uniform => return Some(first + part.start as u64),
+                Map::Packed(packed) => {
+                    unpacked = unpack(packed);
+                    &unpacked
+                }
+                Map::Bits(bits) => bits,
+            };
+            let mut free = part.filter(|at| bits[at / BITS] >> (at % BITS) & 1 == 1);
+            free.next().map(|at| first + at as u64)
+        })
+    }
+
     /// Takes a run, if all of it is free.
     pub(crate) fn take(&mut self, start: u64, len: u64) -> bool {
         let beyond = start.checked_add(len).is_none_or(|end| end > self.blocks);

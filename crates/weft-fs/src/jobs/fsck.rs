@@ -5,144 +5,102 @@
 //! data and parity, and compared with its checksum; lines are compared with their code. Nothing is
 //! changed, except that blocks and pages of the metadata which do not match their checksum are
 //! rewritten from redundancy, and blocks that cannot be read get another place, as with every read.
+//!
+//! All of it goes in steps, between which others have turns, and in bounded memory
+//! ([`crate::jobs::name_check`], [`crate::jobs::block_check`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
 
 use crate::disks::extent_stripe::ExtentStripe;
-use crate::disks::pool::{Counts, runs_of};
+use crate::disks::pool::Counts;
 use crate::error::{FsError, Result};
 use crate::files::acl;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::{Column, Extent};
-use crate::format::inode::{Ino, Inode, Kind, ROOT};
-use crate::jobs::paths::paths_of;
+use crate::format::inode::{Ino, Inode, Kind};
+use crate::jobs::findings::FsckReport;
+use crate::jobs::name_check::Reaching;
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, FsState};
 
-/// Something that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// The file.
-    pub ino: Ino,
-    /// Its path, if it has one and it is known: files of which something is lost.
-    pub path: Option<String>,
-    /// What.
-    pub what: String,
-}
-
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FsckReport {
-    /// Inodes checked.
-    pub inodes: u64,
-    /// Blocks read.
-    pub blocks: u64,
-    /// What is wrong.
-    pub findings: Vec<Finding>,
-}
-
-impl FsckReport {
-    fn find(&mut self, ino: Ino, what: impl Into<String>) {
-        self.findings.push(Finding { ino, path: None, what: what.into() });
-    }
-}
+/// The most inodes that are looked at in one operation, with what belongs to them.
+const INODES_AT_A_TIME: usize = 32;
 
 impl FsState {
-    fn check_metadata(&self, tx: &Tx<'_>) -> Result<FsckReport> {
-        let mut report = FsckReport::default();
-        let inodes: BTreeMap<Ino, Inode> = tx.inodes(0, usize::MAX)?.into_iter().collect();
-        report.inodes = inodes.len() as u64;
-        check_names(tx, &inodes, &mut report)?;
-        let next = tx.state("next inode")?;
-        let orphans: BTreeSet<Ino> = tx.orphans()?.into_iter().collect();
-        for (ino, inode) in &inodes {
-            if *ino >= next {
-                report.find(*ino, "its number has not been given out yet");
+    /// Looks at all inodes, in steps.
+    async fn check_inodes(&self, report: &mut FsckReport) -> Result<()> {
+        let (mut from, mut reaching) = (0, Reaching::default());
+        loop {
+            let mut long = Vec::new();
+            let some = self.meta.run(|tx| {
+                let inodes = tx.inodes(from, INODES_AT_A_TIME.min(self.meta.at_a_time()))?;
+                for (ino, inode) in &inodes {
+                    let whole = self.check_inode(tx, (*ino, inode), &mut reaching, report)?;
+                    long.extend((!whole).then_some((*ino, inode.is_folder())));
+                }
+                report.inodes += inodes.len() as u64;
+                Ok(inodes.last().map(|(ino, _)| *ino))
+            });
+            let Some(last) = some.await? else { return Ok(()) };
+            from = last + 1;
+            for (ino, is_folder) in long {
+                match is_folder {
+                    true => self.check_long_folder(ino, report).await?,
+                    false => self.check_long_file(ino, report).await?,
+                }
             }
-            if (inode.links == 0) != orphans.contains(ino) {
-                report.find(*ino, "it has no names, or is to be deleted although it has");
-            }
-            if inode.kind() == Kind::Symlink && tx.symlink(*ino).is_err() {
-                report.find(*ino, "the symbolic link has no target");
-            }
-            let [access, default] = [acl::ACCESS, acl::DEFAULT].map(|name| tx.xattr(*ino, name));
-            if let Some(what) = acl::fault(inode, access?.as_deref(), default?.as_deref()) {
-                report.find(*ino, what);
-            }
+            self.rt.yield_now().await;
         }
-        self.check_records(tx, &inodes, &mut report)?;
-        if !self.meta.is_counted(tx)? {
-            report.find(0, "the bytes of all rows are not what was counted");
-        }
-        Ok(report)
     }
 
-    fn check_records(
+    /// Looks at an inode. `false` if what belongs to it is too much for one operation.
+    fn check_inode(
         &self,
         tx: &Tx<'_>,
-        inodes: &BTreeMap<Ino, Inode>,
+        (ino, inode): (Ino, &Inode),
+        reaching: &mut Reaching,
         report: &mut FsckReport,
-    ) -> Result<()> {
-        let mut owners: BTreeMap<(u16, u64), Ino> = BTreeMap::new();
-        let mut blocks: BTreeMap<Ino, u64> = BTreeMap::new();
-        let mut named: BTreeMap<u16, u64> = BTreeMap::new();
-        let mut mapped: BTreeMap<(u64, Ino), u64> = BTreeMap::new();
-        tx.each_record(|ino, first, record| {
-            *blocks.entry(ino).or_default() += record.data_blocks();
-            if inodes.get(&ino).is_none_or(|inode| inode.kind() != Kind::File) {
-                report.find(ino, "it has blocks and is no file");
-            }
-            let mut disks = BTreeSet::new();
-            for run in runs_of(&record) {
-                if !disks.insert(run.disk) {
-                    report.find(ino, format!("two columns of block {first} are on the same disk"));
-                }
-                *named.entry(run.disk).or_default() += run.blocks;
-                *mapped.entry((run.disk.into(), ino)).or_default() += 1;
-                let member = self.pool.member(run.disk);
-                let end = run.start.saturating_add(run.blocks);
-                if member.as_ref().is_none_or(|member| end > member.blocks()) {
-                    report.find(ino, format!("block {first} is beyond disk {}", run.disk));
-                    continue;
-                }
-                for block in run.start..end {
-                    // What is reserved gets other places when it is written.
-                    let is_bad = member.as_ref().is_some_and(|member| member.is_bad(block));
-                    if is_bad && !record.unwritten {
-                        let spot = format!("block {block} of disk {}", run.disk);
-                        report.find(ino, format!("it uses {spot}, which is bad (from {first} on)"));
-                    }
-                    if let Some(other) =
-                        owners.insert((self.pool.last_number(run.disk), block), ino)
-                    {
-                        let what = format!("block {block} of disk {} is also {other}'s", run.disk);
-                        report.find(ino, what);
-                    }
-                }
-            }
-            Ok(())
-        })?;
-        check_maps(tx, mapped, report)?;
-        self.check_bad_blocks(tx, report)?;
-        for (ino, inode) in inodes {
-            let stored = blocks.get(ino).copied().unwrap_or(0);
-            if inode.blocks != stored {
-                report.find(*ino, format!("it has {stored} blocks, and not {}", inode.blocks));
-            }
+    ) -> Result<bool> {
+        if ino >= tx.state("next inode")? {
+            report.find(ino, "its number has not been given out yet");
         }
-        for member in self.pool.members().iter().filter(|member| !member.is_lost()) {
-            let named = named.get(&member.number).copied().unwrap_or(0);
-            let taken = member.blocks() - member.free_blocks();
-            if taken < named {
-                let what =
-                    format!("disk {} has {taken} blocks taken, and files {named}", member.number);
-                report.find(0, what);
-            }
+        if (inode.links == 0) != tx.is_orphan(ino)? {
+            report.find(ino, "it has no names, or is to be deleted although it has");
         }
-        Ok(())
+        if inode.kind() == Kind::Symlink && tx.symlink(ino).is_err() {
+            report.find(ino, "the symbolic link has no target");
+        }
+        let [access, default] = [acl::ACCESS, acl::DEFAULT].map(|name| tx.xattr(ino, name));
+        if let Some(what) = acl::fault(inode, access?.as_deref(), default?.as_deref()) {
+            report.find(ino, what);
+        }
+        match inode.kind() {
+            Kind::Folder => self.check_short_folder(tx, (ino, inode), reaching, report),
+            Kind::File => self.check_short_file(tx, (ino, inode), report),
+            _ => Ok(true),
+        }
+    }
+
+    async fn check_metadata(&self) -> Result<FsckReport> {
+        let mut report = FsckReport::default();
+        self.check_inodes(&mut report).await?;
+        self.check_names(&mut report).await?;
+        self.check_maps(&mut report).await?;
+        self.check_owners(&mut report).await?;
+        self.meta.end_watch();
+        self.meta
+            .run(|tx| {
+                self.check_bad_blocks(tx, &mut report)?;
+                if !self.meta.is_counted(tx)? {
+                    report.find(0, "the bytes of all rows are not what was counted");
+                }
+                Ok(())
+            })
+            .await?;
+        Ok(report)
     }
 
     /// Compares the table of bad blocks with what is kept from being used.
@@ -286,112 +244,6 @@ impl ExtentCheck {
     }
 }
 
-/// Compares the inode maps with the records that files have on each disk.
-fn check_maps(
-    tx: &Tx<'_>,
-    mut expected: BTreeMap<(u64, Ino), u64>,
-    report: &mut FsckReport,
-) -> Result<()> {
-    for (disk, ino, records) in tx.all_mapped()? {
-        let there = expected.remove(&(disk, ino)).unwrap_or(0);
-        if there != records {
-            let what = format!("the map of disk {disk} has {records} of its records, not {there}");
-            report.find(ino, what);
-        }
-    }
-    for ((disk, ino), there) in expected {
-        report.find(ino, format!("the map of disk {disk} lacks it: {there} records are there"));
-    }
-    Ok(())
-}
-
-fn check_names(tx: &Tx<'_>, inodes: &BTreeMap<Ino, Inode>, report: &mut FsckReport) -> Result<()> {
-    let entries = tx.all_entries()?;
-    let positions: BTreeMap<(Ino, u64), Vec<u8>> = tx
-        .all_positions()?
-        .into_iter()
-        .map(|(folder, position, name)| ((folder, position), name))
-        .collect();
-    if positions.len() != entries.len() {
-        report.find(ROOT, "there are not as many positions as names");
-    }
-    let mut links: BTreeMap<Ino, u32> = BTreeMap::new();
-    let mut sizes: BTreeMap<Ino, u64> = BTreeMap::new();
-    let mut folders: BTreeMap<Ino, u32> = BTreeMap::new();
-    for (folder, name, entry) in &entries {
-        let text = String::from_utf8_lossy(name);
-        *links.entry(entry.ino).or_default() += 1;
-        *sizes.entry(*folder).or_default() += 1;
-        if positions.get(&(*folder, entry.position)) != Some(name) {
-            report.find(*folder, format!("'{text}' is not at its position"));
-        }
-        let above = inodes.get(folder);
-        if above.is_none_or(|above| !above.is_folder() || above.next_position <= entry.position) {
-            report.find(*folder, format!("'{text}' is in something that cannot hold it"));
-        }
-        let Some(inode) = inodes.get(&entry.ino) else {
-            report.find(*folder, format!("'{text}' names inode {}, which is not there", entry.ino));
-            continue;
-        };
-        if inode.kind().mode() != entry.mode {
-            report.find(entry.ino, format!("its name '{text}' has another type"));
-        }
-        if inode.is_folder() {
-            *folders.entry(*folder).or_default() += 1;
-            if inode.parent != *folder {
-                report.find(entry.ino, format!("it is in {folder}, and not in {}", inode.parent));
-            }
-        }
-    }
-    let mut known = BTreeMap::new();
-    for (ino, inode) in inodes {
-        let named = links.get(ino).copied().unwrap_or(0);
-        if inode.is_folder() && inode.links > 0 {
-            let inside = folders.get(ino).copied().unwrap_or(0);
-            if inode.links != 2 + inside || (named != 1 && *ino != ROOT) {
-                let what = format!("{} links, {named} names, {inside} folders in it", inode.links);
-                report.find(*ino, what);
-            }
-            if inode.size != sizes.get(ino).copied().unwrap_or(0) {
-                report.find(*ino, "the number of its entries is wrong");
-            }
-            if !reaches_root(inodes, &mut known, *ino) {
-                report.find(*ino, "the folder cannot be reached from the root");
-            }
-        } else if inode.links != named {
-            report.find(*ino, format!("it has {named} names, and not {}", inode.links));
-        }
-    }
-    Ok(())
-}
-
-/// Whether the way up from a folder ends at the root. Folders of which that is known are in
-/// `known`, and none is walked through twice.
-fn reaches_root(
-    inodes: &BTreeMap<Ino, Inode>,
-    known: &mut BTreeMap<Ino, bool>,
-    mut ino: Ino,
-) -> bool {
-    let mut way = Vec::new();
-    let reaches = loop {
-        if ino == ROOT {
-            break true;
-        }
-        if let Some(reaches) = known.get(&ino) {
-            break *reaches;
-        }
-        // Who meets this folder again on the way up goes in a circle.
-        known.insert(ino, false);
-        way.push(ino);
-        match inodes.get(&ino) {
-            Some(inode) => ino = inode.parent,
-            None => break false,
-        }
-    };
-    known.extend(way.into_iter().map(|ino| (ino, reaches)));
-    reaches
-}
-
 impl Fs {
     /// Checks the metadata, and with `data` every block.
     ///
@@ -399,11 +251,9 @@ impl Fs {
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
         self.sync().await?;
-        let alone = self.0.hold_all_tokens().await;
-        self.0.write_all().await?;
+        let _one = self.0.checking.acquire(1).await;
         let pages = self.0.meta.check_pages().await?;
-        let mut report = self.0.meta.run(|tx| self.0.check_metadata(tx)).await?;
-        drop(alone);
+        let mut report = self.0.check_metadata().await?;
         for page in pages.damaged {
             report.find(0, format!("page {page} of the metadata is wrong on all copies"));
         }
@@ -419,7 +269,7 @@ impl Fs {
             }
         }
         let inos: BTreeSet<Ino> = report.findings.iter().map(|finding| finding.ino).collect();
-        let paths = self.0.meta.run(|tx| paths_of(tx, &inos)).await?;
+        let paths = self.0.paths_of(&inos).await?;
         report.findings.iter_mut().for_each(|of| of.path = paths.get(&of.ino).cloned());
         Ok(report)
     }
@@ -433,46 +283,8 @@ mod tests {
     use weft_rt::{Frozen, Schedule, virtual_rt};
 
     use super::*;
+    use crate::format::inode::ROOT;
     use crate::{AccessTimes, CreateOptions, MountOptions, NewFile, Redundancy, Time};
-
-    #[test]
-    fn folders_reach_the_root_or_not_however_deep_they_are() {
-        let now = Time { s: 0, ns: 0 };
-        let folder = |parent| Inode {
-            mode: Kind::Folder.mode(),
-            uid: 0,
-            gid: 0,
-            links: 2,
-            device: 0,
-            size: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: None,
-            flags: crate::Flags::default(),
-            blocks: 0,
-            parent,
-            next_position: 3,
-            generation: 0,
-            redundancy: Redundancy::Auto,
-        };
-        // Each is in the one before; the deepest has the lowest number, or the highest.
-        const DEEP: Ino = 200_000;
-        let down = (ROOT + 1..DEEP).map(|ino| (ino, folder(ino - 1)));
-        let up = (DEEP..2 * DEEP).map(|ino| (ino, folder(ino + 1)));
-        let mut inodes: BTreeMap<Ino, Inode> = down.chain(up).collect();
-        inodes.insert(2 * DEEP, folder(ROOT));
-        // One in a circle, one beside it, and one in nothing.
-        inodes.extend(
-            [(-3, -2), (-2, -3), (-4, -3), (-6, -5)].map(|(ino, above): (i64, i64)| {
-                (ino.cast_unsigned(), folder(above.cast_unsigned()))
-            }),
-        );
-        let mut known = BTreeMap::new();
-        let lost = inodes.keys().filter(|ino| !reaches_root(&inodes, &mut known, **ino));
-        let lost: Vec<i64> = lost.map(|ino| ino.cast_signed()).collect();
-        assert_eq!(lost, [-6, -4, -3, -2]);
-    }
 
     /// What a plant of damage does to the metadata of file `ino`, which lies on `disk`.
     type Plant = fn(&Tx<'_>, u16, Ino) -> Result<()>;
@@ -529,5 +341,47 @@ mod tests {
         assert!(wrong.len() == 1 && wrong[0].contains("99 of its records"), "{wrong:?}");
         let stranger = findings(|tx, disk, _| tx.put_mapped(disk, 4711, 1));
         assert!(stranger.len() == 1 && stranger[0].contains("1 of its records"), "{stranger:?}");
+    }
+    #[test]
+    fn damage_in_names_links_and_places_is_found() {
+        let only = |plant: Plant, what: &str| {
+            let found = findings(plant);
+            assert!(found.len() == 1 && found[0].contains(what), "{what}: {found:?}");
+        };
+        only(
+            |tx, _, ino| tx.put_inode(ino, &Inode { links: 2, ..tx.inode(ino)? }),
+            "it has 1 names, and not 2",
+        );
+        only(
+            |tx, _, ino| tx.put_inode(ino, &Inode { blocks: 99, ..tx.inode(ino)? }),
+            "it has 13 blocks, and not 99",
+        );
+        only(
+            |tx, _, _| tx.put_inode(ROOT, &Inode { size: 7, ..tx.inode(ROOT)? }),
+            "the number of its entries is wrong",
+        );
+        only(
+            |tx, _, _| {
+                let entry = tx.entry(ROOT, b"file")?.expect("there");
+                let mut inode = tx.inode(ROOT)?;
+                inode.size += 1;
+                tx.put_inode(ROOT, &inode)?;
+                let stray = crate::meta::Entry { ino: 4711, ..entry };
+                tx.put_entry(ROOT, b"stray", &crate::meta::Entry { position: 2, ..stray })
+            },
+            "'stray' names inode 4711, which is not there",
+        );
+        let twice = findings(|tx, _, ino| {
+            let (_, record) = tx.records(ino, 0, 1)?.remove(0);
+            tx.put_record(ino, 1000, &record)
+        });
+        let also = twice.iter().filter(|what| what.contains("is also")).count();
+        assert_eq!(also, 4, "{twice:?}");
+        let unnamed = findings(|tx, _, ino| {
+            let entry = tx.entry(ROOT, b"file")?.expect("there");
+            tx.remove_entry(ROOT, b"file", &entry)?;
+            tx.put_inode(ino, &Inode { links: 1, ..tx.inode(ino)? })
+        });
+        assert!(unnamed.iter().any(|what| what.contains("it has 0 names")), "{unnamed:?}");
     }
 }

@@ -12,7 +12,6 @@ use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::departure::no_disk;
-use crate::jobs::paths::paths_of;
 use crate::state::mounted::{Fs, FsState};
 
 /// Files that are named in a report.
@@ -84,7 +83,7 @@ impl FsState {
             }
         }
         let named: BTreeSet<Ino> = inos.iter().copied().take(NAMED_MAX).collect();
-        let paths = self.meta.run(|tx| paths_of(tx, &named)).await?;
+        let paths = self.paths_of(&named).await?;
         let first = named.iter().map(|ino| match paths.get(ino) {
             Some(path) => path.clone(),
             None => format!("inode {ino}"),

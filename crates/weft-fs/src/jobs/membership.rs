@@ -29,7 +29,6 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::departure::{NEXT, no_disk};
-use crate::jobs::paths::paths_of;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
 use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, end_join, present, row};
@@ -266,7 +265,7 @@ impl FsState {
             from = last + 1;
             let too_wide = |(_, inode): &&(_, Inode)| inode.redundancy.coded(count).is_none();
             if let Some((ino, inode)) = inodes.iter().find(too_wide) {
-                let paths = self.meta.run(|tx| paths_of(tx, &BTreeSet::from([*ino]))).await?;
+                let paths = self.paths_of(&BTreeSet::from([*ino])).await?;
                 let file = paths.get(ino).cloned().unwrap_or_else(|| format!("inode {ino}"));
                 return Err(FsError::Invalid(format!(
                     "{file} has redundancy {}, which needs more than the {count} disks that \

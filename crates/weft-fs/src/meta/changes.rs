@@ -19,6 +19,21 @@ struct ChangeSet {
     reshaped: BTreeSet<(Ino, u64)>,
 }
 
+/// The most files and folders of which a watch notes that they change.
+const WATCHED_MAX: usize = 1 << 18;
+
+/// What changes while someone looks at all of it, in steps.
+#[derive(Default)]
+enum Watch {
+    /// Nobody looks.
+    #[default]
+    Off,
+    /// These have changed.
+    Some(BTreeSet<Ino>),
+    /// Too many have.
+    Many,
+}
+
 /// The changes of the open transaction, and of the one that is being committed.
 #[derive(Default)]
 pub(crate) struct Changes {
@@ -29,14 +44,36 @@ pub(crate) struct Changes {
     logged: Cell<bool>,
     open: RefCell<ChangeSet>,
     committing: RefCell<ChangeSet>,
+    watch: RefCell<Watch>,
 }
 
 impl Changes {
     /// Something changes that belongs to a file or folder, if to any.
     pub(super) fn note(&self, ino: Option<Ino>) {
         self.any.set(true);
+        let mut watch = self.watch.borrow_mut();
+        if let Watch::Some(changed) = &mut *watch {
+            changed.extend(ino);
+            if changed.len() > WATCHED_MAX {
+                *watch = Watch::Many;
+            }
+        }
+        drop(watch);
         if !self.logged.get() {
             self.open.borrow_mut().files.extend(ino);
+        }
+    }
+
+    /// Begins to note what changes, or ends it.
+    pub(super) fn watch(&self, on: bool) {
+        *self.watch.borrow_mut() = if on { Watch::Some(BTreeSet::new()) } else { Watch::Off };
+    }
+
+    /// Whether a file or folder may have changed since the watch began.
+    pub(super) fn may_have_changed(&self, ino: Ino) -> bool {
+        match &*self.watch.borrow() {
+            Watch::Some(changed) => changed.contains(&ino),
+            Watch::Off | Watch::Many => true,
         }
     }
 

@@ -34,7 +34,7 @@ impl Tx<'_> {
     }
 
     /// How many records of a file have a column on a disk.
-    fn mapped(&self, disk: u16, ino: Ino) -> Result<u64> {
+    pub(crate) fn mapped(&self, disk: u16, ino: Ino) -> Result<u64> {
         let table = self.read(&self.maps)?;
         Ok(table.get((u64::from(disk), ino)).db()?.map_or(0, |count| count.value()))
     }
@@ -61,18 +61,5 @@ impl Tx<'_> {
         let disk = u64::from(disk);
         let first = table.range((disk, 0)..=(disk, Ino::MAX)).db()?.next().transpose().db()?;
         Ok(first.is_some())
-    }
-
-    /// All rows: disk, file and records.
-    pub(crate) fn all_mapped(&self) -> Result<Vec<(u64, Ino, u64)>> {
-        let table = self.read(&self.maps)?;
-        let rows = table.iter().db()?;
-        let row = |row: std::result::Result<_, redb::StorageError>| {
-            let (key, records): (redb::AccessGuard<'_, (u64, u64)>, redb::AccessGuard<'_, u64>) =
-                row.db()?;
-            let (disk, ino) = key.value();
-            Ok((disk, ino, records.value()))
-        };
-        rows.map(row).collect()
     }
 }

@@ -163,30 +163,6 @@ impl<'a> Tx<'a> {
         Ok(entries)
     }
 
-    /// All entries of all folders: folder, name and entry.
-    pub(crate) fn all_entries(&self) -> Result<Vec<(Ino, Vec<u8>, Entry)>> {
-        let table = self.read(&self.names)?;
-        let mut entries = Vec::new();
-        for row in table.iter().db()? {
-            let (key, value) = row.db()?;
-            let ((folder, name), (ino, mode, position)) = (key.value(), value.value());
-            entries.push((folder, name.to_vec(), Entry { ino, mode, position }));
-        }
-        Ok(entries)
-    }
-
-    /// All positions of all folders: folder, position and name.
-    pub(crate) fn all_positions(&self) -> Result<Vec<(Ino, u64, Vec<u8>)>> {
-        let table = self.read(&self.positions)?;
-        let mut positions = Vec::new();
-        for row in table.iter().db()? {
-            let (key, name) = row.db()?;
-            let (folder, position) = key.value();
-            positions.push((folder, position, name.value().to_vec()));
-        }
-        Ok(positions)
-    }
-
     /// The records that cover blocks from `from` to before `to`, by their first block.
     pub(crate) fn records(&self, ino: Ino, from: u64, to: u64) -> Result<Vec<(u64, Extent)>> {
         self.first_records(ino, from..to, usize::MAX)

@@ -125,6 +125,8 @@ pub(crate) struct FsState {
     pub(crate) format: Cell<u64>,
     /// Held while slices join the metadata array or leave it.
     pub(crate) changing_slices: Semaphore,
+    /// Held while all of the metadata is checked.
+    pub(crate) checking: Semaphore,
     /// Held while blocks that have failed are moved.
     pub(crate) relocating: Semaphore,
     /// The job that runs.
@@ -196,6 +198,7 @@ impl FsState {
             access_times: options.access_times,
             format: Cell::new(FORMAT),
             changing_slices: Semaphore::new(1),
+            checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::default(),
             keeps: Cell::new(false),
@@ -240,9 +243,6 @@ impl FsState {
         if self.meta.is_crowded() { self.commit().await } else { Ok(()) }
     }
 
-    /// The blocks of a record that was removed in the open transaction.
-    pub(crate) fn free_later(&self, record: &Extent) {
-        self.freed.borrow_mut().extend(runs_of(record));
     /// The metadata gets this format, if it has a lower one: older versions are to refuse it.
     pub(crate) fn raise_format(&self, tx: &Tx<'_>, format: u64) -> Result<()> {
         if self.format.get() >= format {
@@ -252,6 +252,9 @@ impl FsState {
         tx.set_state("format", format)
     }
 
+    /// The blocks of a record that was removed in the open transaction.
+    pub(crate) fn free_later(&self, record: &Extent) {
+        self.freed.borrow_mut().extend(runs_of(record));
     }
 
     /// A column that was replaced in the open transaction.
