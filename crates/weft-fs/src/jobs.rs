@@ -4,6 +4,7 @@ pub(crate) mod balance;
 pub(crate) mod block_check;
 pub(crate) mod cancellation;
 pub(crate) mod departure;
+pub(crate) mod departure_room;
 pub(crate) mod findings;
 pub(crate) mod fsck;
 pub(crate) mod loss;

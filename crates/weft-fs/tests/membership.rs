@@ -328,3 +328,23 @@ fn a_rebuild_does_not_report_a_file_that_is_deleted_meanwhile() {
         assert!(found.iter().all(|of| of.path.as_deref() == Some("/kept")), "{found:?}");
     });
 }
+
+/// The free blocks of the disk that has the other copies are of no use.
+#[test]
+fn a_disk_is_not_emptied_if_lines_find_no_other_disk_with_room() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[64, 64, 12])).await;
+        let ino = make_as(&fs, "mirrored", "raid1").await;
+        for at in 0..24 {
+            fs.write(ino, at << 20, Frozen::copy_from(&[7; 1 << 20])).await.expect("written");
+        }
+        fs.sync().await.expect("synced");
+        let refused = fs.check_removal(1).await;
+        let Err(FsError::Invalid(why)) = refused else { panic!("{refused:?}") };
+        assert!(why.contains("different disks"), "{why}");
+        let before = fs.places(ino).await.expect("known");
+        fs.remove_disk(1).await.expect_err("there is no room");
+        assert!(fs.places(ino).await.expect("known") == before, "nothing has moved");
+        fs.check_removal(2).await.expect("what little is there finds room");
+    });
+}

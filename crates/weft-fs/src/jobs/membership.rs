@@ -283,6 +283,16 @@ impl FsState {
                 leaving.number
             )));
         }
+        let others = others.iter().map(|member| (member.number, member.free_blocks())).collect();
+        let (wanted, taken) = self.room_elsewhere(leaving.number, &others).await?;
+        if taken < wanted {
+            let (wanted, taken) = ((wanted * BLOCK_BYTES) >> 10, (taken * BLOCK_BYTES) >> 10);
+            return Err(FsError::Invalid(format!(
+                "disk {} holds {wanted} KiB, and the others have room for {taken} KiB of it: blocks of \
+                 a line are on different disks",
+                leaving.number
+            )));
+        }
         Ok(())
     }
 
