@@ -1,0 +1,69 @@
+//! A copy of the metadata that was unmounted cleanly, and not there when the others were used, does not
+//! count where another disk took part in that.
+
+use std::rc::Rc;
+
+use crate::common::disk::{Medium, Power, holding};
+use crate::common::*;
+use weft_disk::Disk;
+use weft_fs::{Fs, MountOptions, Redundancy, create};
+
+const MIB: u64 = 1 << 20;
+
+fn degraded() -> MountOptions {
+    MountOptions { degraded: true, nonce: 99, ..mounting() }
+}
+
+/// Six disks, of which three have copies. One has been out since a clean unmount, with a copy of that
+/// time; then the others with copies go, too.
+#[test]
+fn a_copy_that_missed_a_mount_does_not_count_beside_a_disk_that_took_part() {
+    for is_unmounted in [true, false] {
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), 24 * MIB, &vec![Medium::new(512); 6]);
+            let with = |numbers: &[usize]| -> Vec<Rc<dyn Disk>> {
+                numbers.iter().map(|n| disks[*n].clone() as Rc<dyn Disk>).collect()
+            };
+            let options = weft_fs::CreateOptions { redundancy: Redundancy::Auto, ..options() };
+            create(&rt, &all(&disks), &options).await.expect("created");
+            let fs = mount(&rt, &all(&disks)).await;
+            make(&fs, "old").await;
+            fs.unmount().await.expect("unmounted");
+            // Disk 0 is out.
+            let fs = Fs::mount(&rt, &with(&[1, 2, 3, 4, 5]), degraded()).await.expect("mounted");
+            make(&fs, "new").await;
+            fs.sync().await.expect("synced");
+            if is_unmounted {
+                fs.unmount().await.expect("unmounted");
+            }
+            drop(fs);
+            // Now those that have the copies of today are. One that took part then is enough to tell.
+            for other in [3, 4] {
+                let last = with(&[0, other]);
+                let mounted = Fs::mount(&rt, &last, degraded()).await;
+                if let Ok(fs) = mounted {
+                    find(&fs, "new").await;
+                    fs.unmount().await.expect("unmounted");
+                }
+            }
+            let alone = MountOptions { stale: true, ..degraded() };
+            let fs = Fs::mount(&rt, &with(&[0]), alone).await.expect("mounted");
+            find(&fs, "old").await;
+            fs.lookup(weft_fs::ROOT, b"new").await.expect_err("it is not known here");
+        });
+    }
+}
+
+/// Where no disk says otherwise, the copies were unmounted together with the others.
+#[test]
+fn a_copy_that_was_unmounted_with_the_others_is_mounted() {
+    run(|rt| async move {
+        let disks = ram(&[24; 6]);
+        let fs = made(&rt, &disks).await;
+        make(&fs, "file").await;
+        fs.unmount().await.expect("unmounted");
+        let left = [disks[0].clone(), disks[3].clone(), disks[4].clone()];
+        let fs = Fs::mount(&rt, &left, degraded()).await.expect("mounted");
+        find(&fs, "file").await;
+    });
+}
