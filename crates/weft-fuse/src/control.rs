@@ -244,7 +244,7 @@ impl Control {
         let disk = |disk: &weft_fs::DiskStatus| {
             json!({
                 "number": disk.number, "name": disk.name, "present": disk.present,
-                "lost": disk.lost, "back_as": disk.back_as, "leaving": disk.leaving,
+                "lost": disk.lost, "lost_because": disk.lost_because, "back_as": disk.back_as, "leaving": disk.leaving,
                 "data_bytes": disk.data_bytes, "unused_bytes": disk.unused_bytes,
                 "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
                 "metadata": disk.metadata.name(),

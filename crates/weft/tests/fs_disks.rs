@@ -118,6 +118,22 @@ fn an_image_that_was_cut_short_is_said_to_be() {
 }
 
 #[test]
+fn an_image_that_is_cut_short_while_it_is_used_is_named() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("fs-cut", 4, 64 << 20);
+    stored(&mounted);
+    let image = File::options().write(true).open(mounted.bench.path("d2")).expect("an image");
+    image.set_len(60 << 20).expect("cut");
+    fs::write(mounted.at.join("more"), vec![1; 4 << 20]).expect("written");
+    File::open(mounted.at.join("more")).expect("there").sync_all().expect("synced");
+    let said = mounted.bench.refused(&["fs", "status", "mnt", "--check"], 3);
+    assert!(said.contains("disk 2 is lost (") && said.contains("shorter"), "{said}");
+    mounted.unmount();
+}
+
+#[test]
 fn a_write_protected_disk_is_refused_or_left_out() {
     if !have(&NEEDS) || !have(&[Need::Loop, Need::Tool("losetup")]) {
         return;

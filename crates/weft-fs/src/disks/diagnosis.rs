@@ -61,6 +61,12 @@ impl PresentDisk {
         false
     }
 
+    /// What a disk that does not work says to a read.
+    async fn why(&self) -> Option<String> {
+        let (result, _) = self.whole.read(0, Buf::new(BLOCK), Class::User).await;
+        result.err().map(|error| error.to_string())
+    }
+
     async fn works_at(&self, site: Site, number: u64) -> bool {
         let (label, whole) = (self.label.borrow().clone(), &self.whole);
         holds(&**whole, site.known, &label.diagnostic()).await
@@ -79,6 +85,7 @@ impl Pool {
             works = path.try_again().await && present.works(number).await;
         }
         if !works {
+            *member.why_lost.borrow_mut() = present.why().await;
             self.lose(member);
         }
         !member.is_lost()

@@ -88,6 +88,8 @@ pub(crate) struct Member {
     row: RefCell<DiskRow>,
     present: Option<PresentDisk>,
     state: Cell<DiskState>,
+    /// What it said when it was lost, if it said anything.
+    pub(crate) why_lost: RefCell<Option<String>>,
     pub(crate) busy: Cell<u32>,
     /// Whether writes to it have completed since its last flush began.
     pub(crate) written: Cell<bool>,
@@ -104,7 +106,8 @@ impl Member {
         let (space, row) = (RefCell::new(Space::new(row.blocks)), RefCell::new(row));
         let (busy, written) = (Cell::new(0), Cell::new(false));
         let diagnosing = Semaphore::new(1);
-        Self { number, row, present, state, busy, written, space, diagnosing }
+        let why_lost = RefCell::default();
+        Self { number, row, present, state, why_lost, busy, written, space, diagnosing }
     }
 
     /// What the metadata says of it.

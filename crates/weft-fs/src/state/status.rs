@@ -23,6 +23,8 @@ pub struct DiskStatus {
     pub present: bool,
     /// Whether it is not used any more: it failed, or was missing.
     pub lost: bool,
+    /// What it said when it failed, if it did since the mount and said anything.
+    pub lost_because: Option<String>,
     /// The number that it has since it came back, if it was lost and something of it is still to be
     /// rebuilt.
     pub back_as: Option<u16>,
@@ -140,6 +142,7 @@ impl Fs {
             name: member.row().name.clone(),
             present: member.is_present(),
             lost: member.is_lost(),
+            lost_because: member.why_lost.borrow().clone().filter(|_| member.is_lost()),
             back_as: self.0.pool.successor(member.number).map(|successor| successor.number),
             leaving: member.is_leaving(),
             data_bytes: member.blocks() * BLOCK_BYTES,

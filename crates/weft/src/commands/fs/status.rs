@@ -50,8 +50,9 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
                      `weft fs rebuild {folder}` follows that"
                 ),
                 None => format!(
-                    "disk {number} is lost, and what it held is rebuilt on the others: `weft fs rebuild \
-                     {folder}` follows that; if it works again, `weft fs add {folder} DISK` takes it back"
+                    "disk {number} is lost{}, and what it held is rebuilt on the others: `weft fs rebuild \
+                     {folder}` follows that; if it works again, `weft fs add {folder} DISK` takes it back",
+                    disk["lost_because"].as_str().map_or(String::new(), |why| format!(" ({why})"))
                 ),
             });
         }
