@@ -38,6 +38,7 @@ mod schedule;
 mod sleep;
 pub mod sync;
 mod timer;
+pub mod ublk;
 mod virtual_time;
 mod waker;
 

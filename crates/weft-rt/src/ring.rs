@@ -8,9 +8,9 @@
 //! memory is released by the completion and not before. Dropping the ring itself cancels
 //! everything and waits for the last completion.
 //!
-//! **Bounds.** There are two kinds of slots, with fixed numbers: for disk operations, which end by
-//! themselves, and for socket operations, which wait for a peer. So idle clients can never take the
-//! slots that disks need. An operation that finds no free slot waits in line. The completion queue
+//! **Bounds.** There are three kinds of slots, with fixed numbers: for disk operations, which end
+//! by themselves, for socket operations, which wait for a peer, and for commands, which wait for
+//! requests to a block device. So idle clients can never take the slots that disks need. An operation that finds no free slot waits in line. The completion queue
 //! holds one entry for every slot and its cancellation; if it overflows nevertheless, the kernel
 //! keeps the rest and the next turn fetches it.
 //!
@@ -36,6 +36,7 @@ mod disk_ops;
 mod net_ops;
 mod op;
 mod setup;
+mod ublk_ops;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -54,6 +55,7 @@ use op::{Slab, Tag};
 pub use disk_ops::{RWF_DSYNC, TRANSFER_BYTES_MAX};
 pub use net_ops::Shutdown;
 pub use setup::Mode;
+pub use ublk_ops::{Fetched, OpenedUblk, UblkChannel};
 
 /// Completions taken out of the queue between two borrows of it.
 const REAP_BATCH: usize = 64;
@@ -67,11 +69,14 @@ pub struct RingConfig {
     /// time (one receive, one send), a listener one: a server should take no more connections than
     /// that allows.
     pub socket_ops_max: u32,
+    /// Commands of block devices in flight at most; more wait in line. A device uses one for each
+    /// request that it can have in flight, all the time.
+    pub command_ops_max: u32,
 }
 
 impl Default for RingConfig {
     fn default() -> Self {
-        Self { disk_ops_max: 1024, socket_ops_max: 1024 }
+        Self { disk_ops_max: 1024, socket_ops_max: 1024, command_ops_max: 0 }
     }
 }
 
@@ -121,6 +126,7 @@ struct RingState {
     slab: RefCell<Slab>,
     disk_slots: Semaphore,
     socket_slots: Semaphore,
+    command_slots: Semaphore,
     config: RingConfig,
     mode: Mode,
     /// The registered memory.
@@ -140,6 +146,7 @@ struct RingState {
 /// `kernel.io_uring_disabled` or a container's policy), or resources are exhausted.
 pub fn start(config: RingConfig) -> io::Result<(Rt, Ring)> {
     let slots = config.disk_ops_max.saturating_add(config.socket_ops_max);
+    let slots = slots.saturating_add(config.command_ops_max);
     let (uring, mode) = setup::build(slots)?;
     let arena = setup::register_arena(&uring);
     let inner = Rc::new(RingState {
@@ -148,6 +155,7 @@ pub fn start(config: RingConfig) -> io::Result<(Rt, Ring)> {
         slab: RefCell::new(Slab::new(slots)),
         disk_slots: Semaphore::new(config.disk_ops_max as usize),
         socket_slots: Semaphore::new(config.socket_ops_max as usize),
+        command_slots: Semaphore::new(config.command_ops_max as usize),
         config,
         mode,
         bell: Arc::new(Bell::new()?),
@@ -179,6 +187,18 @@ impl Ring {
         match self.0.disk_slots.try_acquire(1) {
             Some(permit) => permit,
             None => self.0.disk_slots.acquire(1).await,
+        }
+    }
+
+    /// Commands that can be added without waiting.
+    pub fn commands_free(&self) -> usize {
+        self.0.command_slots.available()
+    }
+
+    async fn command_slot(&self) -> Permit {
+        match self.0.command_slots.try_acquire(1) {
+            Some(permit) => permit,
+            None => self.0.command_slots.acquire(1).await,
         }
     }
 
@@ -318,10 +338,13 @@ impl Drop for RingState {
         let all = types::CancelBuilder::any();
         self.push(&opcode::AsyncCancel2::new(all).build().user_data(Tag::Cancel.encode()));
         self.slab.borrow_mut().detach_all();
-        while self.bell_armed.get() || self.slab.borrow().in_flight() > 0 {
+        let awaited = |slab: &Slab| slab.in_flight() - slab.commands();
+        while self.bell_armed.get() || awaited(&self.slab.borrow()) > 0 {
             check(self.uring.borrow_mut().submit_and_wait(1));
             self.reap();
         }
+        // Commands end when the kernel closes the ring, which may be after this.
+        self.slab.borrow_mut().leave_commands();
     }
 }
 

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use weft_rt::ring::{self, Fd, RWF_DSYNC, Ring, RingConfig};
 use weft_rt::{Buf, Frozen, MILLISECOND, Rt};
 
-const SMALL: RingConfig = RingConfig { disk_ops_max: 4, socket_ops_max: 8 };
+const SMALL: RingConfig = RingConfig { disk_ops_max: 4, socket_ops_max: 8, command_ops_max: 0 };
 
 fn start(config: RingConfig) -> (Rt, Ring) {
     ring::start(config).expect("this machine has io_uring")
@@ -310,7 +310,7 @@ fn a_ring_with_operations_in_flight_can_be_dropped() {
 #[test]
 fn impossible_bounds_are_refused() {
     for slots in [0, 40_000] {
-        let config = RingConfig { disk_ops_max: slots, socket_ops_max: 0 };
+        let config = RingConfig { disk_ops_max: slots, socket_ops_max: 0, command_ops_max: 0 };
         let error = ring::start(config).expect_err("refused");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }

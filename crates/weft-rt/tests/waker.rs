@@ -9,7 +9,7 @@ use weft_rt::ring::{self, RingConfig};
 use weft_rt::sync::oneshot;
 use weft_rt::{MILLISECOND, Rt};
 
-const SMALL: RingConfig = RingConfig { disk_ops_max: 4, socket_ops_max: 4 };
+const SMALL: RingConfig = RingConfig { disk_ops_max: 4, socket_ops_max: 4, command_ops_max: 0 };
 
 fn start() -> Rt {
     ring::start(SMALL).expect("this machine has io_uring").0

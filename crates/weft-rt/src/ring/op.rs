@@ -59,6 +59,8 @@ pub(super) enum Held {
     Nothing,
     Buf(Buf),
     Frozen(Frozen),
+    /// Of a command that cannot be cancelled.
+    Command(Buf),
     Message(Box<Message>),
     #[expect(dead_code, reason = "only kept alive for the kernel")]
     Address(Box<libc::sockaddr_storage>),
@@ -78,6 +80,12 @@ enum State {
     Waiting(Option<Waker>, Owned),
     Detached(Owned),
     Done(i32, Owned),
+}
+
+impl State {
+    fn is_left_command(&self) -> bool {
+        matches!(self, Self::Detached(Owned { held: Held::Command(_), .. }))
+    }
 }
 
 /// What a completion leads to.
@@ -155,6 +163,20 @@ impl Slab {
                 Some(Abandoned::new(result, owned))
             }
             State::Free => None,
+        }
+    }
+
+    /// Commands whose future is gone, and which the kernel has.
+    pub(super) fn commands(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.is_left_command()).count()
+    }
+
+    /// Leaves their memory to the kernel for good.
+    pub(super) fn leave_commands(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_left_command()) {
+            if let State::Detached(owned) = std::mem::replace(slot, State::Free) {
+                std::mem::forget(owned.held);
+            }
         }
     }
 
