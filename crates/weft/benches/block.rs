@@ -101,7 +101,7 @@ fn weft(devices: &[&str]) -> (Turn, Turn, [f64; 2]) {
     bench.weft(&[&["create", "tank", "--code", "raid5", "--force"], members].concat());
     bench.serve(members);
     let idle = memory_mib(&bench, "VmRSS:");
-    let device = bench.weft(&["attach", "tank"]);
+    let device = bench.weft(&["attach", "tank", "--via", "fuse"]);
     let (sequential, reads, writes) = three(&file_target(Path::new(device.trim())));
     bench.weft(&["detach", "tank"]);
     let socket = bench.path("run/nbd.sock");

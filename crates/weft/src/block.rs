@@ -1,6 +1,9 @@
 //! The kernel's view of block devices and mounts: read from `/proc` and `/sys`, changed by
-//! `losetup` (util-linux).
+//! `losetup` (util-linux) and through ublk.
 
 pub mod attachment;
+pub mod link;
 pub mod loop_device;
+pub mod node;
+pub mod ublk_device;
 pub mod users;

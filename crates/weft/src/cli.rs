@@ -26,7 +26,7 @@ pub use manage::{
     UsedSize,
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
-pub use run::{AttachArgs, DetachArgs, ServeArgs};
+pub use run::{AttachArgs, AttachWay, DetachArgs, ServeArgs};
 
 /// Software RAID in user space: combines local files, block devices and remote disks into one
 /// redundant volume, and stays fast through failures and rebuilds.

@@ -1,7 +1,7 @@
 //! The daemon: `weft serve`.
 //!
 //! One thread – pinned to a processor, with one io_uring – drives the disks, the arrays, the NBD
-//! sockets and the FUSE channels: a request is received, carried out and answered on the same core.
+//! sockets, the FUSE channels and the ublk devices: a request is received, carried out and answered on the same core.
 //! The other threads mostly sleep: one for signals, and those of the control socket
 //! ([`crate::control`]). They pass messages to [`Daemon::run`].
 
@@ -21,6 +21,7 @@ mod requests;
 pub mod scan;
 mod served;
 mod start;
+mod ublk;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -106,7 +107,8 @@ pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     listen_for_signals(messages.clone())?;
     start::pin_thread();
     // A hung disk keeps its places in the ring, so there are enough for a dozen of them.
-    let usual = RingConfig::default();
+    // A block device keeps a command for each of its requests.
+    let usual = RingConfig { command_ops_max: ublk::COMMANDS_MAX, ..RingConfig::default() };
     let disk_ops_max = usual.disk_ops_max.max(14 * (u32::from(args.disk_depth) + 8));
     let (rt, ring) = weft_cli::thread::start(RingConfig { disk_ops_max, ..usual })?;
     let disk_timeout = Nanos::try_from(args.disk_timeout.as_nanos()).unwrap_or(Nanos::MAX);
@@ -246,9 +248,10 @@ impl Daemon {
         loop {
             match inbox.next().await {
                 Some(Message::Call(call))
-                    if matches!(call.request, Request::Stop { array: None }) =>
+                    if matches!(call.request, Request::Stop { array: None, .. }) =>
                 {
-                    match self.refuse_attached().await {
+                    let keep = matches!(call.request, Request::Stop { keep_devices: true, .. });
+                    match self.refuse_attached(keep).await {
                         Ok(()) => return Ended::Asked(call),
                         Err(failure) => call.answer(Err(failure)),
                     }
@@ -313,16 +316,19 @@ impl Daemon {
         })
     }
 
-    /// Names of the arrays that are block devices now.
-    fn attached(&self) -> Vec<String> {
+    /// Names of the arrays that are block devices now, with the numbers of ublk devices.
+    fn attached(&self) -> Vec<(String, Option<u32>)> {
         let arrays = self.arrays.borrow();
-        let attached = arrays.iter().filter(|(_, served)| served.attached.get());
-        attached.map(|(name, _)| name.clone()).collect()
+        let attached = arrays.iter().filter(|(_, served)| served.front.borrow().is_some());
+        attached.map(|(name, served)| (name.clone(), served.ublk())).collect()
     }
 
-    async fn refuse_attached(&self) -> Outcome {
+    /// Refuses to stop under block devices; with `keep`, only under those that no other daemon can
+    /// take over.
+    async fn refuse_attached(&self, keep: bool) -> Outcome {
         let attached = self.attached();
-        let Some(name) = attached.first() else { return Ok(()) };
+        let mut lost = attached.iter().filter(|(_, ublk)| !(keep && ublk.is_some()));
+        let Some((name, _)) = lost.next() else { return Ok(()) };
         let user = self.user_of(name).await.map_or_else(String::new, |user| format!(", {user}"));
         Err(Failure::new(format!("{name} is attached as a block device{user}"))
             .hint(format!("unmount it, run `weft detach {name}`, then stop; nothing was changed")))
@@ -337,6 +343,7 @@ impl Daemon {
             log_line(&format!("disconnected {cut} clients that did not finish"));
         }
         let arrays = std::mem::take(&mut *self.arrays.borrow_mut());
+        join_all(arrays.iter().map(|(name, served)| ublk::leave(name, served))).await;
         let stopped = join_all(arrays.values().map(|served| served.stop())).await;
         stopped.into_iter().collect::<Outcome>()?;
         Ok(arrays.into_keys().collect())

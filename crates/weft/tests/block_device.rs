@@ -1,5 +1,5 @@
-//! An array as a block device with ext4 on it, while members fail and are rebuilt, and while it
-//! grows.
+//! An array as a block device by FUSE and a loop device, with ext4 on it, while members fail and are
+//! rebuilt, and while it grows. `ublk.rs` has the other way.
 
 mod common;
 
@@ -29,7 +29,7 @@ impl Attached {
         create.extend(members.iter().map(String::as_str));
         bench.weft(&create);
         bench.serve(&["."]);
-        let device = bench.weft(&["attach", "tank"]).trim().into();
+        let device = bench.weft(&["attach", "tank", "--via", "fuse"]).trim().into();
         Self { bench, device }
     }
 
@@ -195,7 +195,7 @@ cd /tmp/disks
 weft create tank --code raid5 --size 32M --head-room 1M d0 d1 d2
 weft serve . >/tmp/serve 2>&1 &
 until grep -q serving /tmp/serve; do sleep 0.1; done
-dev=$(weft attach tank)
+dev=$(weft attach tank --via fuse)
 mkfs.ext4 -q $dev
 mount $dev /tmp/mnt
 dd if=/dev/urandom of=/tmp/data bs=1M count=36
@@ -278,7 +278,7 @@ fn a_dead_daemon_gives_errors_not_hangs_and_can_be_cleaned_up() {
     attached.bench.weft(&["detach", "tank"]);
     // The same array again, intact.
     attached.bench.serve(&["."]);
-    let device = attached.bench.weft(&["attach", "tank", "--block-size", "4096"]);
+    let device = attached.bench.weft(&["attach", "tank", "--via", "fuse", "--block-size", "4096"]);
     assert!(device.starts_with("/dev/loop"), "{device}");
     attached.bench.weft(&["detach", "tank"]);
     attached.bench.terminate();
@@ -299,7 +299,7 @@ fn an_array_that_is_served_read_only_is_a_device_that_takes_no_writes() {
     attached.bench.weft(&["detach", "tank"]);
     attached.bench.terminate();
     attached.bench.serve(&["--read-only", "."]);
-    attached.device = attached.bench.weft(&["attach", "tank"]).trim().into();
+    attached.device = attached.bench.weft(&["attach", "tank", "--via", "fuse"]).trim().into();
     let name = attached.device.file_name().expect("a name");
     let ro = fs::read_to_string(Path::new("/sys/class/block").join(name).join("ro"));
     assert_eq!(ro.expect("read the state").trim(), "1");

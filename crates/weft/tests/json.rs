@@ -86,6 +86,8 @@ const NOT_BROUGHT_ABOUT: &[&str] = &[
     "weft attach: array",
     "weft attach: block_bytes",
     "weft attach: device",
+    "weft attach: link",
+    "weft attach: via",
     "weft detach: array",
     "weft detach: devices",
     "weft lab run: figures[].panels[].series[].points[].range.high",
@@ -93,12 +95,15 @@ const NOT_BROUGHT_ABOUT: &[&str] = &[
     "weft lab run: figures[].traces[].generated",
     "weft lab run: figures[].traces[].name",
     "weft lab run: figures[].traces[].requests",
+    "weft status: arrays[].block_device.link",
     "weft status: arrays[].block_device.path",
     "weft status: arrays[].block_device.size_bytes",
     "weft status: arrays[].block_device.user",
+    "weft status: arrays[].block_device.via",
     "weft status: dead_devices[].array",
     "weft status: dead_devices[].device",
     "weft status: dead_devices[].user",
+    "weft status: dead_devices[].via",
 ];
 
 #[test]

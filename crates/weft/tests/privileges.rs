@@ -175,18 +175,18 @@ fn attach_mounts_nowhere_else_whatever_the_daemon_says() {
     // The folder of mount points, and the mount point, as links elsewhere.
     impostor(&dir, said);
     symlink(&target, dir.join("attach")).expect("a link");
-    bench.refused(&["attach", "t"], 1);
+    bench.refused(&["attach", "t", "--via", "fuse"], 1);
     assert_eq!(fs::read_dir(&target).expect("a folder").count(), 0, "made in {target:?}");
     fs::remove_file(dir.join("attach")).expect("removed");
     fs::create_dir(dir.join("attach")).expect("a folder");
     symlink(&target, dir.join("attach/t")).expect("a link");
-    bench.refused(&["attach", "t"], 1);
+    bench.refused(&["attach", "t", "--via", "fuse"], 1);
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     assert!(!mounts.contains(&text(&target)), "mounted on {target:?}");
     // One that others may change.
     fs::remove_file(dir.join("attach/t")).expect("removed");
     chmod(&dir.join("attach"), 0o777);
-    let printed = bench.refused(&["attach", "t"], 1);
+    let printed = bench.refused(&["attach", "t", "--via", "fuse"], 1);
     assert!(printed.contains("others can write to"), "{printed}");
 }
 

@@ -26,7 +26,7 @@ impl Attached {
         let mut bench = Bench::new(name);
         bench.weft(&["create", "tank", "--code", "raid5", "--size", "32M", "d0", "d1", "d2"]);
         bench.serve(serve);
-        let device: PathBuf = bench.weft(&["attach", "tank"]).trim().into();
+        let device: PathBuf = bench.weft(&["attach", "tank", "--via", "fuse"]).trim().into();
         let mut attached = Self { mount: None, bench, device };
         run(command("mkfs.ext4").arg("-q").arg(&attached.device));
         attached.mount();
@@ -85,7 +85,7 @@ fn a_signal_waits_for_what_is_mounted() {
     assert!(!bench.path("run/attach/tank").exists(), "the device is left");
     // Nothing was lost.
     bench.serve(&["."]);
-    attached.device = attached.bench.weft(&["attach", "tank"]).trim().into();
+    attached.device = attached.bench.weft(&["attach", "tank", "--via", "fuse"]).trim().into();
     attached.mount();
     let bytes = fs::read(attached.bench.path("mnt/file")).expect("the file");
     assert!(bytes.len() == 3 << 20 && bytes.iter().all(|b| *b == 0x5a), "the file is damaged");
@@ -147,7 +147,7 @@ fn systemd_is_told() {
     hear("EXTEND_TIMEOUT_USEC=");
     fs::rename(bench.path("run-d2"), bench.path("d2")).expect("bring it back");
     hear("READY=1");
-    let device = PathBuf::from(bench.weft(&["attach", "tank"]).trim());
+    let device = PathBuf::from(bench.weft(&["attach", "tank", "--via", "fuse"]).trim());
     run(command("mkfs.ext4").arg("-q").arg(&device));
     fs::create_dir(bench.path("mnt")).expect("a mount point");
     let mount = Mount::new(&device, &bench.path("mnt"), "");

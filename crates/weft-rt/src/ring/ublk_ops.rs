@@ -84,9 +84,8 @@ impl OpenedUblk {
         let bytes = usize::from(info.depth) * size_of::<Descriptor>();
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, where the kernel likes; nothing else is touched.
-        let map = unsafe {
-            mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, fd.as_fd(), 0)?
-        };
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, flags, fd.as_fd(), 0)? };
         let first = NonNull::new(map.cast::<Descriptor>())
             .ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Self { fd, descriptors: Descriptors { first, bytes }, info })

@@ -72,14 +72,16 @@ pub struct DeviceInfo {
     pub depth: u16,
     /// Its [`state`].
     pub state: u16,
-    pub(crate) pad0: u16,
+    /// Not used.
+    pub pad0: u16,
     /// Bytes of the longest request.
     pub io_bytes_max: u32,
     /// Its number: `/dev/ublkbN`.
     pub id: u32,
     /// The process that serves it, or did last.
     pub server_pid: i32,
-    pub(crate) pad1: u32,
+    /// Not used.
+    pub pad1: u32,
     /// Its [`flag`]s.
     pub flags: u64,
     /// The server's own: the kernel only keeps it.
@@ -88,7 +90,8 @@ pub struct DeviceInfo {
     pub owner_uid: u32,
     /// That user's group.
     pub owner_gid: u32,
-    pub(crate) reserved: [u64; 2],
+    /// Not used.
+    pub reserved: [u64; 2],
 }
 
 /// `ublk_param_basic`: size and block limits. The shifts are logarithms of bytes.
@@ -129,7 +132,8 @@ pub struct DiscardLimits {
     pub write_zeroes_sectors_max: u32,
     /// Ranges in a discard: 1.
     pub segments_max: u16,
-    pub(crate) reserved: u16,
+    /// Not used.
+    pub reserved: u16,
 }
 
 /// `ublk_params`, as far as weft sets them.
@@ -255,6 +259,7 @@ pub(super) mod control {
     pub(in crate::ublk) const START_USER_RECOVERY: u32 = ioctl(false, 0x10, CONTROL_BYTES);
     pub(in crate::ublk) const END_USER_RECOVERY: u32 = ioctl(false, 0x11, CONTROL_BYTES);
     pub(in crate::ublk) const GET_FEATURES: u32 = ioctl(true, 0x13, CONTROL_BYTES);
+    pub(in crate::ublk) const DEL_DEV_ASYNC: u32 = ioctl(true, 0x14, CONTROL_BYTES);
     pub(in crate::ublk) const UPDATE_SIZE: u32 = ioctl(false, 0x15, CONTROL_BYTES);
 }
 

@@ -129,12 +129,20 @@ impl Control {
         self.simple(control::STOP_DEV, device, 0)
     }
 
-    /// Stops and deletes a device; waits until who serves it has closed it.
+    /// Deletes a stopped device; waits until who serves it, and all who use it, have closed it.
     ///
     /// # Errors
     /// The kernel's.
     pub fn delete(&mut self, device: u32) -> io::Result<()> {
         self.simple(control::DEL_DEV, device, 0)
+    }
+
+    /// Deletes a stopped device. It goes when the last who has it open closes it.
+    ///
+    /// # Errors
+    /// The kernel's; drivers before Linux 6.9 do not know the command.
+    pub fn delete_later(&mut self, device: u32) -> io::Result<()> {
+        self.simple(control::DEL_DEV_ASYNC, device, 0)
     }
 
     /// Begins to take over a device whose process has ended.

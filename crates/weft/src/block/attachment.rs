@@ -1,92 +1,192 @@
-//! The block device of an attached array, as the kernel shows it: a FUSE file system with one file,
-//! and loop devices over that file. It outlives a daemon that has died.
+//! The block device of an attached array, as the kernel shows it: a ublk device, or a FUSE file
+//! system with one file and loop devices over that file. It outlives a daemon that has died.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
 use weft_cli::failure::{Failure, Outcome};
 use weft_disk::mounts;
 use weft_fuse::mount::remove_mount_point;
 use weft_fuse::session::FILE_NAME;
 
+use crate::block::link;
 use crate::block::loop_device::LoopDevice;
+use crate::block::node::Node;
+use crate::block::ublk_device::{self, UblkDevice};
 use crate::block::users;
 use crate::runtime_dir::RuntimeDir;
+
+/// The way from the kernel's block layer to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Via {
+    /// A ublk device. When its daemon ends, its users wait for the next one.
+    Ublk,
+    /// A loop device over the one file of a FUSE file system. When its daemon ends, it returns
+    /// errors.
+    Fuse,
+}
 
 /// The kernel's side of an attached array.
 #[derive(Debug)]
 pub struct Attachment {
     /// The array.
     pub name: String,
-    /// Its devices: one, unless a user created another by hand.
-    pub devices: Vec<LoopDevice>,
-    mount_point: PathBuf,
-    mounted: bool,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Ublk(UblkDevice),
+    Fuse {
+        /// One, unless a user created another by hand.
+        devices: Vec<LoopDevice>,
+        mount_point: PathBuf,
+        mounted: bool,
+    },
 }
 
 impl Attachment {
-    /// The attachment of the array `name`; `None` if it is not attached.
-    pub fn of(dir: &RuntimeDir, name: &str) -> Option<Self> {
+    /// The attachment of the array `name`: the ublk device of this number, or what is found in the
+    /// runtime directory. `None` if it is not attached.
+    pub fn of(dir: &RuntimeDir, name: &str, ublk: Option<u32>) -> Option<Self> {
+        match ublk {
+            Some(number) => Self::ublk(name, UblkDevice::new(number)),
+            None => Self::fuse(dir, name),
+        }
+    }
+
+    /// A ublk device, if the kernel has it.
+    pub fn ublk(name: &str, device: UblkDevice) -> Option<Self> {
+        let exists = device.node().exists();
+        exists.then(|| Self { name: name.to_owned(), kind: Kind::Ublk(device) })
+    }
+
+    /// The FUSE file system of an array, and its loop devices.
+    pub fn fuse(dir: &RuntimeDir, name: &str) -> Option<Self> {
         if name.is_empty() || name.contains('/') {
             return None;
         }
         let mount_point = dir.mount_point(name);
         let mounted = mounts::is_mount_point(&mount_point).unwrap_or(false);
         let devices = LoopDevice::of_file(&mount_point.join(FILE_NAME));
-        let name = name.to_owned();
-        (mounted || !devices.is_empty()).then_some(Self { name, devices, mount_point, mounted })
+        let found = mounted || !devices.is_empty();
+        let kind = Kind::Fuse { devices, mount_point, mounted };
+        found.then(|| Self { name: name.to_owned(), kind })
     }
 
-    /// All attachments below a runtime directory.
-    pub fn all(dir: &RuntimeDir) -> Vec<Self> {
+    /// All attachments by FUSE below a runtime directory.
+    pub fn all_fuse(dir: &RuntimeDir) -> Vec<Self> {
         let folder = dir.mount_point("");
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| Self::of(dir, &name)).collect()
+        names.filter_map(|name| Self::fuse(dir, &name)).collect()
+    }
+
+    /// The ublk devices that no daemon serves.
+    pub fn orphans() -> Vec<Self> {
+        let orphans = ublk_device::orphans().into_iter();
+        let kinds = orphans.map(|orphan| (orphan.array, Kind::Ublk(orphan.device)));
+        kinds.map(|(name, kind)| Self { name, kind }).collect()
+    }
+
+    /// How it is attached.
+    pub fn via(&self) -> Via {
+        match self.kind {
+            Kind::Ublk(_) => Via::Ublk,
+            Kind::Fuse { .. } => Via::Fuse,
+        }
+    }
+
+    fn nodes(&self) -> Vec<&Node> {
+        match &self.kind {
+            Kind::Ublk(device) => vec![device.node()],
+            Kind::Fuse { devices, .. } => devices.iter().map(LoopDevice::node).collect(),
+        }
+    }
+
+    /// Whether a daemon serves it: for a ublk device, which knows.
+    pub fn is_served(&self) -> bool {
+        matches!(&self.kind, Kind::Ublk(device) if device.is_served())
     }
 
     /// The device that users see.
     pub fn device(&self) -> Option<PathBuf> {
-        self.devices.first().map(LoopDevice::path)
+        self.nodes().first().map(|node| node.path())
+    }
+
+    /// Its devices.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        self.nodes().iter().map(|node| node.path()).collect()
+    }
+
+    /// The link that leads to it.
+    pub fn link(&self) -> Option<PathBuf> {
+        let device = self.device()?;
+        let leads = link::target_of(&self.name)? == device.file_name()?.to_str()?;
+        leads.then(|| link::path_of(&self.name))
     }
 
     /// The size of that device.
     pub fn size_bytes(&self) -> Option<u64> {
-        self.devices.first()?.size_bytes()
+        self.nodes().first()?.size_bytes()
+    }
+
+    /// The logical block of that device.
+    pub fn block_bytes(&self) -> Option<u32> {
+        self.nodes().first()?.block_bytes()
     }
 
     /// Who uses it, in words; `None` if it is not in use.
     pub fn user(&self) -> Option<String> {
-        self.devices.iter().find_map(LoopDevice::user)
+        match &self.kind {
+            Kind::Ublk(device) => device.user(),
+            Kind::Fuse { .. } => self.nodes().into_iter().find_map(Node::user),
+        }
     }
 
     /// The same, with the names of some processes that have files open there.
     pub fn user_and_processes(&self) -> Option<String> {
         let user = self.user()?;
-        let mounted = self.devices.iter().flat_map(LoopDevice::mounts);
+        let mounted = self.nodes().into_iter().flat_map(Node::mounts);
         let processes = users::processes_in(&mounted.collect::<Vec<_>>());
         if processes.is_empty() { Some(user) } else { Some(format!("{user}, used by {processes}")) }
     }
 
     /// Gives its devices the size that the array has now. Needs root.
-    pub fn resize(&self) -> Outcome {
-        // Loop devices take the size that the kernel asked for last.
-        let file = self.mount_point.join(FILE_NAME);
-        fs::metadata(&file).map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
-        self.devices.iter().try_for_each(LoopDevice::resize)
+    pub fn resize(&self, size_bytes: u64) -> Outcome {
+        match &self.kind {
+            Kind::Ublk(device) => device.resize(size_bytes),
+            Kind::Fuse { devices, mount_point, .. } => {
+                // Loop devices take the size that the kernel asked for last.
+                let file = mount_point.join(FILE_NAME);
+                fs::metadata(&file)
+                    .map_err(|e| Failure::new(format!("{}: {e}", file.display())))?;
+                devices.iter().try_for_each(LoopDevice::resize)
+            }
+        }
     }
 
-    /// Removes it. Refused while it is in use.
-    pub fn remove(&self) -> Outcome {
-        for device in &self.devices {
-            device.remove()?;
+    /// Removes it. Refused while it is in use; a ublk device can be removed by `force`.
+    pub fn remove(&self, force: bool) -> Outcome {
+        match &self.kind {
+            Kind::Ublk(device) => device.remove(force),
+            Kind::Fuse { devices, mount_point, mounted } => {
+                for device in devices {
+                    device.remove()?;
+                    if let Some(name) = device.node().path().file_name() {
+                        link::clear(&name.to_string_lossy());
+                    }
+                }
+                if *mounted {
+                    unmount(mount_point)?;
+                }
+                remove_mount_point(mount_point);
+                Ok(())
+            }
         }
-        if self.mounted {
-            unmount(&self.mount_point)?;
-        }
-        remove_mount_point(&self.mount_point);
-        Ok(())
     }
 }
 

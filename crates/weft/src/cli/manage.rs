@@ -496,10 +496,15 @@ the daemon restarts.
 
 Examples:
   weft stop
-  weft stop tank                (the daemon keeps serving the others)")]
+  weft stop tank                (the daemon keeps serving the others)
+  weft stop --keep-devices && weft serve --background /dev      (an upgrade, under mounted devices)")]
 pub struct StopArgs {
     /// Only this array, by name or id
     pub array: Option<String>,
+    /// Stop the daemon under ublk devices in use: they stay, and their users wait until the next
+    /// `weft serve` takes them over
+    #[arg(long, conflicts_with = "array")]
+    pub keep_devices: bool,
 }
 
 /// `weft start`.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use weft_cli::{listen, size};
 use weft_disk::QUEUE_DEPTH;
 
@@ -117,18 +117,40 @@ fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
 /// `weft attach`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Needs root. The array appears as the one file of a FUSE file system, with a loop device over it. \
-Create any file system on the device, mount it, and unmount it before `weft detach`.
+Needs root. Create any file system on the device, mount it, and unmount it before `weft detach`. \
+/dev/weft/ARRAY is a link to the device, for fstab.
+
+With ublk (Linux 6.6 or later, and a daemon that runs as root) the device outlives its daemon: if \
+the daemon is killed or upgraded, users of the device wait until the next `weft serve` takes it \
+over, and see no error. Otherwise the array appears as the one file of a FUSE file system, with a \
+loop device over it, which returns errors once the daemon has died. Loop devices grow with their \
+array while they are mounted; ublk devices do from Linux 6.16 on.
 
 Examples:
   dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
-  weft attach tank --block-size 4096")]
+  weft attach tank --read-only
+  weft attach tank --via fuse --block-size 4096")]
 pub struct AttachArgs {
     /// Name or id of the array
     pub array: String,
     /// Logical block size of the device: 512 or 4096 [default: that of the array]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_u32)]
     pub block_size: Option<u32>,
+    /// The way from the kernel to the daemon [default: ublk where there is one, else fuse]
+    #[arg(long, value_name = "WAY")]
+    pub via: Option<AttachWay>,
+    /// Make a device that takes no writes
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+/// A way from the kernel to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AttachWay {
+    /// A ublk device: it outlives its daemon
+    Ublk,
+    /// A FUSE file system with one file, and a loop device over it
+    Fuse,
 }
 
 /// `weft detach`.
@@ -138,8 +160,12 @@ Refuses while the device is mounted or open. Also works without a daemon, to cle
 that died.
 
 Examples:
-  umount /mnt && weft detach tank")]
+  umount /mnt && weft detach tank
+  weft detach --force tank     (its daemon has ended and will not come back)")]
 pub struct DetachArgs {
     /// Name of the array
     pub array: String,
+    /// Remove a ublk device without a daemon even if it is in use: its users get errors
+    #[arg(long)]
+    pub force: bool,
 }

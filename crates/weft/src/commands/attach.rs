@@ -1,15 +1,15 @@
 //! `weft attach` and `weft detach`: an array as a block device.
 //!
-//! Where the kernel has no NBD client and no ublk, a disk can still be built from two parts that
-//! every kernel has: a FUSE file system with one file, served by the daemon, and a loop device over
-//! that file. This command does what needs root – it opens `/dev/fuse`, mounts, and creates the
-//! loop device – and passes the open channel to the daemon over the control socket, so that the
-//! daemon needs no privilege.
+//! By ublk the daemon does all of it, and must be root ([`crate::daemon`]). Where there is no ublk,
+//! a disk can still be built from two parts that every kernel has: a FUSE file system with one
+//! file, served by the daemon, and a loop device over that file. This command does what needs root
+//! – it opens `/dev/fuse`, mounts, and creates the loop device – and passes the open channel to the
+//! daemon over the control socket, so that the daemon needs no privilege.
 //!
 //! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde_json::json;
 use weft_array::superblock::check_name;
@@ -18,11 +18,12 @@ use weft_cli::output::{answer, outln};
 use weft_fuse::mount::Mount;
 use weft_fuse::session::FILE_NAME;
 
-use crate::block::attachment::Attachment;
+use crate::block::attachment::{Attachment, Via};
 use crate::block::loop_device::LoopDevice;
-use crate::cli::{AttachArgs, DetachArgs};
+use crate::block::{link, ublk_device};
+use crate::cli::{AttachArgs, AttachWay, DetachArgs};
 use crate::control::client::Client;
-use crate::control::protocol::{Attached, Request};
+use crate::control::protocol::{Attached, Request, UblkAnswer};
 use crate::runtime_dir::RuntimeDir;
 
 /// `weft attach`: prints the device. One that is attached and has an earlier size gets the array's.
@@ -35,20 +36,62 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
     // The name, also if the array was given by its id.
     let name = client.array_name(&args.array)?;
-    let mount_point = dir.mount_point(&name);
-    if let Some(attachment) = Attachment::of(dir, &name) {
-        let served = client.status_of(&name)?;
-        let size_bytes = Some(served.status.size_bytes).filter(|_| served.attached);
-        let outdated =
-            |device: &&LoopDevice| size_bytes.is_some_and(|size| device.size_bytes() != Some(size));
-        let Some(device) = attachment.devices.iter().find(outdated) else {
+    let served = client.status_of(&name)?;
+    if let Some(attachment) = Attachment::of(dir, &name, served.ublk()) {
+        let size_bytes = served.status.size_bytes;
+        let outdated = served.attached
+            && attachment.devices().iter().any(|_| attachment.size_bytes() != Some(size_bytes));
+        if !outdated {
             return Err(already_attached(&attachment));
-        };
-        attachment.resize()?;
-        return show(&name, device, json);
+        }
+        attachment.resize(size_bytes)?;
+        return show(&attachment, json);
     }
-    let mount = Mount::new(&name, &mount_point)?;
-    let request = Request::Attach { array: name.clone() };
+    let number = match args.via {
+        Some(AttachWay::Fuse) => None,
+        way => attach_ublk(&mut client, &name, args, way.is_some())?,
+    };
+    match number {
+        Some(_) => {}
+        None => attach_fuse(&mut client, &name, args, dir)?,
+    }
+    let attachment = Attachment::of(dir, &name, number)
+        .ok_or_else(|| Failure::new(format!("the block device of {name} has gone again")))?;
+    show(&attachment, json)
+}
+
+/// Asks the daemon for a ublk device. `None` if there is no ublk, unless it is `required`.
+fn attach_ublk(
+    client: &mut Client,
+    name: &str,
+    args: &AttachArgs,
+    required: bool,
+) -> Result<Option<u32>, Failure> {
+    // Another user's daemon must not choose which device root takes for the array.
+    let unavailable = |why: &str| {
+        Err(Failure::new(format!("{name} cannot be attached by ublk: {why}"))
+            .hint("`--via fuse` needs neither root's daemon nor ublk"))
+    };
+    if !client.is_roots() {
+        return if required {
+            unavailable("ublk needs a daemon that runs as root")
+        } else {
+            Ok(None)
+        };
+    }
+    let (block_bytes, read_only) = (args.block_size, args.read_only);
+    let request = Request::AttachUblk { array: name.to_owned(), block_bytes, read_only };
+    match client.ask(request)? {
+        UblkAnswer::Device { number } => Ok(Some(number)),
+        UblkAnswer::Unavailable { why } if required => unavailable(&why),
+        UblkAnswer::Unavailable { .. } => Ok(None),
+    }
+}
+
+fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &RuntimeDir) -> Outcome {
+    let mount_point = dir.mount_point(name);
+    let mount = Mount::new(name, &mount_point)?;
+    let request = Request::Attach { array: name.to_owned() };
     let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
     if ![512, 4096].contains(&attached.block_bytes) {
         return Err(Failure::new(format!(
@@ -63,15 +106,26 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             attached.block_bytes
         )));
     }
-    let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes, attached.read_only)?;
+    let read_only = args.read_only || attached.read_only;
+    let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes, read_only)?;
     mount.keep();
-    show(&name, &device, json)
+    if let Some(device) = device.node().path().file_name().and_then(|name| name.to_str()) {
+        // A link of another array of this name stays.
+        link::set(name, device, |target| Path::new("/sys/block").join(target).exists());
+    }
+    Ok(())
 }
 
-fn show(array: &str, device: &LoopDevice, json: bool) -> Outcome {
-    let (path, block_bytes) = (device.path(), device.block_bytes());
+fn show(attachment: &Attachment, json: bool) -> Outcome {
+    let path = attachment.device().unwrap_or_default();
     if json {
-        return answer(&json!({ "array": array, "device": path, "block_bytes": block_bytes }));
+        return answer(&json!({
+            "array": attachment.name,
+            "device": path,
+            "link": attachment.link(),
+            "via": attachment.via(),
+            "block_bytes": attachment.block_bytes(),
+        }));
     }
     outln!("{}", path.display());
     Ok(())
@@ -80,25 +134,64 @@ fn show(array: &str, device: &LoopDevice, json: bool) -> Outcome {
 /// `weft detach`.
 pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     require_root("detach")?;
-    // Without a daemon, an id cannot be resolved to a name.
-    let asked = Client::connect(dir).and_then(|mut client| client.array_name(&args.array));
-    let name = asked.unwrap_or_else(|_| args.array.clone());
+    let (name, found) = find(&args.array, dir);
     check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
-    let Some(attachment) = Attachment::of(dir, &name) else {
+    let Some(Found { attachment, served }) = found else {
         return Err(Failure::new(format!("{name} is not attached"))
             .hint("`weft status` shows what is; check that --runtime-dir is its daemon's"));
     };
-    if let Some(user) = attachment.user_and_processes() {
+    let force = args.force && attachment.via() == Via::Ublk && !served;
+    if let Some(user) = attachment.user_and_processes().filter(|_| !force) {
         let device = attachment.device().unwrap_or_default();
-        return Err(Failure::new(format!("{} is {user}", device.display()))
-            .hint("unmount or close it first; nothing was changed"));
+        let failure = Failure::new(format!("{} is {user}", device.display()));
+        return Err(match attachment.via() {
+            Via::Ublk if !served => failure.hint(
+                "start `weft serve` for its array, or let --force give errors to its users; \
+                 nothing was changed",
+            ),
+            _ => failure.hint("unmount or close it first; nothing was changed"),
+        });
     }
-    attachment.remove()?;
+    let devices = attachment.devices();
+    attachment.remove(force)?;
     if json {
-        let paths: Vec<PathBuf> = attachment.devices.iter().map(LoopDevice::path).collect();
-        answer(&json!({ "array": name, "devices": paths }))?;
+        answer(&json!({ "array": name, "devices": devices }))?;
     }
     Ok(())
+}
+
+/// What is to be detached.
+struct Found {
+    attachment: Attachment,
+    /// Whether a daemon serves it.
+    served: bool,
+}
+
+/// The name of the array that was asked for, and what is attached of it. Works without a daemon,
+/// which cannot resolve an id to a name then.
+fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
+    let array = Client::connect(dir).and_then(|mut client| {
+        let name = client.array_name(asked)?;
+        Ok((client.status_of(&name)?, client.is_roots()))
+    });
+    let Ok((array, is_roots)) = array else {
+        if check_name(asked).is_err() {
+            return (asked.to_owned(), None);
+        }
+        let fuse = Attachment::fuse(dir, asked);
+        let ublk = || Attachment::ublk(asked, ublk_device::by_name(asked)?);
+        let attachment = fuse.or_else(ublk);
+        let served = attachment.as_ref().is_some_and(Attachment::is_served);
+        return (asked.to_owned(), attachment.map(|attachment| Found { attachment, served }));
+    };
+    let name = array.status.name.clone();
+    let attachment = Attachment::of(dir, &name, array.ublk()).or_else(|| {
+        // One that an earlier daemon left and this one has not taken over.
+        let orphan = is_roots.then(|| ublk_device::by_id(&array.status.id))?;
+        Attachment::ublk(&name, orphan?)
+    });
+    let served = array.attached;
+    (name, attachment.map(|attachment| Found { attachment, served }))
 }
 
 fn require_root(command: &str) -> Outcome {

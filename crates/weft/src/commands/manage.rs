@@ -283,7 +283,8 @@ pub fn throttle(args: &ThrottleArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// `weft stop`.
 pub fn stop(args: &StopArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let mut client = Client::connect(dir)?;
-    let answer: Value = client.ask(Request::Stop { array: args.array.clone() })?;
+    let answer: Value =
+        client.ask(Request::Stop { array: args.array.clone(), keep_devices: args.keep_devices })?;
     // The daemon waits for its connections to close.
     drop(client);
     if args.array.is_none() {

@@ -47,7 +47,8 @@ fn show_users(client: &mut Client, array: &str, before: u64, dir: &RuntimeDir) -
     if let Some(clients) = report::status::outdated_clients(served.nbd_outdated) {
         outln!("  {clients}");
     }
-    let attachment = Attachment::of(dir, &served.status.name).filter(|_| served.attached);
+    let attachment = Attachment::of(dir, &served.status.name, served.ublk());
+    let attachment = attachment.filter(|_| served.attached);
     if let Some(device) = attachment.and_then(|attachment| attachment.device()) {
         let device = device.display().to_string();
         if let Some(line) = device_line(&device, before, served.status.size_bytes) {

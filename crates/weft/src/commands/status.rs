@@ -24,12 +24,15 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         drop(client);
         snapshot.dead_devices = dead_devices(dir, &snapshot.arrays);
         for served in snapshot.arrays.iter_mut().filter(|served| served.attached) {
-            served.block_device =
-                Attachment::of(dir, &served.status.name).map(|attachment| BlockDevice {
-                    path: attachment.device(),
-                    size_bytes: attachment.size_bytes(),
-                    user: attachment.user(),
+            if let Some(found) = Attachment::of(dir, &served.status.name, served.ublk()) {
+                served.block_device = Some(BlockDevice {
+                    path: found.device(),
+                    size_bytes: found.size_bytes(),
+                    user: found.user(),
+                    via: found.via(),
+                    link: found.link(),
                 });
+            }
         }
         if let Some(wanted) = array {
             snapshot.dead_devices.retain(|device| device.array == wanted);
@@ -55,8 +58,10 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// Block devices that no served array backs any more.
 fn dead_devices(dir: &RuntimeDir, served: &[ServedArray]) -> Vec<DeadDevice> {
     let lives = |name: &str| served.iter().any(|array| array.status.name == name && array.attached);
-    let attached = Attachment::all(dir).into_iter().filter(|attachment| !lives(&attachment.name));
-    let dead = attached.map(|attachment| DeadDevice {
+    let attached = Attachment::all_fuse(dir).into_iter();
+    let attached = attached.filter(|attachment| !lives(&attachment.name));
+    let dead = attached.chain(Attachment::orphans()).map(|attachment| DeadDevice {
+        via: attachment.via(),
         device: attachment.device(),
         user: attachment.user_and_processes(),
         array: attachment.name,

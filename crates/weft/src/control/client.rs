@@ -51,9 +51,20 @@ impl Client {
         self.ask_with(request, None)
     }
 
+    /// Whether the daemon is root's: only then can it have made ublk devices, and may say which.
+    pub fn is_roots(&self) -> bool {
+        let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref());
+        peer.is_ok_and(|peer| peer.uid.is_root())
+    }
+
     /// The state of everything that the daemon serves, or of one array.
     pub fn snapshot(&mut self, array: Option<&str>) -> Result<Snapshot, Failure> {
-        self.ask(Request::Status { array: array.map(str::to_owned) })
+        let mut snapshot: Snapshot =
+            self.ask(Request::Status { array: array.map(str::to_owned) })?;
+        if !self.is_roots() {
+            snapshot.arrays.iter_mut().for_each(|served| served.block_device = None);
+        }
+        Ok(snapshot)
     }
 
     /// One array.

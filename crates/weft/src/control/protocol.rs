@@ -10,7 +10,9 @@ use weft_array::{Consistency, Piggyback, RebuildOrder, RebuildPace, RebuildPolic
 use weft_cli::failure::Failure;
 use weft_code::SlotNo;
 use weft_disk::IoCounts;
+use weft_ublk::device::number_of;
 
+use crate::block::attachment::Via;
 use crate::device::Device;
 
 /// Version of the protocol.
@@ -143,6 +145,15 @@ pub enum Request {
         /// The array.
         array: String,
     },
+    /// Make the array a ublk device; answers with [`UblkAnswer`].
+    AttachUblk {
+        /// The array.
+        array: String,
+        /// Its logical block, bytes; `None`: that of the array.
+        block_bytes: Option<u32>,
+        /// Whether it takes no writes.
+        read_only: bool,
+    },
     /// Start arrays that were found and are not served.
     Start {
         /// Arrays, or disks of them.
@@ -171,6 +182,9 @@ pub enum Request {
     Stop {
         /// Only this one.
         array: Option<String>,
+        /// Keep block devices that the next daemon can take over.
+        #[serde(default)]
+        keep_devices: bool,
     },
 }
 
@@ -178,7 +192,7 @@ impl Request {
     /// The one array that it concerns.
     pub fn array(&self) -> Option<&str> {
         match self {
-            Self::Status { array } | Self::Stop { array } => array.as_deref(),
+            Self::Status { array } | Self::Stop { array, .. } => array.as_deref(),
             Self::Fail { array, .. }
             | Self::Add { array, .. }
             | Self::Replace { array, .. }
@@ -192,6 +206,7 @@ impl Request {
             | Self::Cache { array, .. }
             | Self::RebuildPolicy { array, .. }
             | Self::Remove { array, .. }
+            | Self::AttachUblk { array, .. }
             | Self::Attach { array } => Some(array),
             Self::Start { .. } => None,
         }
@@ -308,6 +323,22 @@ pub struct Attached {
     pub read_only: bool,
 }
 
+/// Answer to [`Request::AttachUblk`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UblkAnswer {
+    /// The array is a device.
+    Device {
+        /// Its number.
+        number: u32,
+    },
+    /// This machine, or this daemon, cannot do it.
+    Unavailable {
+        /// The reason.
+        why: String,
+    },
+}
+
 /// Answer to [`Request::Status`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -327,9 +358,12 @@ pub struct Snapshot {
     pub dead_devices: Vec<DeadDevice>,
 }
 
-/// A block device whose daemon has ended; it returns only errors.
+/// A block device whose daemon has ended. By FUSE it returns only errors; by ublk its users wait for
+/// the next daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadDevice {
+    /// The way to the daemon.
+    pub via: Via,
     /// The array.
     pub array: String,
     /// The device, if it still exists.
@@ -369,6 +403,18 @@ pub struct BlockDevice {
     pub size_bytes: Option<u64>,
     /// Who uses it, in words: where it is mounted, and by which processes.
     pub user: Option<String>,
+    /// The way to the daemon.
+    pub via: Via,
+    /// The link that leads to it.
+    pub link: Option<PathBuf>,
+}
+
+impl ServedArray {
+    /// The number of its ublk device.
+    pub fn ublk(&self) -> Option<u32> {
+        let device = self.block_device.as_ref().filter(|device| device.via == Via::Ublk)?;
+        number_of(device.path.as_ref()?.file_name()?.to_str()?)
+    }
 }
 
 /// A disk of an array that is served, or that was when it failed.
@@ -412,7 +458,7 @@ pub struct ServedArray {
     pub nbd_outdated: usize,
     /// Whether it is attached as a block device.
     pub attached: bool,
-    /// That device; filled in by the command.
+    /// That device, as far as the daemon knows it; the command fills in the rest.
     #[serde(default)]
     pub block_device: Option<BlockDevice>,
     /// Whether writes are refused.

@@ -9,23 +9,20 @@ use futures_util::future::{Either, select};
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::configure_io_flusher_behavior;
 use weft_cli::disks::Opener;
-use weft_cli::failure::{Failure, Outcome};
+use weft_cli::failure::Outcome;
 use weft_cli::output::log_line;
 use weft_cli::{size, thread};
 use weft_fuse::session;
 
 use crate::block::attachment::Attachment;
 use crate::daemon::log;
-use crate::daemon::served::Served;
+use crate::daemon::served::{Front, Served};
 use crate::runtime_dir::RuntimeDir;
 
 /// Serves until the file system is unmounted.
 pub fn start(opener: &Opener, dir: &RuntimeDir, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
     let name = served.array.status().name;
-    if served.attached.replace(true) {
-        return Err(Failure::new(format!("{name} is attached already"))
-            .hint(format!("`weft detach {name}` removes it")));
-    }
+    served.occupy(Front::Fuse)?;
     prepare_for_reclaim();
     let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
     let (dir, served) = (dir.clone(), served.clone());
@@ -39,14 +36,14 @@ pub fn start(opener: &Opener, dir: &RuntimeDir, served: &Rc<Served>, channel: Ow
             }
             Either::Right((never, _)) => match never {},
         }
-        served.attached.set(false);
+        served.front.take();
     };
     drop(opener.rt.spawn(serve));
     Ok(())
 }
 
 /// Resizes the block device whenever the array has another size.
-async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible {
+pub(super) async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible {
     let events = served.array.subscribe();
     let mut known = served.volume.size_bytes();
     loop {
@@ -56,9 +53,10 @@ async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible 
             continue;
         }
         known = now;
-        let (dir, array) = (dir.clone(), name.to_owned());
+        let (dir, array, ublk) = (dir.clone(), name.to_owned(), served.ublk());
         // The kernel asks this thread for the size meanwhile.
-        let resize = move || Attachment::of(&dir, &array).map(|attachment| attachment.resize());
+        let resize =
+            move || Attachment::of(&dir, &array, ublk).map(|attachment| attachment.resize(now));
         match thread::elsewhere(resize).await {
             Ok(Some(Ok(()))) => {
                 log::about(name, &format!("the block device has {} now", size::show(now)));
@@ -68,8 +66,12 @@ async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> Infallible 
             Ok(Some(Err(failure))) | Err(failure) => log::about(
                 name,
                 &format!(
-                    "ALERT: the block device keeps its size ({failure}): `weft attach {name}`, as \
-                     root, gives it that of the array"
+                    "ALERT: the block device keeps its size ({failure}): {}",
+                    match ublk {
+                        Some(_) => "detach the array and attach it again".to_owned(),
+                        None =>
+                            format!("`weft attach {name}`, as root, gives it that of the array"),
+                    }
                 ),
             ),
         }

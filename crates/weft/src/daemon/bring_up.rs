@@ -456,7 +456,8 @@ impl Daemon {
         self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
-        self.arrays.borrow_mut().insert(name.clone(), served);
+        self.arrays.borrow_mut().insert(name.clone(), served.clone());
+        self.take_over_device(name.clone(), served);
         if self.pending.is_up.get() {
             self.announce(&name);
         }

@@ -1,7 +1,8 @@
 //! Ending while arrays are attached as block devices.
 //!
 //! If a daemon ends under a mounted file system, the kernel's unwritten pages are lost: the device
-//! returns errors from then on. At a shutdown SIGTERM often comes before the unmounting. So the
+//! returns errors from then on (by FUSE), or its users wait for the next daemon (by ublk), which a
+//! shutdown does not bring. At a shutdown SIGTERM often comes before the unmounting. So the
 //! daemon attaches nothing new, serves until the devices are no longer used, for at most
 //! `--stop-timeout`, and logs what it waits for. It removes unused devices itself where it may.
 
@@ -13,6 +14,7 @@ use weft_rt::{MILLISECOND, Nanos};
 
 use crate::block::attachment::Attachment;
 use crate::daemon::{Daemon, log, notify};
+use crate::runtime_dir::RuntimeDir;
 
 const LOOK_EVERY: Nanos = 300 * MILLISECOND;
 
@@ -34,8 +36,8 @@ impl Daemon {
             if attached.is_empty() {
                 return;
             }
-            let dir = self.dir.clone();
-            let look = thread::elsewhere(move || look(&dir, &attached)).await;
+            let (dir, devices) = (self.dir.clone(), attached.clone());
+            let look = thread::elsewhere(move || look(&dir, &devices)).await;
             // A device that cannot be examined may be in use.
             let Look { used, left } = look.unwrap_or_else(|failure| Look {
                 used: vec![("weft".to_owned(), format!("cannot be examined: {failure}"))],
@@ -58,7 +60,14 @@ impl Daemon {
                     log::about(
                         name,
                         &format!(
-                            "ALERT: stopped while its block device is {user}: it returns errors from now on"
+                            "ALERT: stopped while its block device is {user}: {}",
+                            match attached
+                                .iter()
+                                .any(|(other, ublk)| other == name && ublk.is_some())
+                            {
+                                true => "its users wait for the next daemon",
+                                false => "it returns errors from now on",
+                            }
                         ),
                     );
                 } else if !said.contains(&(name.clone(), user.clone())) {
@@ -84,20 +93,21 @@ impl Daemon {
 
     /// The user that keeps a block device in use, for the refusal of a command.
     pub(super) async fn user_of(&self, array: &str) -> Option<String> {
+        let ublk = self.arrays.borrow().get(array).and_then(|served| served.ublk());
         let (dir, array) = (self.dir.clone(), array.to_owned());
-        let look = move || Attachment::of(&dir, &array)?.user_and_processes();
+        let look = move || Attachment::of(&dir, &array, ublk)?.user_and_processes();
         thread::elsewhere(look).await.ok().flatten()
     }
 }
 
-fn look(dir: &crate::runtime_dir::RuntimeDir, attached: &[String]) -> Look {
+fn look(dir: &RuntimeDir, attached: &[(String, Option<u32>)]) -> Look {
     let mut look = Look { used: Vec::new(), left: Vec::new() };
-    for name in attached {
-        let Some(attachment) = Attachment::of(dir, name) else { continue };
+    for (name, ublk) in attached {
+        let Some(attachment) = Attachment::of(dir, name, *ublk) else { continue };
         match attachment.user_and_processes() {
             Some(user) => look.used.push((name.clone(), user)),
             None => {
-                let removed: Outcome = attachment.remove();
+                let removed: Outcome = attachment.remove(false);
                 look.left.extend(removed.err().map(|failure| (name.clone(), failure.message)));
             }
         }

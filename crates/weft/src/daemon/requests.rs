@@ -13,11 +13,15 @@ use weft_cli::size;
 use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_rt::MICROSECOND;
+use weft_ublk::device::path_of;
 
-use crate::control::protocol::{Attached, NewDisk, PolicyChange, Request, ServedArray, Snapshot};
+use crate::block::attachment::Via;
+use crate::control::protocol::{
+    Attached, BlockDevice, NewDisk, PolicyChange, Request, ServedArray, Snapshot,
+};
 use crate::control::server::Call;
 use crate::daemon::caches;
-use crate::daemon::served::Served;
+use crate::daemon::served::{Front, Served};
 use crate::daemon::{Daemon, attached, log};
 use crate::report::status::unused_room;
 
@@ -79,7 +83,7 @@ impl Daemon {
             Request::Cache { array, max_bytes, policy } => {
                 self.cache(&array, max_bytes, policy.as_deref()).and_then(value)
             }
-            Request::Attach { .. } if self.stopping.get() => {
+            Request::Attach { .. } | Request::AttachUblk { .. } if self.stopping.get() => {
                 Err(Failure::new("the daemon is stopping and attaches no more arrays"))
             }
             Request::Attach { array } => self.find(&array).and_then(|served| {
@@ -89,13 +93,17 @@ impl Daemon {
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes, read_only: served.read_only })
             }),
+            Request::AttachUblk { array, block_bytes, read_only } => {
+                let served = self.find(&array)?;
+                self.attach_ublk(&served, block_bytes, read_only).await.and_then(value)
+            }
             Request::Start { targets, force_degraded, consistency, wait_s, dry_run } => {
                 self.start_by_command(&targets, force_degraded, consistency, wait_s, dry_run).await
             }
             Request::Remove { array, member, dry_run } => {
                 self.remove(&array, &member, dry_run).await
             }
-            Request::Stop { array } => self.stop(array.as_deref().unwrap_or_default()).await,
+            Request::Stop { array, .. } => self.stop(array.as_deref().unwrap_or_default()).await,
         }
     }
 
@@ -108,9 +116,10 @@ impl Daemon {
         let arrays = chosen.iter().filter_map(|served| {
             let status = served.isolation.call(|| served.array.status()).ok()?;
             let nbd_uris = self.uris(&status.name);
-            let (attached, read_only) = (served.attached.get(), served.read_only);
+            let front = served.front.borrow();
+            let (attached, read_only) = (front.is_some(), served.read_only);
             let vanished = self.vanished.borrow().get(&status.name).cloned().unwrap_or_default();
-            let (disks, block_device) = (self.disks_of(&status), None);
+            let (disks, block_device) = (self.disks_of(&status), front.as_ref().map(known));
             let nbd_outdated = self.server.connections_of_other_size(&status.name);
             Some(ServedArray {
                 status,
@@ -394,7 +403,7 @@ impl Daemon {
     async fn stop(&self, array: &str) -> Result<Value, Failure> {
         let served = self.find(array)?;
         let name = served.array.status().name;
-        if served.attached.get() {
+        if served.front.borrow().is_some() {
             let user = self.user_of(&name).await;
             let user = user.map_or_else(String::new, |user| format!(", {user}"));
             return Err(Failure::new(format!("{name} is attached as a block device{user}")).hint(
@@ -440,6 +449,16 @@ impl Daemon {
         }
         Ok(json!({ "disk": slot.disk, "slot": slot.slot, "spare": false, "done": !dry_run }))
     }
+}
+
+/// What the daemon itself knows of a block device.
+fn known(front: &Front) -> BlockDevice {
+    let (via, path) = match front {
+        Front::Fuse => (Via::Fuse, None),
+        Front::UblkStarting => (Via::Ublk, None),
+        Front::Ublk { number, .. } => (Via::Ublk, Some(path_of(*number))),
+    };
+    BlockDevice { path, size_bytes: None, user: None, via, link: None }
 }
 
 /// Refuses what cannot be done while the array is being reshaped.

@@ -1,6 +1,6 @@
 //! An array that is being served.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
@@ -10,10 +10,27 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_disk::Volume;
 use weft_nbd::Export;
 use weft_rt::sync::Notify;
+use weft_ublk::session::Session;
 
 use crate::daemon::guarded::GuardedVolume;
 use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
+
+/// How an array is attached as a block device.
+#[derive(Clone)]
+pub enum Front {
+    /// By FUSE and a loop device.
+    Fuse,
+    /// By ublk; it is being prepared.
+    UblkStarting,
+    /// By the ublk device of this number.
+    Ublk {
+        /// The number.
+        number: u32,
+        /// Who serves it.
+        session: Rc<Session>,
+    },
+}
 
 /// An array that is being served.
 pub struct Served {
@@ -27,8 +44,8 @@ pub struct Served {
     pub volume: Rc<dyn Volume>,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether it is attached as a block device.
-    pub attached: Cell<bool>,
+    /// How it is attached as a block device, if it is.
+    pub front: RefCell<Option<Front>>,
     stopped: Notify,
 }
 
@@ -40,9 +57,8 @@ impl Served {
         let cache = Rc::new(CachedVolume::new(Rc::new(array.clone())));
         let volume = GuardedVolume::new(cache.clone(), isolation.clone());
         let volume: Rc<dyn Volume> = Rc::new(volume);
-        let (attached, stopped) = (Cell::new(false), Notify::default());
-        let served =
-            Rc::new(Self { array, isolation, cache, volume, read_only, attached, stopped });
+        let (front, stopped) = (RefCell::default(), Notify::default());
+        let served = Rc::new(Self { array, isolation, cache, volume, read_only, front, stopped });
         drop(served.isolation.rt().spawn(served.clone().log_events()));
         served
     }
@@ -52,6 +68,29 @@ impl Served {
         let status = self.array.status();
         let description = format!("weft array {} ({})", status.name, status.code);
         Export { read_only: self.read_only, ..Export::new(self.volume.clone(), description) }
+    }
+
+    /// Notes how it is to be attached.
+    ///
+    /// # Errors
+    /// If it is attached already.
+    pub fn occupy(&self, front: Front) -> Outcome {
+        let mut own = self.front.borrow_mut();
+        if own.is_some() {
+            let name = self.array.status().name;
+            return Err(Failure::new(format!("{name} is attached already"))
+                .hint(format!("`weft detach {name}` removes it")));
+        }
+        *own = Some(front);
+        Ok(())
+    }
+
+    /// The number of its ublk device.
+    pub fn ublk(&self) -> Option<u32> {
+        match &*self.front.borrow() {
+            Some(Front::Ublk { number, .. }) => Some(*number),
+            _ => None,
+        }
     }
 
     async fn log_events(self: Rc<Self>) {

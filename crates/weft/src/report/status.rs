@@ -9,6 +9,7 @@ use weft_array::{
 };
 use weft_cli::{output, size, thread};
 
+use crate::block::attachment::Via;
 use crate::control::protocol::{DeadDevice, NotStarted, ServedArray, Snapshot, UnusedDisk};
 use crate::report::io;
 
@@ -85,9 +86,17 @@ fn write_hint(text: &mut String, hint: Option<&str>) {
 
 /// A block device whose daemon has ended, and what to do about it.
 pub fn dead_device(dead: &DeadDevice) -> String {
-    let DeadDevice { array, device, user } = dead;
+    let DeadDevice { via, array, device, user } = dead;
     let device =
         device.as_ref().map_or_else(|| "the block device".into(), |d| d.display().to_string());
+    if *via == Via::Ublk {
+        let user = user.as_ref().map_or_else(String::new, |user| format!("; it is {user}"));
+        return format!(
+            "{array}: ORPHANED BLOCK DEVICE: {device} has no daemon, and its users wait for one{user}\n  \
+             → start `weft serve` for its array: nothing is lost; or `weft detach --force {array}` \
+             removes it, and its users get errors\n"
+        );
+    }
     let mut text = format!(
         "{array}: DEAD BLOCK DEVICE: {device} returns only errors, as its daemon has ended"
     );
@@ -276,14 +285,19 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let path = path.map_or_else(|| "a block device".into(), |path| path.display().to_string());
         let user = device.and_then(|device| device.user.as_ref());
         let user = user.map_or_else(String::new, |user| format!(", {user}"));
-        let _ = writeln!(text, "  attached as {path}{user}");
+        let via = device.map_or("", |device| match device.via {
+            Via::Ublk => " (ublk)",
+            Via::Fuse => " (FUSE and loop)",
+        });
+        let _ = writeln!(text, "  attached as {path}{via}{user}");
         let size = device.and_then(|device| device.size_bytes);
         if let Some(size) = size.filter(|size| *size != status.size_bytes) {
             let (size, name) = (size::show(size), &status.name);
-            let _ = writeln!(
-                text,
-                "  {path} still has {size}: `weft attach {name}`, as root, gives it the new size"
-            );
+            let what = match device.map(|device| device.via) {
+                Some(Via::Ublk) => format!("detach {name} and attach it again to get the new size"),
+                _ => format!("`weft attach {name}`, as root, gives it the new size"),
+            };
+            let _ = writeln!(text, "  {path} still has {size}: {what}");
         }
     }
     text

@@ -19,6 +19,7 @@
 use weft_array::{ArrayState, MemberState, Status};
 use weft_cli::failure::{ATTENTION, DATA_UNAVAILABLE, Failure, Outcome};
 
+use crate::block::attachment::Via;
 use crate::control::protocol::{ServedArray, Snapshot};
 
 /// Something that `--check` reports.
@@ -61,6 +62,11 @@ fn findings(snapshot: &Snapshot) -> Vec<Finding> {
             Some(_) => (DATA_UNAVAILABLE, "unmount or close it, then "),
             None => (ATTENTION, ""),
         };
+        if device.via == Via::Ublk {
+            let what = format!("failed: {} (block device without a daemon)", device.array);
+            add(code, what, "start `weft serve` for its array".to_owned());
+            continue;
+        }
         let what = format!("failed: {} (dead block device)", device.array);
         add(code, what, format!("{first}`weft detach {}`", device.array));
     }
@@ -215,7 +221,7 @@ mod tests {
                 "name": "u", "id": "1", "why": "waiting", "hint": "plug it in", "stopped": stopped,
             }] })
         };
-        let dead = |user: Option<&str>| json!({ "dead_devices": [{ "array": "u", "device": "/dev/loop1", "user": user }] });
+        let dead = |user: Option<&str>| json!({ "dead_devices": [{ "via": "fuse", "array": "u", "device": "/dev/loop1", "user": user }] });
         let unused = |attention: bool| {
             json!({ "unused": [{
                 "disk": "/dev/sdx", "why": "write-protected", "hint": "let it be written",

@@ -1,0 +1,231 @@
+//! Arrays as ublk devices, in a guest whose kernel has the driver: what users of a device see while
+//! its daemon is killed, upgraded and started again.
+
+mod common;
+
+use std::time::Duration;
+
+use common::Bench;
+use weft_testkit::{Guest, Need, Scratch, have};
+
+const PROGRAMS: [&str; 5] = ["mkfs.ext4", "e2fsck", "fio", "blkdiscard", "losetup"];
+
+/// Runs a story in a guest.
+fn tell(name: &str, story: &str) {
+    let host = Scratch::new(name);
+    let Some(guest) = Guest::find(host.path()).filter(|_| have(&PROGRAMS.map(Need::Tool))) else {
+        return;
+    };
+    let guest = PROGRAMS.iter().fold(guest, |guest, program| guest.program(program));
+    let guest = guest.program(env!("CARGO_BIN_EXE_weft"));
+    let guest = guest.patience(Duration::from_secs(600));
+    println!("{}", guest.run(&format!("{PRELUDE}{story}")).success());
+}
+
+/// Words of the stories.
+const PRELUDE: &str = r#"
+for module in ublk_drv fuse loop ext4; do modprobe $module; done
+mkdir -p /tmp/disks /tmp/mnt
+cd /tmp/disks
+# The guest's end waits for every file system, and so for a device that waits for a daemon.
+ended() { cat /tmp/serve; kill -9 $daemon 2>/dev/null; weft detach --force tank >/dev/null 2>&1; }
+trap ended EXIT
+daemon=
+step() { echo "--- $* ($(cut -d' ' -f1 /proc/uptime) s)"; }
+fail() { echo "FAILED: $*"; dmesg | tail -n 30; exit 1; }
+same() { [ "$2" = "$3" ] || fail "$1 is $2, not $3"; }
+has() { grep -q "$1" "$2" || fail "no '$1' in $2: $(cat $2)"; }
+# Exit with the code $1, and its words in /tmp/said.
+refused() { code=$1; shift; "$@" >/tmp/said 2>&1 && fail "$* succeeded"; same "code of $*" $? $code; }
+serve() {
+    weft serve "$@" >/tmp/out 2>>/tmp/serve & daemon=$!
+    until grep -q serving /tmp/out; do kill -0 $daemon || fail "the daemon ended"; sleep 0.1; done
+}
+killed() { kill -9 $daemon; wait $daemon || true; }
+attached() { until weft status | grep -q 'attached as /dev/ublk'; do sleep 0.1; done; }
+"#;
+
+#[test]
+fn a_device_outlives_its_daemon() {
+    tell("ublk-outlives", OUTLIVES);
+}
+
+const OUTLIVES: &str = r#"
+weft create tank --code raid5 --unit 64K --size 24M --head-room 1M d0 d1 d2 d3 d4
+serve .
+step limits
+same device "$(weft attach tank)" /dev/ublkb0
+same link "$(readlink /dev/weft/tank)" ../ublkb0
+limits() { (cd /sys/block/ublkb0/queue && cat "$@" | tr '\n' ' '); }
+same blocks "$(limits logical_block_size physical_block_size)" "4096 4096 "
+same requests "$(limits minimum_io_size optimal_io_size)" "65536 262144 "
+same cache "$(limits write_cache fua)" "write back 1 "
+same discards "$(limits discard_granularity discard_max_bytes)" "262144 1073741824 "
+weft status >/tmp/said; has 'attached as /dev/ublkb0 (ublk)' /tmp/said
+weft status --json >/tmp/said; has '"via":"ublk","link":"/dev/weft/tank"' /tmp/said
+refused 1 weft attach tank; has 'attached already as /dev/ublkb0' /tmp/said
+
+step "fio, and the daemon killed under it, twice"
+fio --name=v --filename=/dev/weft/tank --rw=randwrite --bsrange=4k-128k --ioengine=libaio \
+    --direct=1 --iodepth=16 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
+    --randseed=7 --output=/tmp/fio & fio=$!
+sleep 3
+kill -0 $fio || fail "fio was too quick"
+refused 1 weft detach tank; has 'fio' /tmp/said
+for turn in 1 2; do
+    killed
+    refused 5 weft status; has 'ORPHANED BLOCK DEVICE: /dev/ublkb0' /tmp/said
+    sleep 1
+    kill -0 $fio || fail "fio ended with the daemon: $(cat /tmp/fio)"
+    serve .
+    attached
+    sleep 2
+done
+wait $fio || fail "fio: $(cat /tmp/fio)"
+has 'err= 0' /tmp/fio
+weft scrub tank
+
+step zeroes
+dd if=/dev/urandom of=/dev/ublkb0 bs=1M count=8 2>/dev/null
+/bin/blkdiscard -z -o 4096 -l 3M /dev/ublkb0
+dd if=/dev/ublkb0 bs=4096 skip=1 count=768 2>/dev/null | cmp -n 3145728 - /dev/zero
+/bin/blkdiscard -o 4M -l 4M /dev/ublkb0
+dd if=/dev/ublkb0 bs=1M skip=4 count=4 2>/dev/null | cmp -n 4194304 - /dev/zero
+
+step "a file system, in use while the daemon is killed"
+mkfs.ext4 -F /dev/weft/tank >/tmp/said; 
+dd if=/dev/urandom of=/tmp/data bs=1M count=16 2>/dev/null
+mount /dev/weft/tank /tmp/mnt
+refused 1 weft detach tank; has 'mounted on /tmp/mnt' /tmp/said
+cp /tmp/data /tmp/mnt/a
+(cp /tmp/data /tmp/mnt/b && sync) & copy=$!
+killed
+serve .
+attached
+wait $copy || fail "the copy failed"
+cmp /tmp/data /tmp/mnt/a; cmp /tmp/data /tmp/mnt/b
+
+step "an upgrade in order"
+rm /tmp/mnt/a
+refused 1 weft stop; has 'mounted on /tmp/mnt' /tmp/said
+(cp /tmp/data /tmp/mnt/a && sync) & copy=$!
+weft stop --keep-devices
+serve .
+attached
+wait $copy || fail "the copy failed"
+cmp /tmp/data /tmp/mnt/a
+umount /tmp/mnt
+mount /dev/weft/tank /tmp/mnt
+cmp /tmp/data /tmp/mnt/a; cmp /tmp/data /tmp/mnt/b
+umount /tmp/mnt
+e2fsck -fn /dev/weft/tank
+weft scrub tank
+
+step "read only"
+weft detach tank
+[ ! -e /dev/weft/tank ] && [ ! -e /dev/ublkb0 ] && [ ! -e /dev/ublkc0 ] || fail "left behind"
+dev=$(weft attach tank --read-only)
+same "the state" "$(cat /sys/block/ublkb0/ro)" 1
+dd if=/dev/zero of=$dev bs=4096 count=1 oflag=direct 2>/dev/null && fail "it takes writes"
+mount -o ro $dev /tmp/mnt
+cmp /tmp/data /tmp/mnt/a
+umount /tmp/mnt
+weft detach tank
+
+step "a stripe of no power of two, and blocks of 4096"
+weft create odd --code raid5 --unit 64K --size 8M --head-room 1M e0 e1 e2 e3
+weft start e0 e1 e2 e3
+weft attach odd --block-size 4096 --json
+same requests "$(limits minimum_io_size optimal_io_size logical_block_size)" "65536 0 4096 "
+weft detach odd
+kill $daemon; wait $daemon || fail "the daemon ended with $?"
+"#;
+
+#[test]
+fn what_a_daemon_leaves_is_found_and_removed() {
+    tell("ublk-orphans", ORPHANS);
+}
+
+const ORPHANS: &str = r#"
+weft create tank --code raid1 --size 16M --head-room 1M d0 d1
+mkdir ../more
+weft create pool --code raid1 --size 16M --head-room 1M ../more/p0 ../more/p1
+serve .
+weft attach tank
+mkfs.ext4 -qF /dev/weft/tank
+mount /dev/weft/tank /tmp/mnt
+echo kept >/tmp/mnt/file; sync
+killed
+
+step "another array's daemon leaves it alone"
+serve ../more
+weft status >/tmp/said; has 'tank: ORPHANED BLOCK DEVICE: /dev/ublkb0' /tmp/said
+has 'mounted on /tmp/mnt' /tmp/said
+refused 4 weft status --check
+same device "$(weft attach pool)" /dev/ublkb1
+weft detach pool
+
+step "an array that is read only does not take over a device that takes writes"
+weft stop
+serve --read-only .
+sleep 2
+grep 'ALERT: /dev/ublkb0 is not taken over' /tmp/serve || fail "taken over"
+refused 1 weft attach tank
+refused 1 weft detach tank; has 'mounted on /tmp/mnt' /tmp/said; has 'weft serve' /tmp/said
+weft stop
+
+step "the next daemon takes it over"
+serve .
+attached
+same contents "$(cat /tmp/mnt/file)" kept
+echo more >>/tmp/mnt/file; sync
+kill -9 $daemon; wait $daemon || true
+
+step "it is removed by force, and its users get errors"
+refused 1 weft detach tank
+weft detach --force tank
+[ ! -e /dev/weft/tank ] || fail "the link is left"
+umount /tmp/mnt || umount -l /tmp/mnt
+serve .
+weft status >/tmp/said; grep ORPHANED /tmp/said && fail "still there"
+dev=$(weft attach tank)
+mount $dev /tmp/mnt
+same contents "$(cat /tmp/mnt/file)" "kept
+more"
+umount /tmp/mnt
+
+step "an unused device without a daemon"
+killed
+weft detach tank --json
+[ ! -e /dev/ublkc0 ] || fail "left behind"
+
+step "FUSE, as before"
+serve .
+case $(weft attach tank --via fuse) in /dev/loop*) ;; *) fail "no loop device";; esac
+same link "$(readlink /dev/weft/tank)" ../loop0
+weft status >/tmp/said; has '(FUSE and loop)' /tmp/said
+refused 1 weft stop --keep-devices
+weft detach tank
+[ ! -e /dev/weft/tank ] || fail "the link is left"
+weft stop
+"#;
+
+/// Where there is no ublk, the daemon says why, and FUSE takes its place.
+#[test]
+fn without_ublk_the_reason_is_told() {
+    if !have(&[Need::Root, Need::Fuse, Need::Loop]) {
+        return;
+    }
+    if std::path::Path::new("/dev/ublk-control").exists() {
+        return;
+    }
+    let mut bench = Bench::new("no-ublk");
+    bench.weft(&["create", "tank", "--code", "raid1", "--size", "8M", "d0", "d1"]);
+    bench.serve(&["."]);
+    let said = bench.refused(&["attach", "tank", "--via", "ublk"], 1);
+    assert!(said.contains("cannot be attached by ublk") && said.contains("--via fuse"), "{said}");
+    let device = bench.weft(&["attach", "tank"]);
+    assert!(device.starts_with("/dev/loop"), "{device}");
+    bench.weft(&["detach", "tank"]);
+    bench.terminate();
+}
