@@ -315,7 +315,7 @@ fn mount_on(
         return mount::mount_on(folder, name, None, flags);
     }
     let device = LoopDevice::placeholder()?;
-    let mounted = mount::mount_on(folder, name, Some(&device.path()), flags);
+    let mounted = mount::mount_on(folder, name, Some(&device.node().path()), flags);
     device.remove_when_unused()?;
     mounted
 }

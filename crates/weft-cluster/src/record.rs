@@ -1,0 +1,237 @@
+//! The record: what the nodes of a cluster agree on, and the changes it may undergo.
+//!
+//! Each change is a function from one record to the next, without I/O; a
+//! [`Coordinator`](crate::Coordinator) makes it a compare-and-set. So two changes never mix, and
+//! every one is decided on the record that it replaces.
+//!
+//! ```text
+//!   joins ──▶ member ──▶ leaves
+//!               │  ▲
+//!      takes over  resigns
+//!               ▼  │
+//!             keeper, not active ── all fenced ──▶ keeper, active
+//!
+//!   evicted, or deposed as keeper ──▶ fencing ── every disk has confirmed, or is lost ──▶ (nothing)
+//! ```
+//!
+//! Invariants:
+//! * `epoch` rises with every join and every takeover, and is given to it. So no epoch is given
+//!   twice, and no two keepers have the same term.
+//! * An incarnation stands under `members` or `fencing` from when it joins, until it leaves or all
+//!   disks refuse it. A disk that did not confirm stands under `lost_disks` with it.
+//! * The keeper is a member.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ClusterName, DiskName, Epoch, Incarnation, NodeName, Session};
+
+/// The version of the record's form.
+const FORMAT: u32 = 1;
+
+/// A node that may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The epoch that it got.
+    pub epoch: Epoch,
+    /// The process that joined.
+    pub session: u64,
+}
+
+/// The keeper in a term.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keeper {
+    /// Who it is.
+    pub node: Incarnation,
+    /// Its term: an epoch that was given to nothing else.
+    pub term: Epoch,
+    /// Whether all that came before it are fenced, so that it may write.
+    pub active: bool,
+}
+
+/// Incarnations by node.
+pub type Incarnations = BTreeMap<NodeName, BTreeSet<Epoch>>;
+
+/// The record of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The version of its form.
+    pub format: u32,
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The highest epoch that was given.
+    pub epoch: Epoch,
+    /// The keeper, if there is one.
+    pub keeper: Option<Keeper>,
+    /// The nodes that may write.
+    pub members: BTreeMap<NodeName, Member>,
+    /// Incarnations that must not write any more, and whose fence is not confirmed by all disks.
+    pub fencing: Incarnations,
+    /// Disks that did not confirm a fence, with the incarnations that may still write to them. They
+    /// must not be used until these are fenced there.
+    #[serde(default)]
+    pub lost_disks: BTreeMap<DiskName, Incarnations>,
+}
+
+impl Record {
+    /// The record of a new cluster.
+    pub fn new(cluster: ClusterName) -> Self {
+        Self {
+            format: FORMAT,
+            cluster,
+            epoch: Epoch::default(),
+            keeper: None,
+            members: BTreeMap::new(),
+            fencing: BTreeMap::new(),
+            lost_disks: BTreeMap::new(),
+        }
+    }
+
+    /// Whether this program understands the record's form.
+    pub fn is_understood(&self) -> bool {
+        self.format == FORMAT
+    }
+
+    fn next_epoch(&mut self) -> Epoch {
+        self.epoch = self.epoch.next();
+        self.epoch
+    }
+
+    /// The incarnation of a process, if it is a member.
+    pub fn incarnation_of(&self, session: &Session) -> Option<Incarnation> {
+        let member = self.members.get(&session.node)?;
+        (member.session == session.number)
+            .then(|| Incarnation { node: session.node.clone(), epoch: member.epoch })
+    }
+
+    /// Whether `incarnation` may write.
+    pub fn has(&self, incarnation: &Incarnation) -> bool {
+        self.members.get(&incarnation.node).is_some_and(|member| member.epoch == incarnation.epoch)
+    }
+
+    /// The process of a member.
+    pub fn session_of(&self, node: &NodeName) -> Option<Session> {
+        let member = self.members.get(node)?;
+        Some(Session { node: node.clone(), number: member.session })
+    }
+
+    /// A process joins in a new epoch. An earlier incarnation of its node is to be fenced.
+    pub fn join(&mut self, session: &Session) -> Incarnation {
+        self.expel(&session.node);
+        let epoch = self.next_epoch();
+        let member = Member { epoch, session: session.number };
+        self.members.insert(session.node.clone(), member);
+        Incarnation { node: session.node.clone(), epoch }
+    }
+
+    /// A member ends. It must not have requests in flight on any disk. Returns whether it was one.
+    pub fn leave(&mut self, who: &Incarnation) -> bool {
+        let is_member = self.has(who);
+        if is_member {
+            self.members.remove(&who.node);
+            self.keeper.take_if(|keeper| keeper.node == *who);
+        }
+        is_member
+    }
+
+    /// Takes a member out: it is to be fenced.
+    pub fn expel(&mut self, node: &NodeName) {
+        if let Some(member) = self.members.remove(node) {
+            self.fencing.entry(node.clone()).or_default().insert(member.epoch);
+            self.keeper.take_if(|keeper| keeper.node.node == *node);
+        }
+    }
+
+    /// `who` becomes the keeper in a new term, not active yet; the one before it is to be fenced.
+    /// `None` if `who` is no member.
+    pub fn begin_takeover(&mut self, who: &Incarnation) -> Option<Keeper> {
+        if !self.has(who) {
+            return None;
+        }
+        if let Some(before) = self.keeper.take()
+            && before.node != *who
+        {
+            self.expel(&before.node.node);
+        }
+        let keeper = Keeper { node: who.clone(), term: self.next_epoch(), active: false };
+        self.keeper = Some(keeper.clone());
+        Some(keeper)
+    }
+
+    /// Whether `keeper` is still the keeper, in the same term.
+    pub fn is_kept_by(&self, keeper: &Keeper) -> bool {
+        self.keeper.as_ref().is_some_and(|now| now.term == keeper.term && now.node == keeper.node)
+    }
+
+    /// A keeper that cannot become active gives way to others. Returns whether it was one.
+    pub fn resign(&mut self, keeper: &Keeper) -> bool {
+        let resigns =
+            self.is_kept_by(keeper) && !self.keeper.as_ref().is_some_and(|now| now.active);
+        if resigns {
+            self.keeper = None;
+        }
+        resigns
+    }
+
+    /// The keeper has fenced what the record named; it is active now. Returns false if it is not
+    /// the keeper any more.
+    pub fn end_takeover(&mut self, keeper: &Keeper, report: &FenceReport) -> bool {
+        if !self.end_fencing(keeper, report) {
+            return false;
+        }
+        let now = self.keeper.as_mut().expect("it is the keeper");
+        now.active = true;
+        true
+    }
+
+    /// The keeper has fenced some incarnations. Returns false if it is not the keeper any more.
+    pub fn end_fencing(&mut self, keeper: &Keeper, report: &FenceReport) -> bool {
+        if !self.is_kept_by(keeper) {
+            return false;
+        }
+        for (node, epochs) in &report.victims {
+            let Some(pending) = self.fencing.get_mut(node) else { continue };
+            pending.retain(|epoch| !epochs.contains(epoch));
+            if pending.is_empty() {
+                self.fencing.remove(node);
+            }
+        }
+        for disk in &report.lost {
+            let unfenced = self.lost_disks.entry(disk.clone()).or_default();
+            for (node, epochs) in &report.victims {
+                unfenced.entry(node.clone()).or_default().extend(epochs);
+            }
+        }
+        true
+    }
+
+    /// The keeper has fenced on a lost disk all that were pending there; it can be used again.
+    /// Returns whether it is, which it is not if others are pending meanwhile.
+    pub fn regain_disk(&mut self, keeper: &Keeper, disk: &DiskName, fenced: &Incarnations) -> bool {
+        let regained = self.is_kept_by(keeper) && self.lost_disks.get(disk) == Some(fenced);
+        if regained {
+            self.lost_disks.remove(disk);
+        }
+        regained
+    }
+}
+
+/// Which fences were confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FenceReport {
+    /// The incarnations that were to be fenced.
+    pub victims: Incarnations,
+    /// The disks that did not confirm all of them.
+    pub lost: BTreeSet<DiskName>,
+}
+
+/// Each of some incarnations.
+pub fn each(incarnations: &Incarnations) -> impl Iterator<Item = Incarnation> + '_ {
+    let of = |(node, epochs): (&NodeName, &BTreeSet<Epoch>)| {
+        let node = node.clone();
+        let epochs: Vec<Epoch> = epochs.iter().copied().collect();
+        epochs.into_iter().map(move |epoch| Incarnation { node: node.clone(), epoch })
+    };
+    incarnations.iter().flat_map(of)
+}

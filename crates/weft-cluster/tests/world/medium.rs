@@ -1,0 +1,128 @@
+//! A disk below a server: slow, and torn by power cuts.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use weft_cluster::DiskName;
+use weft_cluster::fence::HEAD_BYTES;
+use weft_disk::{
+    Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, RamDisk, ReadFuture, WriteOpts,
+};
+use weft_rt::sync::Notify;
+use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Rng, Rt};
+
+use super::oracle::Oracle;
+
+pub struct Medium {
+    rt: Rt,
+    rng: RefCell<Rng>,
+    name: DiskName,
+    ram: RamDisk,
+    /// Writes in flight, by number.
+    in_flight: RefCell<BTreeMap<u64, (u64, Frozen)>>,
+    writes: Cell<u64>,
+    ended: Notify,
+    oracle: Rc<Oracle>,
+}
+
+impl Medium {
+    pub fn new(rt: &Rt, name: &DiskName, rng: Rng, oracle: Rc<Oracle>) -> Self {
+        Self {
+            rt: rt.clone(),
+            rng: RefCell::new(rng),
+            name: name.clone(),
+            ram: RamDisk::new(name.as_str(), HEAD_BYTES + (64 << 10), 512),
+            in_flight: RefCell::default(),
+            writes: Cell::default(),
+            ended: Notify::default(),
+            oracle,
+        }
+    }
+
+    /// Waits until nothing is in flight.
+    pub async fn idle(&self) {
+        loop {
+            let ended = self.ended.wait();
+            if self.in_flight.borrow().is_empty() {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    async fn apply(&self, offset: u64, data: Frozen) {
+        if offset >= HEAD_BYTES {
+            self.oracle.effect(&self.name, &data, self.rt.now());
+        }
+        self.ram.write(offset, data, WriteOpts::USER).await.expect("inside the disk");
+    }
+
+    /// Of each write in flight nothing, a part, or all is done.
+    pub fn cut_power(&self) {
+        let in_flight = std::mem::take(&mut *self.in_flight.borrow_mut());
+        for (offset, data) in in_flight.into_values() {
+            let sectors = data.len() as u64 / 512;
+            let done = self.rng.borrow_mut().within(0, sectors) * 512;
+            if done > 0 {
+                let part = data.slice(0, usize::try_from(done).expect("small"));
+                // A write to memory needs no waiting.
+                futures_util::FutureExt::now_or_never(self.apply(offset, part)).expect("at once");
+            }
+        }
+        self.ended.notify_all();
+    }
+
+    async fn delay(&self) {
+        let delay = {
+            let mut rng = self.rng.borrow_mut();
+            match rng.below(100) {
+                0 => rng.within(1, 8000) * MILLISECOND,
+                1..5 => rng.within(1, 300) * MILLISECOND,
+                _ => rng.within(50, 5000) * MICROSECOND,
+            }
+        };
+        self.rt.sleep(delay).await;
+    }
+}
+
+impl Disk for Medium {
+    fn info(&self) -> &DiskInfo {
+        self.ram.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        self.ram.read(offset, buf, class)
+    }
+
+    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let number = self.writes.get();
+            self.writes.set(number + 1);
+            self.in_flight.borrow_mut().insert(number, (offset, data.clone()));
+            self.delay().await;
+            if !self.in_flight.borrow().contains_key(&number) {
+                let cause = io::Error::other("a power cut");
+                let len = data.len() as u64;
+                return Err(DiskError::new(self.name.as_str(), DiskOp::Write, offset, len, cause));
+            }
+            self.apply(offset, data).await;
+            self.in_flight.borrow_mut().remove(&number);
+            self.ended.notify_all();
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        self.ram.flush()
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        self.ram.write_zeroes(offset, len, opts)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        self.ram.discard(offset, len)
+    }
+}
