@@ -8,6 +8,8 @@
 
 mod gate;
 mod head;
+mod remote;
+mod server;
 mod shared_disk;
 
 use weft_disk::IoFuture;
@@ -16,6 +18,8 @@ use crate::{DiskName, Incarnation};
 
 pub use gate::{Bounds, BoundsFull, Gate, InFlight, NODES_MAX, Refusal};
 pub use head::{HEAD_BYTES, HeadError, Preparation, is_blank, prepare};
+pub use remote::{RemoteFence, export_of};
+pub use server::{DiskServer, WhatToDo};
 pub use shared_disk::{SharedDisk, SharedDiskError, SharedVolume};
 
 /// Why a disk did not confirm a fence.

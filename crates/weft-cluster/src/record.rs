@@ -11,7 +11,7 @@
 //!               ▼  │
 //!             keeper, not active ── all fenced ──▶ keeper, active
 //!
-//!   evicted, or deposed as keeper ──▶ fencing ── every disk has confirmed, or is lost ──▶ (nothing)
+//!   evicted, or deposed as keeper ──▶ fencing ── each disk has confirmed, or is lost ──▶ (none)
 //! ```
 //!
 //! Invariants:

@@ -41,6 +41,13 @@ impl Export {
         Self { volume, description: description.into(), read_only: false }
     }
 
+    /// Whether its sizes of requests can be announced.
+    pub(crate) fn has_sound_sizes(&self) -> bool {
+        let block = self.block_sizes();
+        let powers = block.min.is_power_of_two() && block.preferred.is_power_of_two();
+        powers && block.min <= 64 << 10 && block.min <= block.max.min(block.preferred)
+    }
+
     /// The sizes of requests, apart from the server's own bound.
     pub(crate) fn block_sizes(&self) -> BlockSizes {
         let info = self.volume.info();

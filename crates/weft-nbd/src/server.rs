@@ -25,6 +25,7 @@ mod admission;
 mod connection;
 mod listen;
 mod memory;
+mod resolve;
 mod session;
 mod transmission;
 
@@ -45,6 +46,8 @@ use crate::proto::{Catalogue, ExportInfo, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, wir
 use connection::Connection;
 use listen::Listener;
 use memory::Pool;
+
+pub use resolve::{Resolved, Resolver};
 
 /// The port of NBD.
 pub const DEFAULT_PORT: u16 = 10809;
@@ -176,6 +179,7 @@ struct ServerState {
     /// Rings when a connection has ended.
     ended: Notify,
     log: RefCell<Option<Log>>,
+    resolver: RefCell<Option<Rc<dyn Resolver>>>,
 }
 
 type Log = Rc<dyn Fn(Event)>;
@@ -202,6 +206,7 @@ impl Server {
             stop: Notify::default(),
             ended: Notify::default(),
             log: RefCell::default(),
+            resolver: RefCell::default(),
         });
         rt.spawn(admission::watch(rt.clone(), Rc::downgrade(&inner)));
         Self(inner)
@@ -220,9 +225,7 @@ impl Server {
         if name.len() > NAME_BYTES_MAX || name.contains('\0') {
             return Err(ServerError::Name);
         }
-        let block = export.block_sizes();
-        let powers = block.min.is_power_of_two() && block.preferred.is_power_of_two();
-        if !powers || block.min > 64 << 10 || block.min > block.max.min(block.preferred) {
+        if !export.has_sound_sizes() {
             return Err(ServerError::BlockSizes(name.to_owned()));
         }
         let mut exports = self.0.exports.borrow_mut();
@@ -232,6 +235,11 @@ impl Server {
         exports.default.get_or_insert_with(|| name.to_owned());
         exports.list.push((name.to_owned(), Rc::new(export)));
         Ok(())
+    }
+
+    /// Asks `resolver` for exports that are not listed.
+    pub fn resolve_with(&self, resolver: Rc<dyn Resolver>) {
+        *self.0.resolver.borrow_mut() = Some(resolver);
     }
 
     /// Stops serving `name`: no client can choose it, and those that use it are disconnected once
@@ -333,7 +341,8 @@ impl ServerState {
     /// What is on offer now, with the exports in the same order.
     fn catalogue(&self) -> (Catalogue, Vec<Rc<Export>>) {
         let exports = self.exports.borrow();
-        let mut catalogue = Catalogue::default();
+        let resolves = self.resolver.borrow().is_some();
+        let mut catalogue = Catalogue { resolves, ..Catalogue::default() };
         for (name, export) in &exports.list {
             if exports.default.as_ref() == Some(name) {
                 catalogue.default = Some(catalogue.exports.len());
@@ -341,6 +350,17 @@ impl ServerState {
             catalogue.exports.push(self.describe(name, export));
         }
         (catalogue, exports.list.iter().map(|(_, export)| export.clone()).collect())
+    }
+
+    /// An export that is not listed, or what a client is told.
+    async fn resolve(&self, name: &str) -> Result<Resolved, String> {
+        let resolver = self.resolver.borrow().clone();
+        let resolver = resolver.ok_or("there is no export of this name")?;
+        let resolved = resolver.resolve(name).await?;
+        match resolved.export.has_sound_sizes() {
+            true => Ok(resolved),
+            false => Err("its block sizes are not ascending powers of two".to_owned()),
+        }
     }
 
     fn describe(&self, name: &str, export: &Export) -> ExportInfo {

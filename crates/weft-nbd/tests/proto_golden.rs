@@ -33,7 +33,7 @@ fn catalogue() -> Catalogue {
         flags: EXPORT_HAS_FLAGS | EXPORT_SEND_FLUSH,
     };
     let exports = vec![export("warp", 0x1_0000_0000), export("weft", 0x2000)];
-    Catalogue { exports, default: Some(1) }
+    Catalogue { exports, default: Some(1), ..Catalogue::default() }
 }
 
 /// Runs a whole handshake; gives what the server said, and how it ended.
@@ -221,10 +221,33 @@ fn a_handshake_may_come_byte_by_byte() {
                     return;
                 }
                 Step::Close => panic!("nobody said goodbye"),
+                Step::Resolve(name) => panic!("{name} is listed"),
             }
         }
     }
     panic!("the handshake did not end");
+}
+
+#[test]
+fn a_name_that_is_not_listed_is_asked_for_and_then_refused_or_chosen() {
+    let input = hex(&format!("{OPT} 00000007 0000000a 00000004'disk'0000"));
+    let (mut negotiation, _) = Negotiation::new();
+    let mut out = Vec::new();
+    negotiation.step(&hex(FLAGS), &catalogue(), &mut out).expect("valid");
+    let mut open = Catalogue { resolves: true, ..catalogue() };
+    let step = negotiation.step(&input, &open, &mut out).expect("valid");
+    assert_eq!(step, (0, Step::Resolve("disk".into())));
+    assert!(out.is_empty(), "nothing is answered yet");
+
+    open.refusals.push(("disk".into(), "no".into()));
+    let step = negotiation.step(&input, &open, &mut out).expect("valid");
+    assert_eq!(step, (input.len(), Step::Again));
+    assert_eq!(out, hex("0003e889045565a9 00000007 80000002 00000002'no'"));
+
+    open.exports.push(ExportInfo { name: "disk".into(), ..open.exports[0].clone() });
+    let (_, step) = negotiation.step(&input, &open, &mut out).expect("valid");
+    let Step::Transmission(session) = step else { panic!("{step:?}") };
+    assert_eq!(session.export, open.exports.len() - 1);
 }
 
 #[test]

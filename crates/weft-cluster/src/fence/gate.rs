@@ -7,7 +7,7 @@
 //! A request is admitted when it is handed to the disk, not when it is received: one that was
 //! received and waits for memory is refused if a fence came first.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -61,7 +61,9 @@ impl Bounds {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It was fenced.
-    #[error("{who} was fenced: the lowest epoch that may use this disk is {lowest}")]
+    #[error(
+        "fenced: {who} may not use this disk any more; the lowest epoch of its node is {lowest}"
+    )]
     Fenced {
         /// Who asked.
         who: Incarnation,
@@ -77,8 +79,6 @@ pub struct Gate {
     /// Requests in flight.
     in_flight: RefCell<BTreeMap<Incarnation, u64>>,
     ended: Notify,
-    /// Requests that were admitted, for statistics.
-    admitted: Cell<u64>,
 }
 
 /// A request in flight, until it is dropped.
@@ -125,7 +125,6 @@ impl Gate {
     pub fn admit(self: &Rc<Self>, who: &Incarnation) -> Result<InFlight, Refusal> {
         self.check(who)?;
         *self.in_flight.borrow_mut().entry(who.clone()).or_default() += 1;
-        self.admitted.set(self.admitted.get() + 1);
         Ok(InFlight { gate: self.clone(), who: who.clone() })
     }
 
@@ -136,6 +135,11 @@ impl Gate {
     /// There is no room for another node.
     pub fn refuse(&self, victim: &Incarnation) -> Result<bool, BoundsFull> {
         self.bounds.borrow_mut().refuse(victim)
+    }
+
+    /// The requests in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.borrow().values().sum()
     }
 
     /// The requests in flight of nodes that have been fenced.

@@ -51,9 +51,9 @@ pub enum SharedDiskError {
         /// Who asked.
         wanted: ClusterName,
     },
-    /// 0 is no epoch that a coordinator gives.
-    #[error("epochs are counted from 1")]
-    NoEpoch,
+    /// No coordinator gives this epoch.
+    #[error("{0} is not an epoch: they are counted from 1")]
+    NoEpoch(Epoch),
 }
 
 /// A disk and its fences.
@@ -116,10 +116,7 @@ impl SharedDisk {
         cluster: &ClusterName,
         who: &Incarnation,
     ) -> Result<SharedVolume, SharedDiskError> {
-        if who.epoch == Epoch::default() {
-            return Err(SharedDiskError::NoEpoch);
-        }
-        self.claim(cluster).await?;
+        self.claim(cluster, who).await?;
         self.gate.check(who)?;
         Ok(SharedVolume { disk: self.clone(), who: Some(who.clone()) })
     }
@@ -129,7 +126,10 @@ impl SharedDisk {
         SharedVolume { disk: self.clone(), who: None }
     }
 
-    async fn claim(&self, cluster: &ClusterName) -> Result<(), SharedDiskError> {
+    async fn claim(&self, cluster: &ClusterName, who: &Incarnation) -> Result<(), SharedDiskError> {
+        if who.epoch == Epoch::default() || who.epoch == Epoch(u64::MAX) {
+            return Err(SharedDiskError::NoEpoch(who.epoch));
+        }
         let owner = self.gate.bounds().cluster;
         match owner {
             Some(owner) if owner == *cluster => {}
@@ -165,7 +165,7 @@ impl SharedDisk {
         cluster: &ClusterName,
         victim: &Incarnation,
     ) -> Result<(), SharedDiskError> {
-        self.claim(cluster).await?;
+        self.claim(cluster, victim).await?;
         self.gate.refuse(victim)?;
         self.fenced.notify_all();
         self.store().await?;

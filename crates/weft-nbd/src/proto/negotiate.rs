@@ -35,6 +35,10 @@ pub struct Catalogue {
     pub exports: Vec<ExportInfo>,
     /// Index of the one that the empty name means.
     pub default: Option<usize>,
+    /// Whether there may be exports that are not listed: [`Step::Resolve`] asks for them.
+    pub resolves: bool,
+    /// Names that were asked for in vain, and what the client is told.
+    pub refusals: Vec<(String, String)>,
 }
 
 impl Catalogue {
@@ -44,6 +48,15 @@ impl Catalogue {
             .iter()
             .position(|export| export.name == name)
             .or_else(|| self.default.filter(|_| name.is_empty()))
+    }
+
+    fn refusal(&self, name: &str) -> Option<&str> {
+        let refusal = self.refusals.iter().find(|(refused, _)| refused == name);
+        refusal.map(|(_, text)| text.as_str())
+    }
+
+    fn is_unresolved(&self, name: &str) -> bool {
+        self.resolves && self.find(name).is_none() && self.refusal(name).is_none()
     }
 }
 
@@ -65,6 +78,9 @@ pub enum Step {
     NeedMore,
     /// One message was dealt with; there may be another in the input.
     Again,
+    /// The client names an export that is not listed. The caller adds it to the catalogue, or the
+    /// name to its refusals, and repeats the step with the same input.
+    Resolve(String),
     /// The handshake is over; what follows in the input are requests.
     Transmission(Session),
     /// The client has ended the handshake: send the output, and close.
@@ -177,6 +193,9 @@ impl Negotiation {
         let Some(data) = rest.get(..data_len) else {
             return Ok((0, Step::NeedMore));
         };
+        if let Some(name) = named(option, data).filter(|name| catalogue.is_unresolved(name)) {
+            return Ok((0, Step::Resolve(name.to_owned())));
+        }
         self.count_option()?;
         let step = self.answer(option, data, catalogue, out)?;
         Ok((size_of::<OptionHead>() + data_len, step))
@@ -261,7 +280,7 @@ impl Negotiation {
             return None;
         };
         let Some(index) = catalogue.find(name) else {
-            put_error(out, option, REP_ERR_UNKNOWN, "there is no export of this name");
+            put_missing(out, option, name, catalogue);
             return None;
         };
         let export = &catalogue.exports[index];
@@ -301,8 +320,7 @@ impl Negotiation {
             return put_error(out, option, REP_ERR_INVALID, "malformed option");
         };
         let Some(export) = catalogue.find(name) else {
-            let text = "there is no export of this name";
-            return put_error(out, option, REP_ERR_UNKNOWN, text);
+            return put_missing(out, option, name, catalogue);
         };
         let listed = |query: &&str| *query == BASE_ALLOCATION || (!set && *query == "base:");
         if queries.iter().any(listed) || (!set && queries.is_empty()) {
@@ -314,6 +332,22 @@ impl Negotiation {
             }
         }
         put(out, option, REP_ACK, &[]);
+    }
+}
+
+/// The export that an option names, of those options that need it.
+fn named(option: u32, data: &[u8]) -> Option<&str> {
+    match option {
+        OPT_EXPORT_NAME => std::str::from_utf8(data).ok().filter(|name| !name.contains('\0')),
+        OPT_INFO | OPT_GO | OPT_SET_META_CONTEXT => Fields(data).string(),
+        _ => None,
+    }
+}
+
+fn put_missing(out: &mut Vec<u8>, option: u32, name: &str, catalogue: &Catalogue) {
+    match catalogue.refusal(name) {
+        Some(text) => put_error(out, option, REP_ERR_POLICY, clip(text)),
+        None => put_error(out, option, REP_ERR_UNKNOWN, "there is no export of this name"),
     }
 }
 

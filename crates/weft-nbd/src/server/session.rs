@@ -2,13 +2,14 @@
 
 use std::rc::Rc;
 
-use futures_util::future::join;
+use futures_util::future::{Either, join, select};
 use rustix::net::{Shutdown, shutdown};
+use weft_disk::IoFuture;
 use zerocopy::IntoBytes;
 
 use super::connection::{Connection, Fault, Stage, Ticket};
 use super::transmission::{self, Leave};
-use super::{Event, ServerState};
+use super::{Event, Resolved, ServerState};
 use crate::Export;
 use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::proto::{ExportInfo, Limits, Negotiation, Step};
@@ -57,18 +58,35 @@ pub(super) async fn run(server: &Rc<ServerState>, connection: &Rc<Connection>) -
 async fn read(server: &Rc<ServerState>, connection: &Rc<Connection>) -> Result<Leave, Fault> {
     let mut inbox = Inbox::new(&server.rt, &server.ring, &connection.fd);
     *connection.owed_since.borrow_mut() = inbox.owed_since.clone();
-    let Some((info, export, limits)) = handshake(server, connection, &mut inbox).await? else {
+    let Some((info, chosen, limits)) = handshake(server, connection, &mut inbox).await? else {
         return Ok(Leave::Silent);
     };
+    let Chosen { export, until } = chosen;
     // It may have been removed, or the server stopped, in the meantime.
-    if !server.still_serves(&export) || connection.draining.get() {
+    let is_served = until.is_some() || server.still_serves(&export);
+    if !is_served || connection.draining.get() {
         return Ok(Leave::Silent);
     }
     connection.stage.set(Stage::Unused);
     connection.size_bytes.set(limits.size_bytes);
     *connection.export.borrow_mut() = Some(export.clone());
     server.emit(Event::Connected { connection: connection.id, export: info.name });
-    transmission::run(server, connection, &mut inbox, &export.volume, &limits).await
+    let work = transmission::run(server, connection, &mut inbox, &export.volume, &limits);
+    let Some(until) = until else { return work.await };
+    match select(std::pin::pin!(work), until).await {
+        Either::Left((leave, _)) => leave,
+        Either::Right((why, _)) => {
+            connection.cut(&why);
+            Ok(Leave::Silent)
+        }
+    }
+}
+
+/// The export that a client has chosen.
+struct Chosen {
+    export: Rc<Export>,
+    /// When the connection must end, for an export that was resolved.
+    until: Option<IoFuture<'static, String>>,
 }
 
 /// Runs the handshake until the client has chosen an export, or has gone.
@@ -76,13 +94,15 @@ async fn handshake(
     server: &ServerState,
     connection: &Connection,
     inbox: &mut Inbox,
-) -> Result<Option<(ExportInfo, Rc<Export>, Limits)>, Fault> {
+) -> Result<Option<(ExportInfo, Chosen, Limits)>, Fault> {
     let (mut negotiation, greeting) = Negotiation::new();
     let say = |bytes: &[u8]| {
         connection.outbox.push(|out| out.extend_from_slice(bytes), None, Ticket::default());
     };
     say(greeting.as_bytes());
-    let (mut catalogue, exports) = server.catalogue();
+    let (mut catalogue, listed) = server.catalogue();
+    let listed = listed.into_iter().map(|export| Chosen { export, until: None });
+    let mut exports: Vec<Chosen> = listed.collect();
     let mut out = Vec::new();
     loop {
         let (used, step) = negotiation.step(inbox.bytes(), &catalogue, &mut out)?;
@@ -101,6 +121,14 @@ async fn handshake(
                 }
             }
             Step::Close => return Ok(None),
+            Step::Resolve(name) => match server.resolve(&name).await {
+                Ok(Resolved { export, until }) => {
+                    catalogue.exports.push(server.describe(&name, &export));
+                    exports.push(Chosen { export: Rc::new(export), until: Some(until) });
+                }
+                // One at a time: the client cannot fill our memory with names.
+                Err(text) => catalogue.refusals = vec![(name, text)],
+            },
             Step::Transmission(session) => {
                 let info = catalogue.exports.swap_remove(session.export);
                 let limits = Limits {
@@ -112,7 +140,7 @@ async fn handshake(
                     structured: session.structured,
                     base_allocation: session.base_allocation,
                 };
-                return Ok(Some((info, exports[session.export].clone(), limits)));
+                return Ok(Some((info, exports.swap_remove(session.export), limits)));
             }
         }
     }

@@ -18,7 +18,8 @@ fn catalogue() -> Catalogue {
         block: BlockSizes::default(),
         flags: wire::EXPORT_HAS_FLAGS,
     };
-    Catalogue { exports: vec![export("a"), export("b")], default: Some(0) }
+    let exports = vec![export("a"), export("b")];
+    Catalogue { exports, default: Some(0), resolves: true, refusals: Vec::new() }
 }
 
 /// One input, through all parsers.
@@ -33,7 +34,7 @@ pub fn exercise(input: &[u8]) {
 
 fn server_handshake(input: &[u8]) {
     let (mut negotiation, _) = Negotiation::new();
-    let (catalogue, mut rest) = (catalogue(), input);
+    let (mut catalogue, mut rest) = (catalogue(), input);
     loop {
         let mut out = Vec::new();
         match negotiation.step(rest, &catalogue, &mut out) {
@@ -46,6 +47,10 @@ fn server_handshake(input: &[u8]) {
                         assert!(session.export < catalogue.exports.len());
                         assert!(session.structured || !session.base_allocation);
                         return requests(rest);
+                    }
+                    Step::Resolve(name) => {
+                        assert!(used == 0 && catalogue.find(&name).is_none());
+                        catalogue.refusals.push((name, "a refusal".to_owned()));
                     }
                     Step::NeedMore | Step::Close => return,
                 }

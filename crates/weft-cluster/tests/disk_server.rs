@@ -1,0 +1,256 @@
+//! The disk server over NBD: a fence ends the connection of its victim, waits for its requests in
+//! flight, outlives a restart, and is refused to those who may not ask for it.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use weft_cluster::fence::{
+    DiskServer, Fence as _, FenceError, HEAD_BYTES, HeadError, Preparation, RemoteFence,
+    SharedDisk, SharedDiskError, WhatToDo, export_of, prepare,
+};
+use weft_cluster::{ClusterName, DiskName, Epoch, Incarnation};
+use weft_disk::{Class, Disk, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
+use weft_nbd::client::{NbdAddress, OpenError};
+use weft_nbd::{NbdDisk, NbdOptions, NbdUri, Server, ServerConfig};
+use weft_rt::ring::{self, Ring, RingConfig};
+use weft_rt::{Buf, Frozen, MILLISECOND, Rt, SECOND};
+
+fn who(node: &str, epoch: u64) -> Incarnation {
+    Incarnation { node: node.parse().expect("a name"), epoch: Epoch(epoch) }
+}
+
+fn home() -> ClusterName {
+    "home".parse().expect("a name")
+}
+
+fn d0() -> DiskName {
+    "d0".parse().expect("a name")
+}
+
+/// A server of one disk, and how to reach it.
+struct Bench {
+    rt: Rt,
+    ring: Ring,
+    server: Server,
+    shared: Rc<SharedDisk>,
+    address: SocketAddr,
+    faults: Faults,
+}
+
+impl Bench {
+    async fn start(rt: &Rt, ring: &Ring, medium: &Rc<RamDisk>) -> Self {
+        let (disk, faults) = FaultDisk::new(rt, medium.clone());
+        let shared = SharedDisk::open(rt, Rc::new(disk)).await.expect("a prepared disk");
+        let disks = BTreeMap::from([(d0(), shared.clone())]);
+        let server = Server::new(rt, ring, ServerConfig::default());
+        server.resolve_with(Rc::new(DiskServer::new(disks)));
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let address = server.listen_tcp(any).expect("listen");
+        Self { rt: rt.clone(), ring: ring.clone(), server, shared, address, faults }
+    }
+
+    fn uri(&self, export: impl Into<String>) -> NbdUri {
+        let address = NbdAddress::Tcp(self.address.ip().to_string(), self.address.port());
+        NbdUri { address, export: export.into() }
+    }
+
+    async fn open(&self, export: impl Into<String>) -> Result<NbdDisk, OpenError> {
+        let options = NbdOptions { reconnect_attempts: 1, ..NbdOptions::default() };
+        NbdDisk::open(&self.rt, &self.ring, &self.uri(export), options).await
+    }
+
+    async fn open_as(&self, who: &Incarnation) -> Result<NbdDisk, OpenError> {
+        self.open(export_of(&d0(), &home(), who)).await
+    }
+
+    fn fence(&self) -> RemoteFence {
+        RemoteFence::new(&self.rt, &self.ring, self.uri("d0"), home(), 5 * SECOND).expect("a name")
+    }
+}
+
+async fn medium() -> Rc<RamDisk> {
+    let medium = Rc::new(RamDisk::new("ram", HEAD_BYTES + (1 << 20), 512));
+    prepare(&*medium, Preparation::Blank).await.expect("a blank disk");
+    medium
+}
+
+fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt, Ring) -> F) {
+    let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
+    rt.block_on(test(rt.clone(), ring));
+}
+
+fn block(byte: u8) -> Frozen {
+    Frozen::copy_from(&[byte; 512])
+}
+
+#[test]
+fn a_fence_ends_the_victim_and_outlives_the_server() {
+    run(|rt, ring| async move {
+        let medium = medium().await;
+        let bench = Bench::start(&rt, &ring, &medium).await;
+        let (a, b) = (who("a", 5), who("b", 6));
+        let disk_a = bench.open_as(&a).await.expect("a may use it");
+        let disk_b = bench.open_as(&b).await.expect("b may use it");
+        assert_eq!(disk_a.info().size_bytes, 1 << 20, "the head is not shown");
+        disk_a.write(0, block(1), WriteOpts::USER).await.expect("written");
+
+        bench.fence().fence(&b, &a).await.expect("confirmed");
+        disk_a.write(0, block(2), WriteOpts::USER).await.expect_err("it was fenced");
+        disk_b.write(512, block(3), WriteOpts::USER).await.expect("b was not");
+        let refused = bench.open_as(&a).await.expect_err("it was fenced").to_string();
+        assert!(refused.contains("fenced: a (epoch 5)"), "{refused}");
+        bench.open_as(&who("a", 4)).await.expect_err("an earlier epoch is refused, too");
+        let again = bench.open_as(&who("a", 7)).await.expect("it has joined again");
+        let registered = bench.fence().register(&a).await;
+        assert_eq!(registered, Err(FenceError::Fenced { disk: d0() }));
+        // A fence that comes late does not hit the new one.
+        bench.fence().fence(&b, &a).await.expect("confirmed again");
+        again.write(1024, block(4), WriteOpts::USER).await.expect("it is not fenced");
+
+        bench.server.shutdown().await;
+        drop((bench, disk_a, disk_b, again));
+        let bench = Bench::start(&rt, &ring, &medium).await;
+        bench.open_as(&a).await.expect_err("the disk remembers");
+        let disk = bench.open("d0").await.expect_err("it can only be read");
+        assert!(matches!(disk, OpenError::ReadOnly), "{disk}");
+        let read_only = NbdOptions { read_only: true, ..NbdOptions::default() };
+        let disk = NbdDisk::open(&rt, &ring, &bench.uri("d0"), read_only).await.expect("to read");
+        let (result, buf) = disk.read(0, Buf::new(1536), Class::User).await;
+        result.expect("it can be read");
+        assert_eq!((buf[0], buf[512], buf[1024]), (1, 3, 4));
+    });
+}
+
+#[test]
+fn a_fence_is_confirmed_only_when_requests_in_flight_have_ended() {
+    run(|rt, ring| async move {
+        let bench = Bench::start(&rt, &ring, &medium().await).await;
+        let (a, b) = (who("a", 1), who("b", 2));
+        let disk = Rc::new(bench.open_as(&a).await.expect("a may use it"));
+        bench.faults.inject(Fault::Delay(300 * MILLISECOND));
+        let writing = disk.clone();
+        let write = rt.spawn(async move {
+            writing.write(0, block(9), WriteOpts::USER).await.map_err(|error| error.to_string())
+        });
+        while bench.shared.gate().in_flight() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        bench.fence().fence(&b, &a).await.expect("confirmed");
+        assert_eq!(bench.shared.gate().in_flight(), 0);
+        drop(write.await);
+
+        // One that never ends is never confirmed.
+        let c = who("c", 3);
+        let disk = Rc::new(bench.open_as(&c).await.expect("c may use it"));
+        bench.faults.inject(Fault::Delay(3600 * SECOND));
+        drop(rt.spawn(async move { drop(disk.write(0, block(9), WriteOpts::USER).await) }));
+        while bench.shared.gate().in_flight() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        bench.faults.inject(Fault::Delay(0));
+        let patience = 200 * MILLISECOND;
+        let fence = RemoteFence::new(&rt, &ring, bench.uri("d0"), home(), patience).expect("named");
+        let fenced = fence.fence(&b, &c).await;
+        assert!(matches!(fenced, Err(FenceError::Unconfirmed { .. })), "{fenced:?}");
+        bench.open_as(&c).await.expect_err("it is refused nevertheless");
+    });
+}
+
+#[test]
+fn a_fence_that_cannot_be_made_durable_is_not_confirmed() {
+    run(|rt, ring| async move {
+        let bench = Bench::start(&rt, &ring, &medium().await).await;
+        bench.open_as(&who("b", 2)).await.expect("the disk belongs to the cluster now");
+        bench.faults.inject(Fault::FailWrites(0..HEAD_BYTES));
+        for _ in 0..2 {
+            let fenced = bench.fence().fence(&who("b", 2), &who("a", 1)).await;
+            assert!(matches!(fenced, Err(FenceError::Unconfirmed { .. })), "{fenced:?}");
+        }
+        bench.faults.inject(Fault::FailWrites(0..0));
+        bench.fence().fence(&who("b", 2), &who("a", 1)).await.expect("confirmed");
+    });
+}
+
+#[test]
+fn bad_names_and_other_clusters_are_refused() {
+    run(|rt, ring| async move {
+        let bench = Bench::start(&rt, &ring, &medium().await).await;
+        bench.open_as(&who("a", 1)).await.expect("the first cluster owns the disk");
+        let other = export_of(&d0(), &"other".parse().expect("a name"), &who("a", 1));
+        for name in [&other, &format!("{other}/fence")] {
+            let refused = bench.open(name).await.expect_err("another cluster").to_string();
+            assert!(refused.contains("belongs to cluster home, not to other"), "{refused}");
+        }
+        for name in [
+            "d0/home",
+            "d0/home/a",
+            "d0/home/a/",
+            "d0/home/a/-1",
+            "d0/home/a/01",
+            "d0/home/a/1/",
+            "d0/home/a/1/fences",
+            "d0/home/a/1/fence/",
+            "d0/ho me/a/1",
+            "d0/home/../1",
+            "/home/a/1",
+            "d0/home/a/18446744073709551616",
+            "d0/home/a/0",
+            "d0/home/a/0/fence",
+            "d0/home/a/18446744073709551615",
+            "d0/home/a/18446744073709551615/fence",
+            "d9",
+            "d9/home/a/1",
+        ] {
+            bench.open(name).await.expect_err(name);
+        }
+        let long = "a".repeat(65);
+        bench.open(format!("d0/home/{long}/1")).await.expect_err("a long name");
+        let last = who("z", u64::MAX - 1);
+        bench.fence().fence(&who("a", 1), &last).await.expect("the last epoch but one");
+        assert_eq!(WhatToDo::parse("d0"), Some(WhatToDo::Read(d0())));
+
+        // An ordinary server knows no nodes.
+        let plain = Server::new(&rt, &ring, ServerConfig::default());
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let address = plain.listen_tcp(any).expect("listen");
+        let address = NbdAddress::Tcp(address.ip().to_string(), address.port());
+        let uri = NbdUri { address, export: "d0".into() };
+        let fence = RemoteFence::new(&rt, &ring, uri, home(), SECOND).expect("a name");
+        let refused = fence.register(&who("a", 1)).await.expect_err("it cannot be shared");
+        assert!(refused.to_string().contains("can be used by one node only"), "{refused}");
+    });
+}
+
+#[test]
+fn a_head_survives_a_torn_or_decayed_copy_and_refuses_two() {
+    run(|rt, _| async move {
+        let medium = medium().await;
+        let shared = SharedDisk::open(&rt, medium.clone()).await.expect("prepared");
+        shared.fence(&home(), &who("a", 5)).await.expect("confirmed");
+        drop(shared);
+        for copy in [0, 32 << 10] {
+            medium.write(copy + 512, block(0xee), WriteOpts::USER).await.expect("decays");
+            medium.write(copy, block(0xee), WriteOpts::USER).await.expect("decays");
+            let shared = SharedDisk::open(&rt, medium.clone()).await.expect("the other is whole");
+            shared.open_as(&home(), &who("a", 5)).await.expect_err("the fence is known");
+        }
+        for copy in [0, 32 << 10] {
+            let (result, mut head) = medium.read(copy, Buf::new(512), Class::User).await;
+            result.expect("read");
+            head[40] ^= 1;
+            medium.write(copy, head.freeze(), WriteOpts::USER).await.expect("decays");
+        }
+        let opened = SharedDisk::open(&rt, medium.clone()).await.expect_err("both are damaged");
+        assert!(matches!(opened, SharedDiskError::Head(HeadError::Damaged(_))), "{opened}");
+        let prepared = prepare(&*medium, Preparation::Blank).await.expect_err("it holds something");
+        assert!(matches!(prepared, HeadError::NotBlank(_)), "{prepared}");
+
+        let blank: Rc<RamDisk> = Rc::new(RamDisk::new("ram", 4 << 20, 512));
+        let opened = SharedDisk::open(&rt, blank).await.expect_err("it was not prepared");
+        assert!(matches!(opened, SharedDiskError::Head(HeadError::NotPrepared(_))), "{opened}");
+        let small: Rc<RamDisk> = Rc::new(RamDisk::new("ram", 1 << 20, 512));
+        let opened = SharedDisk::open(&rt, small).await.expect_err("it has no room");
+        assert!(matches!(opened, SharedDiskError::Head(HeadError::TooSmall(..))), "{opened}");
+    });
+}
