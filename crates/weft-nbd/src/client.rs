@@ -50,6 +50,7 @@ use crate::proto::{Peer, Request, Violation, put_request, wire};
 use link::{Durability, Link, LinkError};
 use witness::Witness;
 
+pub use resolve::resolve_host;
 pub use uri::{NbdAddress, NbdUri, UriError};
 
 /// How an NBD disk behaves.

@@ -27,10 +27,24 @@ pub(super) async fn resolve(
     deadline: Nanos,
 ) -> Result<Vec<SocketAddr>, OpenError> {
     let NbdAddress::Tcp(host, port) = address else { return Ok(Vec::new()) };
+    resolve_host(rt, host, *port, deadline).await
+}
+
+/// The addresses of a port of a host, which is a name or a literal address, unless there are none at
+/// `deadline`.
+///
+/// # Errors
+/// The name has no address, or the resolver does not answer.
+pub async fn resolve_host(
+    rt: &Rt,
+    host: &str,
+    port: u16,
+    deadline: Nanos,
+) -> Result<Vec<SocketAddr>, OpenError> {
     if let Ok(literal) = host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::from((literal, *port))]);
+        return Ok(vec![SocketAddr::from((literal, port))]);
     }
-    let (name, port) = (host.clone(), *port);
+    let name = host.to_owned();
     let lookup = move || Ok((name.as_str(), port).to_socket_addrs()?.collect());
     look_up(rt, host, deadline, lookup).await
 }
