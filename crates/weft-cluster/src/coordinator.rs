@@ -5,6 +5,7 @@
 //! one at some time after the read began, or that a reader may have seen later. Leases may be wrong
 //! in both directions.
 
+pub mod disks;
 pub mod etcd;
 mod memory;
 

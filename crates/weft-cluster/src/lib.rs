@@ -50,6 +50,7 @@
 pub mod clock;
 pub mod coordinator;
 pub mod fence;
+mod frame;
 mod identity;
 pub mod node;
 pub mod record;

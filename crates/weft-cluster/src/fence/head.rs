@@ -21,6 +21,7 @@ use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
 use super::gate::Bounds;
+use crate::frame::{self, Frame};
 
 /// What a shared disk keeps for itself, in bytes, from its start.
 pub const HEAD_BYTES: u64 = 1 << 20;
@@ -29,9 +30,6 @@ const COPY_BYTES: usize = 32 << 10;
 const COPIES: [u64; 2] = [0, COPY_BYTES as u64];
 const MAGIC: [u8; 8] = *b"weftshrd";
 const VERSION: u32 = 1;
-/// Magic, version, length, sequence number, CRC, and four bytes of zeros.
-const FIXED_BYTES: usize = 32;
-
 /// Why a disk's head cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HeadError {
@@ -79,52 +77,22 @@ pub(super) struct Head {
     pub sequence: u64,
 }
 
-fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes[at..at + N].try_into().expect("a field lies inside the fixed part")
-}
-
-fn checksum(fixed: &[u8], payload: &[u8]) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&fixed[..24]);
-    digest.update(payload);
-    u32::try_from(digest.finalize()).expect("the checksum has 32 bits")
-}
-
 fn encode(sequence: u64, bounds: &Bounds) -> Buf {
-    let payload = serde_json::to_vec(bounds).expect("bounds can be written as JSON");
-    let mut copy = Buf::zeroed(COPY_BYTES);
-    let len = u32::try_from(payload.len()).expect("bounds are limited");
-    copy[..8].copy_from_slice(&MAGIC);
-    copy[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    copy[12..16].copy_from_slice(&len.to_le_bytes());
-    copy[16..24].copy_from_slice(&sequence.to_le_bytes());
-    let checksum = checksum(&copy[..FIXED_BYTES], &payload);
-    copy[24..28].copy_from_slice(&checksum.to_le_bytes());
-    copy[FIXED_BYTES..FIXED_BYTES + payload.len()].copy_from_slice(&payload);
-    copy
+    let contents = serde_json::to_vec(bounds).expect("bounds can be written as JSON");
+    let copy = frame::encode(&MAGIC, VERSION, sequence, &contents, COPY_BYTES);
+    copy.expect("bounds are limited")
 }
 
 fn decode(copy: &[u8]) -> Found {
-    if copy.iter().all(|byte| *byte == 0) {
-        return Found::Nothing;
-    }
-    if copy[..8] != MAGIC {
-        return Found::Other { is_copy: false };
-    }
-    let damaged = Found::Other { is_copy: true };
-    let len = usize::try_from(u32::from_le_bytes(field(copy, 12))).unwrap_or(usize::MAX);
-    let payload = len.checked_add(FIXED_BYTES).and_then(|end| copy.get(FIXED_BYTES..end));
-    let Some(payload) = payload else { return damaged };
-    if u32::from_le_bytes(field(copy, 24)) != checksum(&copy[..FIXED_BYTES], payload) {
-        return damaged;
-    }
-    let version = u32::from_le_bytes(field(copy, 8));
-    if version != VERSION {
-        return Found::Version(version);
-    }
-    match serde_json::from_slice(payload) {
-        Ok(bounds) => Found::Bounds(u64::from_le_bytes(field(copy, 16)), bounds),
-        Err(_) => damaged,
+    match frame::decode(&MAGIC, VERSION, copy) {
+        Frame::Blank => Found::Nothing,
+        Frame::Foreign => Found::Other { is_copy: false },
+        Frame::Damaged => Found::Other { is_copy: true },
+        Frame::Version(version) => Found::Version(version),
+        Frame::Sound(sequence, contents) => match serde_json::from_slice(&contents) {
+            Ok(bounds) => Found::Bounds(sequence, bounds),
+            Err(_) => Found::Other { is_copy: true },
+        },
     }
 }
 

@@ -1,0 +1,334 @@
+//! Leases on the pool's disks: one change of several wins, whichever disks die and whichever writes
+//! a crash tears; a record that was decided is never lost, and a node that is dead is known to be.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use weft_cluster::coordinator::disks::{BLOCK_BYTES, DiskCoordinator, DiskLeaseConfig};
+use weft_cluster::{Coordinator as _, CoordinatorError, Epoch, Record, Session, Swap, Version};
+use weft_disk::{
+    Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, RamDisk, ReadFuture, WriteOpts,
+};
+use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Rng, Rt, SECOND, Schedule, virtual_rt};
+use weft_testkit::for_seeds;
+
+const NODES: u32 = 3;
+
+/// A disk that all nodes reach.
+struct Shared {
+    rt: Rt,
+    rng: RefCell<Rng>,
+    ram: RamDisk,
+    is_dead: Cell<bool>,
+    /// Whether it confirms writes that it does not make: then nothing can be relied on.
+    lies: bool,
+}
+
+/// A node's path to a disk.
+struct Path {
+    shared: Rc<Shared>,
+    in_flight: Rc<RefCell<BTreeMap<u64, (u64, Frozen)>>>,
+    writes: Cell<u64>,
+}
+
+impl Shared {
+    async fn delay(&self) {
+        let delay = {
+            let mut rng = self.rng.borrow_mut();
+            match rng.below(100) {
+                0 => rng.within(1, 1500) * MILLISECOND,
+                _ => rng.within(50, 4000) * MICROSECOND,
+            }
+        };
+        self.rt.sleep(delay).await;
+    }
+
+    fn put(&self, offset: u64, data: Frozen) {
+        let done = self.ram.write(offset, data, WriteOpts::USER);
+        futures_util::FutureExt::now_or_never(done).expect("at once").expect("inside the disk");
+    }
+
+    fn error(&self, op: DiskOp, offset: u64, len: usize) -> DiskError {
+        DiskError::new("disk", op, offset, len as u64, io::Error::other("it is dead"))
+    }
+}
+
+impl Disk for Path {
+    fn info(&self) -> &DiskInfo {
+        self.shared.ram.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        Box::pin(async move {
+            self.shared.delay().await;
+            if self.shared.is_dead.get() {
+                return (Err(self.shared.error(DiskOp::Read, offset, buf.len())), buf);
+            }
+            self.shared.ram.read(offset, buf, class).await
+        })
+    }
+
+    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
+        Box::pin(async move {
+            let number = self.writes.get();
+            self.writes.set(number + 1);
+            self.in_flight.borrow_mut().insert(number, (offset, data.clone()));
+            self.shared.delay().await;
+            self.in_flight.borrow_mut().remove(&number);
+            if self.shared.is_dead.get() {
+                return Err(self.shared.error(DiskOp::Write, offset, data.len()));
+            }
+            if !(self.shared.lies && self.shared.rng.borrow_mut().chance(40)) {
+                self.shared.put(offset, data);
+            }
+            Ok(())
+        })
+    }
+
+    fn flush(&self) -> DoneFuture<'_> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
+        self.shared.ram.write_zeroes(offset, len, opts)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
+        self.shared.ram.discard(offset, len)
+    }
+}
+
+fn config(number: u32, seed: u64) -> DiskLeaseConfig {
+    let (offset, nodes) = (4096, NODES);
+    DiskLeaseConfig { offset, nodes, number, lease: 3 * SECOND, patience: SECOND, seed }
+}
+
+fn session(number: u32, process: u64) -> Session {
+    Session { node: format!("n{number}").parse().expect("a name"), number: process }
+}
+
+/// What was found out about each version.
+#[derive(Default)]
+struct History {
+    records: BTreeMap<Version, Record>,
+    done: u64,
+    /// The highest version that a change was confirmed for.
+    confirmed: Version,
+    violations: Vec<String>,
+}
+
+impl History {
+    fn see(&mut self, version: Version, record: Option<&Record>) {
+        let Some(record) = record else { return };
+        // Every change raises the epoch by one.
+        if record.epoch != Epoch(version.0) {
+            self.violations.push(format!("version {version:?} has {record:?}"));
+        }
+        let first = self.records.entry(version).or_insert_with(|| record.clone());
+        if first != record {
+            self.violations.push(format!("two records of {version:?}: {first:?} {record:?}"));
+        }
+    }
+}
+
+struct Bench {
+    rt: Rt,
+    rng: RefCell<Rng>,
+    disks: Vec<Rc<Shared>>,
+    history: RefCell<History>,
+}
+
+/// A process of a node.
+struct Process {
+    rt: Rt,
+    paths: Vec<Rc<Path>>,
+}
+
+impl Bench {
+    fn start(self: &Rc<Self>, number: u32) -> Process {
+        let path = |shared: &Rc<Shared>| {
+            let (in_flight, writes) = Default::default();
+            Rc::new(Path { shared: shared.clone(), in_flight, writes })
+        };
+        let paths: Vec<Rc<Path>> = self.disks.iter().map(path).collect();
+        let disks = paths.iter().map(|path| path.clone() as Rc<dyn Disk>).collect();
+        let rt = self.rt.domain(|| {});
+        let seed = self.rng.borrow_mut().next_u64();
+        drop(rt.spawn(work(self.clone(), rt.clone(), disks, number, seed)));
+        Process { rt, paths }
+    }
+}
+
+/// The process ends; of what it was writing, nothing, a part, or all is done.
+fn crash(process: &Process) {
+    process.rt.fail_domain();
+    for path in &process.paths {
+        let in_flight = std::mem::take(&mut *path.in_flight.borrow_mut());
+        for (offset, data) in in_flight.into_values() {
+            let sectors = data.len() as u64 / 512;
+            let done = path.shared.rng.borrow_mut().within(0, sectors) * 512;
+            if done > 0 && !path.shared.is_dead.get() {
+                path.shared.put(offset, data.slice(0, usize::try_from(done).expect("small")));
+            }
+        }
+    }
+}
+
+async fn work(bench: Rc<Bench>, rt: Rt, disks: Vec<Rc<dyn Disk>>, number: u32, seed: u64) {
+    let coordinator = loop {
+        let clock = Rc::new(rt.clone());
+        match DiskCoordinator::open(&rt, clock, disks.clone(), config(number, seed)).await {
+            Ok(coordinator) => break coordinator,
+            Err(_) => rt.sleep(100 * MILLISECOND).await,
+        }
+    };
+    let process = session(number, seed);
+    loop {
+        let confirmed = bench.history.borrow().confirmed;
+        let view = coordinator.read().await;
+        if let Ok(view) = &view {
+            bench.history.borrow_mut().see(view.version, view.record.as_ref());
+            if view.version < confirmed {
+                let text = format!("{:?} was confirmed, and {:?} read", confirmed, view.version);
+                bench.history.borrow_mut().violations.push(text);
+            }
+            let cluster = "home".parse().expect("a name");
+            let mut record = view.record.clone().unwrap_or_else(|| Record::new(cluster));
+            record.join(&process);
+            record.fencing.clear();
+            let swap = coordinator.compare_and_set(view.version, record.clone()).await;
+            if let Ok(Swap::Done(version)) = swap {
+                let mut history = bench.history.borrow_mut();
+                history.see(version, Some(&record));
+                history.done += 1;
+                history.confirmed = history.confirmed.max(version);
+            }
+        }
+        let pause = bench.rng.borrow_mut().within(1, 400) * MILLISECOND;
+        rt.sleep(pause).await;
+        let _ = coordinator.keep_alive(&process).await;
+    }
+}
+
+/// One run: what was violated, and how many changes were made, the last of them after the faults.
+fn run(seed: u64, lies: bool) -> (Vec<String>, u64, bool) {
+    let rt = virtual_rt(Schedule::Seeded(seed));
+    let mut rng = Rng::new(seed);
+    let count = *rng.pick(&[1_u64, 3, 3, 3, 5]);
+    let disk = |number| Shared {
+        rt: rt.clone(),
+        rng: RefCell::new(Rng::new(seed).fork(number)),
+        ram: RamDisk::new("disk", 4096 + u64::from(NODES) * BLOCK_BYTES, 512),
+        is_dead: Cell::new(false),
+        lies,
+    };
+    let disks: Vec<_> = (0..count).map(|number| Rc::new(disk(number))).collect();
+    let (rng, history) = (RefCell::new(rng), RefCell::default());
+    let bench = Rc::new(Bench { rt: rt.clone(), rng, disks, history });
+    let outer = bench.clone();
+    let last = rt.block_on(async move {
+        let mut processes: Vec<_> = (0..NODES).map(|number| bench.start(number)).collect();
+        for _ in 0..12 {
+            let pause = bench.rng.borrow_mut().within(50, 4000) * MILLISECOND;
+            bench.rt.sleep(pause).await;
+            let (dice, victim) = {
+                let mut rng = bench.rng.borrow_mut();
+                (rng.below(3), rng.index(NODES as usize))
+            };
+            match dice {
+                0 | 1 => {
+                    crash(&processes[victim]);
+                    let number = u32::try_from(victim).expect("few nodes");
+                    processes[victim] = bench.start(number);
+                }
+                _ => {
+                    // Any number of them may be away, which costs time and nothing else.
+                    let disk = bench.rng.borrow_mut().pick(&bench.disks).clone();
+                    disk.is_dead.set(!disk.is_dead.get());
+                }
+            }
+        }
+        // A minority stays dead.
+        let minority = (bench.disks.len() - 1) / 2;
+        for (number, disk) in bench.disks.iter().enumerate() {
+            disk.is_dead.set(number < minority);
+        }
+        let before = bench.history.borrow().done;
+        bench.rt.sleep(60 * SECOND).await;
+        before
+    });
+    rt.kill_all();
+    let history = outer.history.borrow();
+    (history.violations.clone(), history.done, history.done > last)
+}
+
+#[test]
+fn one_change_of_several_wins_and_none_is_lost() {
+    let changes = Cell::new(0);
+    for_seeds(0..60, |rng| {
+        let seed = rng.next_u64();
+        let (violations, done, progress) = run(seed, false);
+        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+        assert!(progress, "seed {seed}: no progress");
+        changes.set(changes.get() + done);
+    });
+    assert!(changes.get() > 1000, "{changes:?}");
+}
+
+#[test]
+fn disks_that_lose_confirmed_writes_are_found_out() {
+    let found = (0..30).any(|seed| !run(seed, true).0.is_empty());
+    assert!(found, "the test sees no difference");
+}
+
+#[test]
+fn who_is_alive_and_who_may_use_a_number() {
+    let rt = virtual_rt(Schedule::Fifo);
+    rt.block_on({
+        let rt = rt.clone();
+        async move {
+            let bytes = 4096 + u64::from(NODES) * BLOCK_BYTES;
+            let disks: Vec<Rc<dyn Disk>> =
+                (0..3).map(|_| Rc::new(RamDisk::new("disk", bytes, 512)) as Rc<dyn Disk>).collect();
+            let open = async |number| {
+                let clock = Rc::new(rt.clone());
+                DiskCoordinator::open(&rt, clock, disks.clone(), config(number, number.into()))
+                    .await
+            };
+            let (one, two) = (open(0).await.expect("opened"), open(1).await.expect("opened"));
+            let a = session(0, 1);
+            one.keep_alive(&a).await.expect("written");
+            assert!(two.read().await.expect("read").alive.contains(&a));
+            rt.sleep(2 * SECOND).await;
+            one.keep_alive(&a).await.expect("written");
+            rt.sleep(2 * SECOND).await;
+            assert!(two.read().await.expect("read").alive.contains(&a));
+            rt.sleep(4 * SECOND).await;
+            assert!(!two.read().await.expect("read").alive.contains(&a));
+            one.keep_alive(&a).await.expect("written");
+            assert!(two.read().await.expect("read").alive.contains(&a));
+            one.end_lease(&a).await.expect("written");
+            assert!(two.read().await.expect("read").alive.is_empty());
+
+            // A second process with the number of one that lives.
+            one.keep_alive(&a).await.expect("written");
+            let beats = rt.spawn({
+                let rt = rt.clone();
+                async move {
+                    for _ in 0..10 {
+                        rt.sleep(SECOND).await;
+                        one.keep_alive(&a).await.expect("written");
+                    }
+                }
+            });
+            let refused = open(0).await.expect_err("it lives");
+            assert!(matches!(refused, CoordinatorError::Refused(_)), "{refused}");
+            beats.await;
+            open(0).await.expect("it is dead");
+            let refused = open(NODES).await.expect_err("there is no such number");
+            assert!(matches!(refused, CoordinatorError::Refused(_)), "{refused}");
+        }
+    });
+}
