@@ -1,6 +1,7 @@
 //! The command line: every command, its options, and examples of its use.
 
 mod cache;
+mod disks;
 mod fs;
 mod manage;
 mod offline;
@@ -16,6 +17,7 @@ use weft_plan::command::PlanArgs;
 use crate::laboratory::LaboratoryArgs;
 
 pub use cache::{CacheArgs, CacheOptions};
+pub use disks::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
 pub use fs::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
@@ -112,6 +114,8 @@ pub enum Command {
     Cache(CacheArgs),
     /// A file system over separate disks that chooses the redundancy of each file
     Fs(FsArgs),
+    /// Share disks between nodes, and make them refuse nodes
+    Disks(DisksArgs),
     /// Show what a disk's metadata says about its array, without a daemon
     Examine(ExamineArgs),
     /// Erase a member's metadata, so that the disk can be reused

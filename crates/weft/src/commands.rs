@@ -5,6 +5,7 @@ pub mod attach;
 pub mod background;
 pub mod cache;
 pub mod create;
+pub mod disks;
 pub mod examine;
 pub mod fs;
 pub mod manage;

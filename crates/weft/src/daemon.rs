@@ -8,7 +8,7 @@
 pub(crate) mod attached;
 mod bring_up;
 mod caches;
-mod clients;
+pub(crate) mod clients;
 mod disks;
 mod drain;
 mod guarded;

@@ -47,6 +47,7 @@ fn run(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Create(args) => commands::create::create(args, json),
         Command::Fs(args) => commands::fs::fs(args, json),
+        Command::Disks(args) => commands::disks::disks(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),
         Command::Plan(args) => weft_plan::command::run(args, json),
         Command::Lab(args) => laboratory::run("lab", args, json),

@@ -113,6 +113,7 @@ fn what_commands_print_is_what_the_document_says() {
     offline(&story);
     workloads(&story);
     modelled_disk(&story);
+    shared_disks(&story);
     let mut unseen = story.schema.unseen();
     unseen.retain(|row| !is_of_file_systems(row));
     let excused: BTreeSet<String> = NOT_BROUGHT_ABOUT.iter().map(ToString::to_string).collect();
@@ -313,6 +314,30 @@ fn offline(story: &Story) {
     story.does(&[&shard[..], &["2/2"]].concat(), "weft lab run --shard");
     story.does(&["lab", "merge", "cells"], "weft lab run");
     story.does(&["lab", "report", "drc-table1", "--out", "page.html"], "weft lab report");
+}
+
+fn shared_disks(story: &Story) {
+    let _ = story.bench.scratch.file("shared0", 4 << 20);
+    story.does(&["disks", "prepare", "shared0"], "weft disks prepare");
+    let uri = format!("nbd+unix:///shared0?socket={}", common::text(&story.bench.path("s.sock")));
+    for expected in [0, 1] {
+        let serve = ["disks", "serve", "--socket", "s.sock", "shared0", "--json"];
+        let out = story.bench.path("shared.out");
+        let mut command = story.bench.command(&serve);
+        command.stdout(File::create(&out).expect("a file"));
+        let mut process = Process::spawn(&mut command);
+        let text = || fs::read_to_string(&out).unwrap_or_default();
+        wait_until("the disk to be served", || {
+            assert!(process.is_running(), "it ended");
+            text().contains('\n')
+        });
+        let served = object(text().trim_end());
+        story.schema.check("weft disks serve", &served);
+        assert_eq!(served["refused"].as_array().map(Vec::len), Some(expected), "{served}");
+        story.does(&["disks", "fence", &uri, "home", "alpha", "7"], "weft disks fence");
+        assert!(process.terminate().success());
+    }
+    story.ends(&["disks", "fence", &uri, "home", "alpha", "7"], 1, None);
 }
 
 fn workloads(story: &Story) {

@@ -1,0 +1,120 @@
+//! The command line of `weft disks`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use weft_cli::listen;
+use weft_cluster::{ClusterName, NodeName};
+
+/// `weft disks`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A foundation of clusters: several machines cannot mount one file system yet (docs/cluster.md).
+
+Examples:
+  weft disks prepare d0 d1
+  weft disks serve --listen 127.0.0.1:10809 d0 d1
+  weft disks fence nbd://127.0.0.1/d0 home alpha 7")]
+pub struct DisksArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: DisksAction,
+}
+
+/// What `weft disks` does.
+#[derive(Debug, Subcommand)]
+pub enum DisksAction {
+    /// Prepare disks to be shared by several nodes: writes their first MiB
+    Prepare(DisksPrepareArgs),
+    /// Serve prepared disks to nodes, and fence nodes (runs until stopped)
+    Serve(DisksServeArgs),
+    /// Make a served disk refuse a node, up to an epoch, for ever
+    Fence(DisksFenceArgs),
+}
+
+/// `weft disks prepare`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The first MiB of a shared disk keeps which nodes it refuses. Nodes see the rest of the disk.
+
+Example:
+  truncate -s 1G d0
+  weft disks prepare d0")]
+pub struct DisksPrepareArgs {
+    /// Files or block devices
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+    /// Also prepare disks whose first MiB holds something (that data is lost), or that were
+    /// prepared already: they forget which nodes they refuse
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `weft disks serve`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Exports of a disk d0, over NBD:
+  d0                        the disk, to be read
+  d0/CLUSTER/NODE/EPOCH     the disk as a node uses it in an epoch
+  d0/CLUSTER/NODE/EPOCH/fence
+                            to name it is to fence this node up to this epoch
+A fence is confirmed when the disk will never forget it and no request of the node is in flight. The \
+first cluster that uses a disk owns it.
+
+NBD has no authentication: who reaches the server can use the name of any node.
+
+Examples:
+  weft disks serve --listen 127.0.0.1:10809 d0 d1
+  weft disks serve --socket /run/weft/disks.sock data=/dev/sdb
+  weft disks serve --listen 10.0.0.2 --allow-remote /dev/sdb /dev/sdc")]
+pub struct DisksServeArgs {
+    /// Prepared files or block devices; NAME=PATH gives one another name than that of its file
+    #[arg(required = true, value_name = "[NAME=]DISK")]
+    pub disks: Vec<String>,
+    /// Listen on TCP
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1",
+        value_parser = listen::parse,
+        value_name = "ADDR[:PORT]"
+    )]
+    pub listen: Option<SocketAddr>,
+    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
+    /// and no encryption
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+    /// Listen on a Unix socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// `weft disks fence`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+A fence is never taken back: the node joins again, and gets a new epoch. Without a confirmation the \
+node may still write to the disk, or be refused already.
+
+Example:
+  weft disks fence nbd://10.0.0.2/d0 home alpha 7")]
+pub struct DisksFenceArgs {
+    /// The disk: nbd://HOST[:PORT]/DISK or nbd+unix:///DISK?socket=PATH
+    #[arg(value_name = "URI")]
+    pub disk: String,
+    /// The cluster that the disk belongs to
+    pub cluster: ClusterName,
+    /// The node
+    pub node: NodeName,
+    /// The highest epoch that is refused
+    #[arg(value_parser = clap::value_parser!(u64).range(1..u64::MAX))]
+    pub epoch: u64,
+    /// How long to wait for the confirmation
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = weft_cli::size::parse_duration
+    )]
+    pub timeout: std::time::Duration,
+}

@@ -1,0 +1,223 @@
+//! `weft disks`: shared disks. They are prepared, served to nodes, and told to refuse nodes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use futures_channel::mpsc::unbounded;
+use futures_util::StreamExt as _;
+use serde_json::json;
+use weft_cli::disks::{DiskAddress, Opener};
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
+use weft_cli::{listen, size, thread};
+use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
+use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
+use weft_cluster::{DiskName, Epoch, Fence as _, FenceError, Incarnation};
+use weft_disk::Disk;
+use weft_nbd::{NbdUri, Server, ServerConfig};
+use weft_rt::Nanos;
+
+use crate::cli::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
+use crate::daemon::notify;
+
+/// `weft disks`.
+pub fn disks(args: &DisksArgs, json: bool) -> Outcome {
+    match &args.action {
+        DisksAction::Prepare(args) => prepare(args, json),
+        DisksAction::Serve(args) => serve(args, json),
+        DisksAction::Fence(args) => fence(args, json),
+    }
+}
+
+/// Opens a disk as its only user, without a time limit: a request that the disk has not answered is
+/// in flight, and a fence waits for it.
+async fn open(opener: &Opener, place: &str) -> Result<Rc<dyn Disk>, Failure> {
+    match DiskAddress::of(place) {
+        DiskAddress::Path(path) => {
+            let opener = Opener { disk_timeout: Nanos::MAX, ..opener.clone() };
+            Ok(opener.open_path(&path, false).await?)
+        }
+        DiskAddress::Uri(uri) => Err(Failure::usage(format!("{uri} is not on this machine"))
+            .hint("serve a disk on the machine that has it")),
+    }
+}
+
+fn unusable(error: &HeadError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        HeadError::NotPrepared(disk) => failure.hint(format!("weft disks prepare {disk}")),
+        HeadError::NotBlank(_) => failure.hint("add --force to lose what it holds"),
+        HeadError::Damaged(disk) => failure.hint(format!("weft disks prepare --force {disk}")),
+        HeadError::TooSmall(..) | HeadError::UnknownVersion(..) | HeadError::Disk(_) => failure,
+    }
+}
+
+fn prepare(args: &DisksPrepareArgs, json: bool) -> Outcome {
+    let how = if args.force { Preparation::Erase } else { Preparation::Blank };
+    let places = args.disks.clone();
+    let prepared = thread::run(move |opener| async move {
+        let mut disks = Vec::new();
+        for place in &places {
+            disks.push(open(&opener, place).await?);
+        }
+        if how == Preparation::Blank {
+            for disk in &disks {
+                match weft_cluster::fence::is_blank(&**disk).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        return Err(unusable(&HeadError::NotBlank(disk.info().name.clone())));
+                    }
+                    Err(error) => return Err(unusable(&error)),
+                }
+            }
+        }
+        for disk in &disks {
+            prepare_disk(&**disk, how).await.map_err(|error| unusable(&error))?;
+        }
+        Ok(places)
+    })?;
+    if json {
+        return answer(&json!({ "prepared": prepared }));
+    }
+    outln!("prepared {}", prepared.join(", "));
+    Ok(())
+}
+
+/// The name of a disk, and where it is.
+fn named(text: &str) -> Result<(DiskName, String), Failure> {
+    let wrong = |e: weft_cluster::NameError| {
+        Failure::usage(e.to_string()).hint(format!("give the disk a name: NAME={text}"))
+    };
+    if let Some((name, place)) = text.split_once('=')
+        && !Path::new(text).exists()
+    {
+        return Ok((name.parse().map_err(wrong)?, place.to_owned()));
+    }
+    let name = Path::new(text).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    Ok((name.parse().map_err(wrong)?, text.to_owned()))
+}
+
+fn serve(args: &DisksServeArgs, json: bool) -> Outcome {
+    if args.listen.is_none() && args.socket.is_none() {
+        return Err(Failure::usage("no place given to serve the disks")
+            .hint("give --listen ADDR or --socket PATH, or both"));
+    }
+    listen::refuse_remote(args.listen, args.allow_remote)?;
+    let mut places = BTreeMap::new();
+    for text in &args.disks {
+        let (name, place) = named(text)?;
+        if places.insert(name.clone(), place).is_some() {
+            return Err(Failure::usage(format!("two disks are named {name}"))
+                .hint("give one of them another name: NAME=PATH"));
+        }
+    }
+    let args = args.clone();
+    thread::run(move |opener| async move { run(&args, places, &opener, json).await })
+}
+
+async fn run(
+    args: &DisksServeArgs,
+    places: BTreeMap<DiskName, String>,
+    opener: &Opener,
+    json: bool,
+) -> Outcome {
+    let (signals, mut inbox) = unbounded();
+    thread::on_signals(move |signal, before| {
+        if before > 0 {
+            log_line("second signal: ending at once");
+            std::process::exit(1);
+        }
+        let _ = signals.unbounded_send(signal);
+    })?;
+    let mut disks = BTreeMap::new();
+    for (name, place) in &places {
+        let disk = open(opener, place).await?;
+        let shared = SharedDisk::open(&opener.rt, disk).await.map_err(|error| match &error {
+            SharedDiskError::Head(error) => unusable(error),
+            _ => Failure::new(error.to_string()),
+        })?;
+        disks.insert(name.clone(), shared);
+    }
+    let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
+    crate::daemon::clients::log_events(&server);
+    for (name, disk) in &disks {
+        let volume = Rc::new(disk.open_read_only());
+        let mut export = weft_nbd::Export::new(volume, "a shared disk, to be read");
+        export.read_only = true;
+        server.add_export(name.as_str(), export).map_err(|e| Failure::new(e.to_string()))?;
+    }
+    let disks = Rc::new(DiskServer::new(disks));
+    server.resolve_with(disks.clone());
+    let mut endpoints = Vec::new();
+    let failed = |e: weft_nbd::ServerError| Failure::new(e.to_string());
+    if let Some(path) = &args.socket {
+        let path = std::path::absolute(path)
+            .map_err(|e| Failure::new(format!("{}: {e}", path.display())))?;
+        server.listen_unix(&path, None).map_err(failed)?;
+        endpoints.push(("nbd+unix:///".to_owned(), format!("?socket={}", path.display())));
+    }
+    if let Some(address) = args.listen {
+        let address = server.listen_tcp(address).map_err(failed)?;
+        endpoints.push((format!("nbd://{address}/"), String::new()));
+    }
+    for (name, disk) in disks.disks() {
+        let uris: Vec<String> =
+            endpoints.iter().map(|(before, after)| format!("{before}{name}{after}")).collect();
+        let bounds = disk.gate().bounds();
+        if json {
+            announce_answer(&json!({
+                "disk": name,
+                "size_bytes": disk.size_bytes(),
+                "cluster": bounds.cluster,
+                "refused": bounds.lowest.iter().map(|(node, lowest)| {
+                    json!({ "node": node, "below_epoch": lowest })
+                }).collect::<Vec<_>>(),
+                "nbd_uris": uris,
+            }));
+        } else {
+            let owner =
+                bounds.cluster.map_or_else(|| "no cluster yet".into(), |c| format!("cluster {c}"));
+            let (size, uris) = (size::show(disk.size_bytes()), uris.join("  "));
+            announce(&format!("serving {name}, {size}, {owner}: {uris}"));
+        }
+    }
+    notify::systemd("READY=1");
+    inbox.next().await;
+    notify::systemd("STOPPING=1");
+    server.shutdown().await;
+    Ok(())
+}
+
+fn fence(args: &DisksFenceArgs, json: bool) -> Outcome {
+    let uri: NbdUri = args.disk.parse().map_err(|e| {
+        Failure::usage(format!("{}: {e}", args.disk))
+            .hint("write nbd://HOST[:PORT]/DISK or nbd+unix:///DISK?socket=PATH")
+    })?;
+    let args = args.clone();
+    thread::run(move |opener| async move {
+        let patience = Nanos::try_from(args.timeout.as_nanos()).unwrap_or(Nanos::MAX);
+        let cluster = args.cluster.clone();
+        let fence = RemoteFence::new(&opener.rt, &opener.ring, uri, cluster, patience)
+            .map_err(|e| Failure::usage(e.to_string()).hint("name the disk in the URI"))?;
+        let victim = Incarnation { node: args.node.clone(), epoch: Epoch(args.epoch) };
+        // Whoever runs this command is no node, and the server asks for none.
+        fence.fence(&victim, &victim).await.map_err(|error| {
+            let failure = Failure::new(error.to_string());
+            match error {
+                FenceError::Unsupported { .. } => failure,
+                _ => failure.hint(
+                    "the node may still write to the disk: repeat this, or cut its power or its network",
+                ),
+            }
+        })?;
+        if json {
+            let (node, epoch) = (&args.node, args.epoch);
+            return answer(
+                &json!({ "disk": args.disk, "node": node, "fenced_up_to_epoch": epoch }),
+            );
+        }
+        outln!("{} refuses {} up to epoch {}", args.disk, args.node, args.epoch);
+        Ok(())
+    })
+}
