@@ -121,10 +121,24 @@ impl Engine {
         }
     }
 
-    /// Waits until the throttle admits one more stripe.
-    async fn pace(&self) {
-        let start = self.jobs.throttle.reserve(self.rt.now(), self.geometry().unit_bytes);
-        self.idle_until(start).await;
+    /// Waits until the throttle admits one more stripe: the one that is in effect then. Returns
+    /// false if the job has to end first.
+    async fn pace(&self, ends: impl Fn() -> bool) -> bool {
+        let throttle = &self.jobs.throttle;
+        loop {
+            let settings = throttle.settings();
+            let start = throttle.reserve(self.rt.now(), self.geometry().unit_bytes);
+            while settings == throttle.settings() {
+                if ends() {
+                    return false;
+                }
+                if self.rt.now() >= start {
+                    return true;
+                }
+                let bell = std::pin::pin!(self.jobs.bell.wait());
+                select(self.rt.sleep_until(start), bell).await;
+            }
+        }
     }
 
     /// Whether jobs should stop before the next stripe.

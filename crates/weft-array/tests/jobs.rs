@@ -76,6 +76,31 @@ fn jobs_keep_to_the_throttle() {
     });
 }
 
+/// A stripe of a slow scrub is scheduled for a time far away. What changes meanwhile counts at once.
+#[test]
+fn a_raised_throttle_and_a_cancelled_scrub_do_not_wait_for_a_stripe_that_is_scheduled() {
+    for cancels in [false, true] {
+        run(move |rt| async move {
+            let bench = Bench::new(&rt, "raid5", 3).await;
+            write(&bench.array, 0, &vec![1; bench.array.size_bytes() as usize]).await;
+            // A stripe takes a minute.
+            bench.array.set_throttle(0, Some(UNIT / 60));
+            let array = bench.array.clone();
+            let scrub = rt.spawn(async move { array.scrub(ScrubMode::Check).await });
+            rt.sleep(10 * SECOND).await;
+            let start = rt.now();
+            if cancels {
+                bench.array.cancel_scrub().await;
+            } else {
+                bench.array.set_throttle(0, None);
+            }
+            let report = scrub.await.expect("scrubbed");
+            assert_eq!(report.complete, !cancels);
+            assert!(rt.now() - start < SECOND, "cancels {cancels}: {} ns", rt.now() - start);
+        });
+    }
+}
+
 #[test]
 fn stop_does_not_wait_for_a_slow_job_and_nothing_is_written_after_it() {
     run(|rt| async move {

@@ -95,12 +95,23 @@ fn one_spare_too_many_is_refused() {
         assert!(read_superblock(&*all[count]).await.expect("read").is_none(), "it is untouched");
         assert_eq!(array.status().state, ArrayState::Healthy);
         write(&array, 0, &pattern(0, 5000, 1)).await;
-        // Its place in a slot is another matter.
+        // Its place in a slot is another matter, also while all spares are still there.
+        array.set_paused(true);
         array.fail(SlotNo(1)).await.expect("failed");
-        array.replace(SlotNo(1), all[count].clone()).await.err();
+        array.replace(SlotNo(1), all[count].clone()).await.expect("it gets the slot");
         write(&array, 0, &pattern(0, 5000, 2)).await;
+        array.set_paused(false);
+        while array.status().state != ArrayState::Healthy {
+            assert_eq!(array.status().broken, None);
+            rt.sleep(MILLISECOND).await;
+        }
+        let status = array.status();
+        assert_eq!(status.slots[1].disk, all[count].info().name);
+        assert_eq!(status.spares.len(), SPARES_MAX);
         array.stop().await.expect("stopped");
-        assert_eq!(read(&assemble(&rt, &all[..count]).await, 0, 5000).await, pattern(0, 5000, 2));
+        let array = assemble(&rt, &all).await;
+        assert_eq!(array.status().state, ArrayState::Healthy);
+        assert_eq!(read(&array, 0, 5000).await, pattern(0, 5000, 2));
     });
 }
 

@@ -100,7 +100,8 @@ impl Engine {
     }
 
     async fn resync_paced(&self, stripe: StripeId) -> Result<(), ArrayError> {
-        self.pace().await;
+        // An array that is being stopped does this stripe at once.
+        self.pace(|| self.stopped.get()).await;
         let _memory = self.job_memory(self.geometry_of(stripe)).await?;
         let _lock = self.locks.exclusive(stripe).await;
         let result = self.resync_stripe(stripe).await;

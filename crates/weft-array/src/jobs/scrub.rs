@@ -242,7 +242,9 @@ impl Engine {
 
     /// Compares a stripe; returns its number as error if it was not compared.
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
-        self.pace().await;
+        if !self.pace(|| self.must_end() || self.jobs.scrub.cancel.get()).await {
+            return Err(stripe);
+        }
         let id = self.id(stripe);
         let Ok(_memory) = self.job_memory(self.geometry_of(id)).await else { return Err(stripe) };
         let _lock = self.locks.exclusive(id).await;

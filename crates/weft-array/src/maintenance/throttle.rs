@@ -45,6 +45,8 @@ pub struct Throttle {
     last_user: Cell<Option<Nanos>>,
     user_bytes: Cell<u64>,
     latency: LatencyTarget,
+    /// Times that bounds or target were set: what was reserved before no longer holds.
+    settings: Cell<u64>,
 }
 
 /// When one more stripe may begin.
@@ -81,12 +83,20 @@ impl Throttle {
         self.max_bytes_s.set(max_bytes_s);
         self.next_at.set(0);
         self.late_at.set(0);
+        self.settings.set(self.settings.get() + 1);
     }
 
     /// Sets the latency target; `None` means none.
     pub fn set_latency_target(&self, target: Option<Nanos>) {
         self.latency.set(target);
         self.next_at.set(0);
+        self.settings.set(self.settings.get() + 1);
+    }
+
+    /// How often the bounds or the target were set: a start that was reserved before the last time
+    /// has to be reserved again.
+    pub fn settings(&self) -> u64 {
+        self.settings.get()
     }
 
     /// Sets the bounds and the latency target as they were stored.
