@@ -44,8 +44,10 @@ use crate::superblock::area::Area;
 pub use check::check_name;
 pub(crate) use check::{BYTES_MAX, REGION_BYTES_MAX, REGION_STRIPES_MAX, check_consistency};
 pub use foreign::{Foreign, find_foreign};
+pub(crate) use io::{
+    SecondLabel, mark_erased, read_copies, read_second_label, write_labels, write_second_label,
+};
 pub use io::{erase_label, read_superblock, write_label, write_superblock};
-pub(crate) use io::{mark_erased, read_copies};
 pub(crate) use shape::direction;
 pub use shape::{Reshape, Shape};
 
@@ -431,7 +433,7 @@ impl Superblock {
 /// # Errors
 /// If they are a label, but damaged or of an unknown version.
 pub fn peek_label(bytes: &[u8]) -> Result<Option<(Id, Id)>, SuperblockError> {
-    Ok(label::Label::decode(bytes)?.map(|label| (label.array_id, label.member_id)))
+    Ok(label::Label::decode(bytes, 0)?.map(|label| (label.array_id, label.member_id)))
 }
 
 /// Whether a disk's first 4 KiB are the mark of a member that is being erased: nothing of value.

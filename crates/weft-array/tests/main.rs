@@ -63,6 +63,7 @@ mod reshape_skips;
 mod reshape_status;
 mod reshape_turned;
 mod reshape_turned_log;
+mod second_label;
 mod stop_cuts;
 mod stop_with_writes;
 mod superblock_any_input;

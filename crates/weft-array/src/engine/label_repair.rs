@@ -2,18 +2,25 @@
 //! damaged: at the start, and by each scrub. Otherwise the first sign of the damage would be an
 //! array that does not start.
 //!
-//! A label is the same for ever, so it is written in its place. Superblock copies are replaced by
+//! A label is the same for ever, so it is written in its place. The second label is also written
+//! where there was none: members of earlier versions do not have it, and the end of a disk that
+//! became larger is another place. It is written only while no reshape begins and no growth is
+//! under way, so no data comes to that place meanwhile. Superblock copies are replaced by
 //! two superblocks with the next numbers: each takes one of the two places, and between them every
 //! copy is new.
 
 use std::rc::Rc;
 
+use futures_util::future::join_all;
 use weft_disk::Disk;
 
 use crate::engine::Engine;
 use crate::format::uuid::Id;
 use crate::state::events::Event;
-use crate::superblock::{SuperblockError, read_copies, write_label};
+use crate::superblock::area::second_label_offset;
+use crate::superblock::{
+    SecondLabel, SuperblockError, read_copies, read_second_label, write_label, write_second_label,
+};
 
 /// What is wrong with the metadata of one disk.
 struct Faults {
@@ -35,10 +42,9 @@ impl Engine {
     /// Checks the members, and repairs what is damaged. A disk that fails here fails again where
     /// that is handled.
     pub(crate) async fn repair_metadata(&self) {
-        let mut damaged = Vec::new();
-        for (id, disk) in self.members.named_disks() {
-            damaged.extend(self.check_metadata(id, &disk).await);
-        }
+        let named = self.members.named_disks();
+        let checks = named.iter().map(|(id, disk)| self.check_metadata(*id, disk));
+        let damaged: Vec<_> = join_all(checks).await.into_iter().flatten().collect();
         if damaged.is_empty() {
             return;
         }
@@ -78,7 +84,44 @@ impl Engine {
         {
             self.events.emit(Event::MetadataRepaired { disk: name.clone(), what });
         }
+        // Growth refuses to begin while a scrub runs, and places the labels itself.
+        if !self.growing.get() {
+            self.repair_second_label(id, disk).await;
+        }
         (!faults.copies.is_empty()).then(|| (name, faults.copies.join("; other copy: ")))
+    }
+
+    /// Writes the second labels of all disks where they belong, after the array has grown.
+    pub(crate) async fn move_second_labels(&self) {
+        let spares = self.members.spares.all().clone();
+        let spares = spares.into_iter().map(|spare| (spare.id, spare.disk));
+        for (id, disk) in self.members.named_disks().into_iter().chain(spares) {
+            self.repair_second_label(id, &disk).await;
+        }
+    }
+
+    /// Writes the second label of a disk that is known to be this member. The array can do without
+    /// it, so a disk that fails here stays a member.
+    async fn repair_second_label(&self, id: Id, disk: &Rc<dyn Disk>) {
+        let superblock = self.members.superblock().clone();
+        let size = disk.size_now();
+        if second_label_offset(size, superblock.member_bytes()).is_none() {
+            return;
+        }
+        let Ok(found) = read_second_label(&**disk, size).await else { return };
+        let is_own = matches!(&found, SecondLabel::Whole(label)
+            if (label.array_id, label.member_id) == (superblock.array_id, id));
+        if is_own
+            || !self.is_named(id, disk)
+            || write_second_label(&**disk, &superblock, id).await.is_err()
+        {
+            return;
+        }
+        // None was there before, or it is new.
+        if found != SecondLabel::Blank {
+            let (disk, what) = (disk.info().name.clone(), "its second label is damaged".to_owned());
+            self.events.emit(Event::MetadataRepaired { disk, what });
+        }
     }
 
     /// `None` if the disk cannot be read, or holds a member of another array, or another one of

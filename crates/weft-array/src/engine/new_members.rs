@@ -10,7 +10,7 @@ use crate::error::ArrayError;
 use crate::members::Spare;
 use crate::members::preparation::prepare_member;
 use crate::members::slot::Slot;
-use crate::superblock::{SPARES_MAX, Superblock, mark_erased, write_label, write_superblock};
+use crate::superblock::{SPARES_MAX, Superblock, mark_erased, write_labels, write_superblock};
 
 impl Engine {
     /// Checks that a disk is large enough to be a member.
@@ -91,7 +91,7 @@ impl Engine {
         prepare_member(&*disk, &superblock).await?;
         // The superblock first: a label without one would look like a damaged member.
         write_superblock(&*disk, &superblock, id).await?;
-        write_label(&*disk, superblock.array_id, id).await?;
+        write_labels(&*disk, &superblock, id).await?;
         Ok(Spare::prepared(id, disk, superblock.member_bytes()))
     }
 }

@@ -34,7 +34,8 @@
 //!    same poll the geometry in memory gets the new stripes, so that whatever goes through all
 //!    stripes of a region from now on (a rebuild, say) goes through these. Users cannot reach them
 //!    yet.
-//! 4. When the change is in effect, the array has its new size.
+//! 4. When the change is in effect, the array has its new size. The second labels (`label.rs`) are
+//!    written at the ends of the disks; until then they have none there.
 //!
 //! A failure before step 3 changes nothing: the array uses no room behind its last row.
 //!
@@ -72,7 +73,7 @@ use crate::geometry::border::geometry;
 use crate::members::slot::Slot;
 use crate::region_map::{self, RegionNo};
 use crate::state::events::Event;
-use crate::superblock::{BYTES_MAX, Shape, Superblock};
+use crate::superblock::{BYTES_MAX, Shape, Superblock, area};
 use weft_stripe::Location;
 
 /// Bytes at the end of the new room that each member must take and give back.
@@ -179,7 +180,7 @@ pub fn plan_growth(
             Bytes(wanted)
         ));
     }
-    let there = wanted.unwrap_or(*smallest_bytes);
+    let there = wanted.unwrap_or_else(|| area::usable_bytes(*smallest_bytes));
     let usable = usable_bytes(superblock, there)?;
     let to = shape_of(superblock, usable);
     let whole = shape_of(superblock, there).member_bytes().unwrap_or(there);
@@ -323,6 +324,9 @@ impl Engine {
         // A stop waits until this has ended: it writes to the members.
         let _running = self.budget.acquire(1).await;
         self.check_settled()?;
+        if self.growing.get() {
+            return refused("the array is growing already");
+        }
         let plan = self.plan_growth(wanted)?;
         self.growing.set(true);
         let _growing = Growing(self);
@@ -360,6 +364,7 @@ impl Engine {
         });
         changed.await?;
         self.geometries.end_growth();
+        self.move_second_labels().await;
         let size_bytes = self.geometries.size_bytes();
         self.events.emit(Event::Grown { size_bytes, member_bytes: plan.new_member_bytes });
         self.jobs.wake();

@@ -26,7 +26,7 @@ use crate::format::uuid::Id;
 use crate::members::preparation::prepare_member;
 use crate::superblock::area::{AreaError, LABEL_BYTES};
 use crate::superblock::{
-    Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_label,
+    Superblock, SuperblockError, erase_label, mark_erased, read_superblock, write_labels,
     write_superblock,
 };
 
@@ -211,7 +211,7 @@ async fn write_superblock_of(
 }
 
 async fn label(disk: &dyn Disk, superblock: &Superblock, id: Id) -> Result<(), CreateError> {
-    Ok(write_label(disk, superblock.array_id, id).await?)
+    Ok(write_labels(disk, superblock, id).await?)
 }
 
 /// A disk that was given under two names carries the label that was written last.

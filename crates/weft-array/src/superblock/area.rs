@@ -8,11 +8,12 @@
 //!          log (policy ppl)
 //!          head room, for later reshapes
 //! n MiB    data: one unit after the other
+//! the end  second label, in the last whole 4 KiB block, where there is room
 //! ```
 //!
 //! All offsets are the same on every member of an array. They are multiples of 4096 even on disks
 //! with 512-byte sectors, so that a member can be moved to a 4 KiB disk. The gaps are zeros.
-//! Nothing is stored at the end of a member: its file or volume may grow.
+//! The array can do without what is at the end of a member: its file or volume may grow.
 
 use serde::{Deserialize, Serialize, Serializer};
 use weft_disk::Bytes;
@@ -44,6 +45,25 @@ const LOG_BYTES_MIN: u64 = MIB;
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
 /// On small members the log takes at most this fraction of the member.
 const LOG_SHARE: u64 = 64;
+
+/// Members of this size and more leave room for a second label.
+const SECOND_LABEL_FROM: u64 = 1 << 30;
+
+/// Where the second label of a disk of `disk_bytes` stands; `None` if the data of a member that
+/// uses `member_bytes` is there.
+pub(crate) fn second_label_offset(disk_bytes: u64, member_bytes: u64) -> Option<u64> {
+    let offset = (disk_bytes & !(LABEL_BYTES - 1)).checked_sub(LABEL_BYTES)?;
+    (offset >= member_bytes).then_some(offset)
+}
+
+/// Bytes of a disk of `disk_bytes` that a new or growing array uses at most. On small disks a
+/// second label is not worth a unit of data.
+pub(crate) fn usable_bytes(disk_bytes: u64) -> u64 {
+    match second_label_offset(disk_bytes, 0) {
+        Some(offset) if disk_bytes >= SECOND_LABEL_FROM => offset,
+        _ => disk_bytes,
+    }
+}
 
 /// Offsets and sizes of a member's areas, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

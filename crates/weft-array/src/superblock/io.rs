@@ -3,11 +3,13 @@
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Buf, Frozen};
 
-use super::foreign::find_foreign_head;
+use super::foreign::{find_foreign, find_foreign_head};
 use super::label::{Label, erased, is_blank};
 use super::{Superblock, SuperblockError};
 use crate::format::uuid::Id;
-use crate::superblock::area::{LABEL_BYTES, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
+use crate::superblock::area::{
+    LABEL_BYTES, MAP_OFFSET, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, second_label_offset,
+};
 use crate::superblock::salvage::salvage;
 
 const DURABLE: WriteOpts = WriteOpts { class: Class::User, fua: true };
@@ -74,7 +76,7 @@ pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, Super
         |error: &DiskError| Err(SuperblockError::DamagedLabel { what: error.to_string() });
     let label = match &found.error {
         Some(error) => unreadable(error),
-        None => Label::decode(&found.area),
+        None => Label::decode(&found.area, 0),
     };
     let fault = match label {
         Ok(Some(label)) => {
@@ -90,11 +92,59 @@ pub(crate) async fn read_copies(disk: &dyn Disk) -> Result<Option<Copies>, Super
     let named = newest.map(|copy| Label::new(copy.array_id, copy.self_id));
     let is_foreign = named.is_some() && find_foreign_head(disk).await?.is_some();
     let Some(label) = named.filter(|_| !is_foreign) else {
-        return fault.map_or(Ok(None), Err);
+        let overwritten = if is_foreign { None } else { overwritten_member(disk).await? };
+        return overwritten.or(fault).map_or(Ok(None), Err);
     };
     let label_fault =
         fault.map_or_else(|| "its label is gone".to_owned(), |fault| fault.to_string());
     Ok(Some(Copies { label, label_fault: Some(label_fault), copies }))
+}
+
+/// What is wrong with a disk that only its second label calls a member.
+async fn overwritten_member(disk: &dyn Disk) -> Result<Option<SuperblockError>, DiskError> {
+    let SecondLabel::Whole(label) = read_second_label(disk, disk.info().size_bytes).await? else {
+        return Ok(None);
+    };
+    if find_foreign(disk).await?.is_some() {
+        return Ok(None);
+    }
+    let Label { array_id, member_id, .. } = label;
+    let what = format!(
+        "it and both superblocks are overwritten; the label at the end of the disk says that it is member {member_id} of array {array_id}"
+    );
+    Ok(Some(SuperblockError::DamagedLabel { what }))
+}
+
+/// What is in place of the second label.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SecondLabel {
+    /// A label that belongs there.
+    Whole(Label),
+    /// Zeros, or the disk has no such place.
+    Blank,
+    /// Something else, or it cannot be read.
+    Other,
+}
+
+/// Reads the second label of a disk of `disk_bytes`.
+///
+/// # Errors
+/// If the disk cannot be read, other than for a medium error.
+pub(crate) async fn read_second_label(
+    disk: &dyn Disk,
+    disk_bytes: u64,
+) -> Result<SecondLabel, DiskError> {
+    let Some(offset) = second_label_offset(disk_bytes, MAP_OFFSET) else {
+        return Ok(SecondLabel::Blank);
+    };
+    let found = salvage(disk, offset, LABEL_BYTES).await?;
+    if found.error.is_none() && is_blank(&found.area) {
+        return Ok(SecondLabel::Blank);
+    }
+    Ok(match Label::decode(&found.area, offset) {
+        Ok(Some(label)) => SecondLabel::Whole(label),
+        _ => SecondLabel::Other,
+    })
 }
 
 async fn read_both(
@@ -143,11 +193,40 @@ pub async fn write_superblock(
 /// # Errors
 /// If the disk fails.
 pub async fn write_label(disk: &dyn Disk, array_id: Id, self_id: Id) -> Result<(), DiskError> {
-    let label = Label::new(array_id, self_id).encode();
+    let label = Label::new(array_id, self_id).encode(0);
     disk.write(0, Frozen::copy_from(&label), DURABLE).await
 }
 
-/// Erases label and superblocks: the disk is not a member any more. It is none from the first write
+/// Writes both labels of a member of the array with this superblock, the first one last: from then
+/// on the disk is a member. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub(crate) async fn write_labels(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    self_id: Id,
+) -> Result<(), DiskError> {
+    write_second_label(disk, superblock, self_id).await?;
+    write_label(disk, superblock.array_id, self_id).await
+}
+
+/// Writes the second label, unless data is where it belongs. Durable on return.
+///
+/// # Errors
+/// If the disk fails.
+pub(crate) async fn write_second_label(
+    disk: &dyn Disk,
+    superblock: &Superblock,
+    self_id: Id,
+) -> Result<(), DiskError> {
+    let used = superblock.member_bytes();
+    let Some(offset) = second_label_offset(disk.size_now(), used) else { return Ok(()) };
+    let label = Label::new(superblock.array_id, self_id).encode(offset);
+    disk.write(offset, Frozen::copy_from(&label), DURABLE).await
+}
+
+/// Erases labels and superblocks: the disk is not a member any more. It is none from the first write
 /// on, also after a crash. Durable on return.
 ///
 /// # Errors
@@ -169,6 +248,17 @@ pub(crate) async fn mark_erased(disk: &dyn Disk) -> Result<(), DiskError> {
             // Without its first block a copy is none.
             disk.write(offset, block_of_zeros(), DURABLE).await?;
         }
+    }
+    erase_second_label(disk).await
+}
+
+/// A label at the end goes, whose ever it is; other data there stays.
+async fn erase_second_label(disk: &dyn Disk) -> Result<(), DiskError> {
+    let size = disk.size_now();
+    if let Some(offset) = second_label_offset(size, MAP_OFFSET)
+        && let Ok(SecondLabel::Whole(_)) = read_second_label(disk, size).await
+    {
+        disk.write(offset, block_of_zeros(), DURABLE).await?;
     }
     Ok(())
 }

@@ -1,5 +1,11 @@
 //! The label: the first 4 KiB of a member, which identify it as one.
 //!
+//! *The second label.* Where the data leaves room, the last whole 4 KiB block of a member holds the
+//! label again. It counts only if the first 512 KiB have neither a label nor a superblock, nor a
+//! signature of another program: then it tells which member the disk was. It says where it stands,
+//! so it does not count on a disk that became larger or was cut short, or on the disk around the
+//! partition that is the member. It is written before the first label and erased after it.
+//!
 //! It is written once, as the last step of making a member, and never changes. It names the array
 //! and the member, and points to the superblock copies. A disk with a valid label but without a
 //! valid superblock is a damaged member, never an empty disk.
@@ -36,7 +42,9 @@ struct Raw {
     superblock_offsets: [U64; 2],
     superblock_bytes: U64,
     note: [u8; 64],
-    reserved: [u8; LEN - 136],
+    /// Where this label stands: 0, or the last block of the disk.
+    own_offset: U64,
+    reserved: [u8; LEN - 144],
 }
 
 /// The contents of a label.
@@ -61,8 +69,8 @@ impl Label {
         }
     }
 
-    /// Encodes the label.
-    pub fn encode(&self) -> Vec<u8> {
+    /// Encodes the label that stands at `offset`.
+    pub fn encode(&self, offset: u64) -> Vec<u8> {
         let mut note = [0; 64];
         note[..NOTE.len()].copy_from_slice(NOTE);
         let mut raw = Raw {
@@ -74,17 +82,18 @@ impl Label {
             superblock_offsets: self.superblock_offsets.map(U64::new),
             superblock_bytes: U64::new(self.superblock_bytes),
             note,
-            reserved: [0; LEN - 136],
+            own_offset: U64::new(offset),
+            reserved: [0; LEN - 144],
         };
         raw.crc32c = U32::new(crc32c_skipping(raw.as_bytes(), CRC_AT));
         raw.as_bytes().to_vec()
     }
 
-    /// Decodes a label; `None` if the bytes are not a label.
+    /// Decodes the label at `offset`; `None` if the bytes are not a label.
     ///
     /// # Errors
     /// If they are a label, but damaged or of an unknown version.
-    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, SuperblockError> {
+    pub fn decode(bytes: &[u8], offset: u64) -> Result<Option<Self>, SuperblockError> {
         let Ok((raw, _)) = Raw::ref_from_prefix(bytes) else { return Ok(None) };
         let damaged = |what: &str| Err(SuperblockError::DamagedLabel { what: what.into() });
         if raw.magic != MAGIC {
@@ -103,6 +112,9 @@ impl Label {
         }
         if raw.reserved.iter().any(|byte| *byte != 0) {
             return damaged("its reserved bytes are not zeros");
+        }
+        if raw.own_offset.get() != offset {
+            return damaged("it belongs to another place on the disk");
         }
         let label = Self {
             array_id: Id(raw.array_id),

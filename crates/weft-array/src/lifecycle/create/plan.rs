@@ -15,7 +15,7 @@ use super::{CreateError, CreateOptions};
 use crate::format::consistency::Consistency;
 use crate::format::uuid::Id;
 use crate::region_map::Regions;
-use crate::superblock::area::Area;
+use crate::superblock::area::{Area, usable_bytes};
 use crate::superblock::disk_contents::{Contents, contents, recognised};
 use crate::superblock::{
     BYTES_MAX, FORMAT_VERSION, REGION_BYTES_MAX, REGION_STRIPES_MAX, SPARES_MAX, SlotMeta,
@@ -154,7 +154,7 @@ fn lay_out(infos: &[&DiskInfo], options: &CreateOptions) -> Result<CreatePlan, C
         options.head_room_bytes,
     )
     .map_err(|source| CreateError::Area { disk: smallest.name.clone(), source })?;
-    let rows = area.rows(smallest.size_bytes, unit_bytes);
+    let rows = area.rows(usable_bytes(smallest.size_bytes), unit_bytes);
     let stripes = stripes_of(rows)?;
     let used = area.member_bytes(rows, unit_bytes).expect("less than the smallest disk has");
     let member = |(n, info): (usize, &&DiskInfo)| PlannedMember {
