@@ -28,7 +28,11 @@ for module in ublk_drv fuse loop ext4; do modprobe $module; done
 mkdir -p /tmp/disks /tmp/mnt
 cd /tmp/disks
 # The guest's end waits for every file system, and so for a device that waits for a daemon.
-ended() { cat /tmp/serve; kill -9 $daemon 2>/dev/null; weft detach --force tank >/dev/null 2>&1; }
+ended() {
+    cat /tmp/serve
+    kill -9 $daemon || true
+    for array in tank odd pool; do weft detach --force $array || true; done
+}
 trap ended EXIT
 daemon=
 step() { echo "--- $* ($(cut -d' ' -f1 /proc/uptime) s)"; }
@@ -65,11 +69,13 @@ weft status >/tmp/said; has 'attached as /dev/ublkb0 (ublk)' /tmp/said
 weft status --json >/tmp/said; has '"via":"ublk","link":"/dev/weft/tank"' /tmp/said
 refused 1 weft attach tank; has 'attached already as /dev/ublkb0' /tmp/said
 
-step "fio, and the daemon killed under it, twice"
+step "fio, and the daemon killed under it, twice: the second time one disk is lost"
 fio --name=v --filename=/dev/weft/tank --rw=randwrite --bsrange=4k-128k --ioengine=libaio \
     --direct=1 --iodepth=16 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
     --randseed=7 --output=/tmp/fio & fio=$!
-sleep 3
+writes() { awk '{ print $5 }' /sys/block/ublkb0/stat; }
+before=$(writes)
+until [ $(writes) -gt $((before + 100)) ]; do sleep 0.1; done
 kill -0 $fio || fail "fio was too quick"
 refused 1 weft detach tank; has 'fio' /tmp/said
 for turn in 1 2; do
@@ -79,10 +85,14 @@ for turn in 1 2; do
     kill -0 $fio || fail "fio ended with the daemon: $(cat /tmp/fio)"
     serve .
     attached
-    sleep 2
+    before=$(writes)
+    until [ $(writes) -gt $((before + 20)) ]; do sleep 0.1; done
+    [ $turn = 2 ] || weft fail tank d4
 done
 wait $fio || fail "fio: $(cat /tmp/fio)"
 has 'err= 0' /tmp/fio
+weft add tank d5 --size 24M
+weft rebuild tank
 weft scrub tank
 
 step zeroes
@@ -165,21 +175,20 @@ refused 4 weft status --check
 same device "$(weft attach pool)" /dev/ublkb1
 weft detach pool
 
-step "an array that is read only does not take over a device that takes writes"
-weft stop
-serve --read-only .
-sleep 2
-grep 'ALERT: /dev/ublkb0 is not taken over' /tmp/serve || fail "taken over"
-refused 1 weft attach tank
-refused 1 weft detach tank; has 'mounted on /tmp/mnt' /tmp/said; has 'weft serve' /tmp/said
-weft stop
-
 step "the next daemon takes it over"
+weft stop
 serve .
 attached
 same contents "$(cat /tmp/mnt/file)" kept
 echo more >>/tmp/mnt/file; sync
-kill -9 $daemon; wait $daemon || true
+
+step "an array that is read only does not take over a device that takes writes"
+weft stop --keep-devices
+serve --read-only .
+until grep -q 'ALERT: /dev/ublkb0 is not taken over' /tmp/serve; do sleep 0.1; done
+refused 1 weft attach tank; has 'takes writes' /tmp/said
+refused 1 weft detach tank; has 'mounted on /tmp/mnt' /tmp/said; has 'weft serve' /tmp/said
+weft stop
 
 step "it is removed by force, and its users get errors"
 refused 1 weft detach tank
