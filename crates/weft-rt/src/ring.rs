@@ -10,9 +10,10 @@
 //!
 //! **Bounds.** There are three kinds of slots, with fixed numbers: for disk operations, which end
 //! by themselves, for socket operations, which wait for a peer, and for commands, which wait for
-//! requests to a block device. So idle clients can never take the slots that disks need. An operation that finds no free slot waits in line. The completion queue
-//! holds one entry for every slot and its cancellation; if it overflows nevertheless, the kernel
-//! keeps the rest and the next turn fetches it.
+//! requests to a block device. So idle clients can never take the slots that disks need. An
+//! operation that finds no free slot waits in line. The completion queue holds one entry for every
+//! slot and its cancellation; if it overflows nevertheless, the kernel keeps the rest and the next
+//! turn fetches it.
 //!
 //! **System calls.** Operations are only queued when they are polled; the executor's turn ends in
 //! [`Driver::poll`] or [`Driver::park`], which submits the whole batch and reaps in one call.

@@ -1,9 +1,9 @@
 //! The daemon: `weft serve`.
 //!
 //! One thread – pinned to a processor, with one io_uring – drives the disks, the arrays, the NBD
-//! sockets, the FUSE channels and the ublk devices: a request is received, carried out and answered on the same core.
-//! The other threads mostly sleep: one for signals, and those of the control socket
-//! ([`crate::control`]). They pass messages to [`Daemon::run`].
+//! sockets, the FUSE channels and the ublk devices: a request is received, carried out and answered
+//! on the same core. The other threads mostly sleep: one for signals, and those of the control
+//! socket ([`crate::control`]). They pass messages to [`Daemon::run`].
 
 pub(crate) mod attached;
 mod bring_up;

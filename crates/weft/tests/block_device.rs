@@ -1,5 +1,5 @@
-//! An array as a block device by FUSE and a loop device, with ext4 on it, while members fail and are
-//! rebuilt, and while it grows. `ublk.rs` has the other way.
+//! An array as a block device by FUSE and a loop device, with ext4 on it, while members fail and
+//! are rebuilt, and while it grows. `ublk.rs` has the other way.
 
 mod common;
 

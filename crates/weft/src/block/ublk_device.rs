@@ -57,8 +57,8 @@ impl UblkDevice {
     pub fn remove(&self, force: bool) -> Outcome {
         let place = self.node.path();
         let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", place.display()));
-        // Held until it is stopped, so that it cannot be mounted in the meantime. One that was added
-        // and did not start has no file to open.
+        // Held until it is stopped, so that it cannot be mounted in the meantime. One that was
+        // added and did not start has no file to open.
         let claim = match self.node.claim() {
             Err(e) if Errno::from_io_error(&e) == Some(Errno::BUSY) && !force => {
                 return Err(Failure::new(format!("{} is in use", place.display())));

@@ -358,8 +358,8 @@ pub struct Snapshot {
     pub dead_devices: Vec<DeadDevice>,
 }
 
-/// A block device whose daemon has ended. By FUSE it returns only errors; by ublk its users wait for
-/// the next daemon.
+/// A block device whose daemon has ended. By FUSE it returns only errors; by ublk its users wait
+/// for the next daemon.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadDevice {
     /// The way to the daemon.
