@@ -1,5 +1,5 @@
-//! A node's own clock. It measures how long to wait, and nothing that safety depends on: tests give
-//! each node a clock that runs at another rate, and stops.
+//! A node's own clock. It measures how long to wait, and nothing that safety depends on: tests
+//! give each node a clock that runs at another rate, and stops.
 
 use weft_disk::IoFuture;
 use weft_rt::{Nanos, Rt};

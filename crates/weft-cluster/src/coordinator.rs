@@ -1,9 +1,8 @@
 //! The coordinator: keeps the one record of a cluster, and tells which nodes are alive.
 //!
-//! Only [`Coordinator::compare_and_set`] changes the record, and of several for the same version at
-//! most one succeeds: safety needs nothing else of it. A read gives a record that was the present
-//! one at some time after the read began, or that a reader may have seen later. Leases may be wrong
-//! in both directions.
+//! Only [`Coordinator::compare_and_set`] changes the record, and of several for the same version
+//! at most one succeeds. A read sees every change that was confirmed before it began. Safety needs
+//! nothing else of a coordinator. Leases may be wrong in both directions.
 
 pub mod disks;
 pub mod etcd;
@@ -66,8 +65,8 @@ pub trait Coordinator {
     /// The record, and who is alive.
     fn read(&self) -> CoordinatorFuture<'_, View>;
 
-    /// Replaces the record of version `expected` by `record`. At most one of several calls with the
-    /// same `expected` succeeds.
+    /// Replaces the record of version `expected` by `record`. At most one of several calls with
+    /// the same `expected` succeeds.
     fn compare_and_set(&self, expected: Version, record: Record) -> CoordinatorFuture<'_, Swap>;
 
     /// Starts or renews the lease of a process. It ends after the time that the coordinator was

@@ -57,9 +57,9 @@ pub trait Fence {
     /// The disk.
     fn disk(&self) -> &DiskName;
 
-    /// Makes the disk accept requests of `own`, if it must be told. Afterwards the caller reads the
-    /// record once more before it writes: only if it is still a member then, each later fence is
-    /// sure to find the registration.
+    /// Makes the disk accept requests of `own`, if it must be told. Afterwards the caller reads
+    /// the record once more before it writes: only if it is still a member then, each later fence
+    /// is sure to find the registration.
     fn register<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a>;
 
     /// Makes the disk refuse `victim`. `own` is the caller, which is registered.

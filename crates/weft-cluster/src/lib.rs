@@ -8,9 +8,9 @@
 //!
 //! * Every time a node joins, it gets an [`Epoch`], a number that was never given before. A node
 //!   and its epoch are an [`Incarnation`]. Disks know which incarnation a request comes from.
-//! * A [`Fence`] makes a disk refuse an incarnation, and answers only when no request of it can take
-//!   effect any more. No fence is ever taken back: a node that was fenced joins again, and gets a
-//!   new epoch.
+//! * A [`Fence`] makes a disk refuse an incarnation, and answers only when no request of it can
+//!   take effect any more. No fence is ever taken back: a node that was fenced joins again, and
+//!   gets a new epoch.
 //! * A [`Coordinator`] keeps one [`Record`]: the members with their epochs, the keeper, and the
 //!   incarnations whose fence is not confirmed yet. It changes only by compare-and-set.
 //! * Leases tell only when somebody may *begin* to take over. A lease that ends too early costs a
@@ -28,9 +28,10 @@
 //!      │                        B ── writes ────▶ │
 //! ```
 //!
-//! *What a crash leaves.* Before the first compare-and-set: nothing. After it: a keeper that is not
-//! active, whose lease ends; the next one finds in the record who must be fenced, and adds B to
-//! them. Fences repeat without harm. After the second: an active keeper that is dead, as before.
+//! *What a crash leaves.* Before the first compare-and-set: nothing. After it: a keeper that is
+//! not active, whose lease ends; the next one finds in the record who must be fenced, and adds B
+//! to them. Fences repeat without harm. After the second: an active keeper that is dead, as
+//! before.
 //!
 //! *Limits.* Nodes trust each other: the protocol stops nodes that are late, not nodes that lie.
 //! [`node`] has the protocol, [`record`] what the record may become.

@@ -1,9 +1,9 @@
-//! A node's part in the protocol: it joins, takes over when the keeper is gone, and as keeper evicts
-//! members that are gone.
+//! A node's part in the protocol: it joins, takes over when the keeper is gone, and as keeper
+//! evicts members that are gone.
 //!
 //! A node always acts on what the record says, and never on what it believes to have written: an
-//! answer may be lost, or come late. So [`Node::step`] reads the record, does the one thing that is
-//! to be done, and says where the node stands. It may be ended anywhere, and repeated.
+//! answer may be lost, or come late. So [`Node::step`] reads the record, does the one thing that
+//! is to be done, and says where the node stands. It may be ended anywhere, and repeated.
 //!
 //! **Two rules for callers.** A keeper writes only after a step has returned [`Standing::Keeper`];
 //! and a node whose disks refuse it was fenced: it ends all use of the disks, and joins anew with

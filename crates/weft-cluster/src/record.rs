@@ -68,8 +68,8 @@ pub struct Record {
     pub members: BTreeMap<NodeName, Member>,
     /// Incarnations that must not write any more, and whose fence is not confirmed by all disks.
     pub fencing: Incarnations,
-    /// Disks that did not confirm a fence, with the incarnations that may still write to them. They
-    /// must not be used until these are fenced there.
+    /// Disks that did not confirm a fence, with the incarnations that may still write to them.
+    /// They must not be used until these are fenced there.
     #[serde(default)]
     pub lost_disks: BTreeMap<DiskName, Incarnations>,
 }

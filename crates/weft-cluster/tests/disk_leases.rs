@@ -1,5 +1,6 @@
-//! Leases on the pool's disks: one change of several wins, whichever disks die and whichever writes
-//! a crash tears; a record that was decided is never lost, and a node that is dead is known to be.
+//! Leases on the pool's disks: one change of several wins, whichever disks die and whichever
+//! writes a crash tears; a record that was decided is never lost, and a node that is dead is known
+//! to be.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -193,7 +193,7 @@ fn bad_names_and_other_clusters_are_refused() {
             "d0/home/a/1/fence/",
             "d0/ho me/a/1",
             "d0/home/../1",
-            "/home/a/1",
+            "/other/a/1",
             "d0/home/a/18446744073709551616",
             "d0/home/a/0",
             "d0/home/a/0/fence",

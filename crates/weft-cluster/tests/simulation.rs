@@ -1,6 +1,6 @@
-//! No block is written by an incarnation that was fenced, and at most one keeper's writes of a term
-//! are accepted: whatever crashes, stops, is cut off, late or lost, and whatever clocks show. With
-//! clocks that roughly run alike there is a working keeper soon after the faults end.
+//! No block is written by an incarnation that was fenced, and at most one keeper's writes of a
+//! term are accepted: whatever crashes, stops, is cut off, late or lost, and whatever clocks show.
+//! With clocks that roughly run alike there is a working keeper soon after the faults end.
 
 mod world;
 

@@ -1,5 +1,5 @@
-//! `weft disks`: a node that was fenced writes no more, a server that is killed forgets no fence, and
-//! what is wrong is refused with a word that says what to do.
+//! `weft disks`: a node that was fenced writes no more, a server that is killed forgets no fence,
+//! and what is wrong is refused with a word that says what to do.
 
 mod common;
 

@@ -1,8 +1,8 @@
 //! The pool's own disks as coordinator, for clusters with no third machine: Disk Paxos (Gafni and
 //! Lamport, 2000), as sanlock has it.
 //!
-//! Each node has a *block* on each disk, which it alone writes, and all read. A change of the record
-//! is one instance of Disk Paxos, and needs a majority of the disks:
+//! Each node has a *block* on each disk, which it alone writes, and all read. A change of the
+//! record is one instance of Disk Paxos, and needs a majority of the disks:
 //!
 //! ```text
 //!   phase 1   write "I try ballot 7" to my blocks, then read all blocks on these disks.
@@ -13,23 +13,23 @@
 //!   last      write "this is decided", and my block is free for the next instance.
 //! ```
 //!
-//! Any two majorities have a disk in common, and on it the later of two nodes reads what the earlier
-//! has written. So no two values are decided in one instance. A value that was accepted and not
-//! decided when its node died is completed by the next node that tries.
+//! Any two majorities have a disk in common, and on it the later of two nodes reads what the
+//! earlier has written. So no two values are decided in one instance. A value that was accepted
+//! and not decided when its node died is completed by the next node that tries.
 //!
-//! *Who is alive.* Each block has a number that rises as long as its node lives. A node whose number
-//! has not risen for the time of a lease, by the reader's own clock, is not alive. Clocks are never
-//! compared.
+//! *Who is alive.* Each block has a number that rises as long as its node lives. A node whose
+//! number has not risen for the time of a lease, by the reader's own clock, is not alive. Clocks
+//! are never compared.
 //!
 //! *What a crash leaves.* Blocks are pairs of frames (see `frame.rs`): a write that is torn leaves
 //! the block as it was before, and it had not been confirmed. When both frames of a block are
-//! damaged, its disk does not count for who reads it. A node that starts reads its own blocks from a
-//! majority of disks, goes on with the newest, and writes it to a majority with a sequence number
-//! above all that an earlier process may have left on a minority.
+//! damaged, its disk does not count for who reads it. A node that starts reads its own blocks from
+//! a majority of disks, goes on with the newest, and writes it to a majority with a sequence
+//! number above all that an earlier process may have left on a minority.
 //!
 //! *Limits.* Each node has a number of its own, and one process at a time uses it: a second one is
-//! refused while the first is alive. A write of a process that died must not reach a disk after the
-//! next process of the same node has started. Disks of the same machine and SANs keep to that.
+//! refused while the first is alive. A write of a process that died must not reach a disk after
+//! the next process of the same node has started. Disks of the same machine and SANs keep to that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,8 @@ pub const BLOCK_BYTES: u64 = 2 * FRAME_BYTES as u64;
 const FRAME_BYTES: usize = 64 << 10;
 const MAGIC: [u8; 8] = *b"weftpaxo";
 const VERSION: u32 = 1;
-/// Rounds of a node that wait for a disk, at most: a disk that is further behind is not waited for.
+/// Rounds of a node that wait for a disk, at most: a disk that is further behind is not waited
+/// for.
 const ROUNDS_BEHIND_MAX: u32 = 2;
 
 /// How disks are used.
@@ -170,8 +171,8 @@ fn unreachable(why: &str) -> CoordinatorError {
 const NO_MAJORITY: &str = "no majority of the disks answers in time";
 
 impl DiskCoordinator {
-    /// Starts to use the blocks of a node. If an earlier process of the node has left its lease, this
-    /// waits as long as a lease lasts, to see that it is dead.
+    /// Starts to use the blocks of a node. If an earlier process of the node has left its lease,
+    /// this waits as long as a lease lasts, to see that it is dead.
     ///
     /// # Errors
     /// No majority of the disks answers, the numbers make no sense, or another process uses the
@@ -303,8 +304,8 @@ impl Shared {
         self.places.len() / 2 + 1
     }
 
-    /// On each disk: writes a frame, if one is given, and then reads all blocks. Gives what was read
-    /// on the disks of a majority, or of more; `None` if there is none in time.
+    /// On each disk: writes a frame, if one is given, and then reads all blocks. Gives what was
+    /// read on the disks of a majority, or of more; `None` if there is none in time.
     async fn round(self: &Rc<Self>, own: Option<(u64, Frozen)>) -> Option<Vec<Blocks>> {
         let (found, news) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::default()));
         let pending = Rc::new(Cell::new(0_usize));
@@ -354,7 +355,8 @@ impl Shared {
                 }
                 place.written.set(sequence);
             }
-            // A later state of the block that came first says all that this one does, if it is there.
+            // A later state of the block that came first says all that this one does, if it is
+            // there.
             if place.written.get() < sequence {
                 return None;
             }

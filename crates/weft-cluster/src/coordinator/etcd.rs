@@ -14,12 +14,12 @@
 //! can succeed, as each compares the revision that the first would change. A copy that fails reads
 //! the record's nonce, and so tells whether an earlier copy had succeeded.
 //!
-//! *Members that fail.* Each attempt has a time limit, and the next goes to the next member. A member
-//! that is stopped takes connections and answers nothing; one without a quorum says so after a
-//! while. Both look alike from here.
+//! *Members that fail.* Each attempt has a time limit, and the next goes to the next member. A
+//! member that is stopped takes connections and answers nothing; one without a quorum says so
+//! after a while. Both look alike from here.
 //!
-//! *Limits.* No TLS and no passwords: an etcd that demands them cannot be used. Operations run on the
-//! ring of the thread that asks; they are small, and made a few times a second.
+//! *Limits.* No TLS and no passwords: an etcd that demands them cannot be used. Operations run on
+//! the ring of the thread that asks; they are small, and made a few times a second.
 
 mod http;
 

@@ -1,8 +1,8 @@
 //! The gate of one disk: which incarnations may pass, and which requests are in flight.
 //!
 //! *Order of a fence.* First the bound rises in memory, so that nothing of the victim is admitted
-//! any more. Then it becomes durable. Then the victim's requests in flight end. Only then the fence
-//! is confirmed. A crash before the bound is durable leaves a fence that was not confirmed.
+//! any more. Then it becomes durable. Then the victim's requests in flight end. Only then the
+//! fence is confirmed. A crash before the bound is durable leaves a fence that was not confirmed.
 //!
 //! A request is admitted when it is handed to the disk, not when it is received: one that was
 //! received and waits for memory is refused if a fence came first.

@@ -2,8 +2,8 @@
 //!
 //! *Where.* On the disk itself: a fence must be known wherever the disk is served next, also by
 //! another machine, and by a server whose own disk was replaced. At its start, where a disk that
-//! grows keeps it. What nodes see of the disk lies after it, so that a shared disk is not taken for
-//! a member by a program that opens it past its server, and past its fences.
+//! grows keeps it. What nodes see of the disk lies after it, so that a shared disk is not taken
+//! for a member by a program that opens it past its server, and past its fences.
 //!
 //! ```text
 //!   0        32 KiB     64 KiB              1 MiB
@@ -14,8 +14,8 @@
 //!
 //! *What a crash leaves.* The copies are written one after the other, each durably, and a fence is
 //! confirmed after both. A crash tears at most one of them: the other has the bounds before the
-//! fence, which was then not confirmed, or those with it. One copy that decays later loses nothing,
-//! as the other has the same. The next start writes both again.
+//! fence, which was then not confirmed, or those with it. One copy that decays later loses
+//! nothing, as the other has the same. The next start writes both again.
 
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;

@@ -6,8 +6,9 @@
 //! | `DISK/CLUSTER/NODE/EPOCH` | the disk as a node of a cluster uses it, in an epoch |
 //! | `DISK/CLUSTER/NODE/EPOCH/fence` | a fence of this node up to this epoch; to be read |
 //!
-//! To name the last *is* the fence: it is confirmed when the server accepts the name, and every NBD
-//! client can do it. A connection of a fenced node is closed, and what it still sends is refused.
+//! To name the last *is* the fence: it is confirmed when the server accepts the name, and every
+//! NBD client can do it. A connection of a fenced node is closed, and what it still sends is
+//! refused.
 //!
 //! *Limits.* NBD has no authentication: who reaches the server can claim to be any node, and fence
 //! any. So the server belongs on a network of its own, or behind a tunnel.

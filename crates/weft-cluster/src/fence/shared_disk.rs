@@ -3,13 +3,14 @@
 //! Each node gets a [`SharedVolume`] that names its incarnation with every request. A fence raises
 //! the disk's bound, makes it durable, and waits for what is in flight (see `gate.rs`).
 //!
-//! *A server that dies.* Its requests in flight may still reach the disk. They keep the disk's file
-//! open in the kernel, and the disk has one owner at a time ([`weft_disk::FileDisk`]): so the next
-//! server can open it only when they have ended, and a fence that it confirms holds for them too.
+//! *A server that dies.* Its requests in flight may still reach the disk. They keep the disk's
+//! file open in the kernel, and the disk has one owner at a time ([`weft_disk::FileDisk`]): so the
+//! next server can open it only when they have ended, and a fence that it confirms holds for them
+//! too.
 //!
 //! *A request that got no answer* (a time limit below, a disk that is gone) may still be carried
-//! out. It stays in flight, so that fences of its node are not confirmed. So there should be no time
-//! limit below: the node that waits for the fence has one.
+//! out. It stays in flight, so that fences of its node are not confirmed. So there should be no
+//! time limit below: the node that waits for the fence has one.
 //!
 //! *A disk that fails.* If the bound cannot be made durable the fence is not confirmed, and the
 //! disk is of no use to the cluster until it is. The bound holds in memory nevertheless.
@@ -219,8 +220,8 @@ fn refused(refusal: Refusal) -> VolumeError {
 }
 
 impl SharedVolume {
-    /// Runs a request that changes the disk. It is in flight until it has ended, also if its future
-    /// is dropped.
+    /// Runs a request that changes the disk. It is in flight until it has ended, also if its
+    /// future is dropped.
     fn change<'a>(
         &'a self,
         request: impl AsyncFnOnce(&dyn Disk) -> Result<(), DiskError> + 'static,

@@ -1,5 +1,5 @@
-//! A simulated cluster: nodes with clocks of their own, a network, a coordinator, disk servers, and
-//! faults, in virtual time. The protocol, the gate and the heads of disks are the real ones.
+//! A simulated cluster: nodes with clocks of their own, a network, a coordinator, disk servers,
+//! and faults, in virtual time. The protocol, the gate and the heads of disks are the real ones.
 
 mod medium;
 mod network;

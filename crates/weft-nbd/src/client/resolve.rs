@@ -2,8 +2,8 @@
 //!
 //! The system's resolver asks files, daemons and other machines, and blocks for an unbounded time.
 //! So each query runs on a thread of its own. A query that is given up leaves its thread behind
-//! until the resolver answers; so the number of threads is limited, and further queries are refused
-//! at the limit.
+//! until the resolver answers; so the number of threads is limited, and further queries are
+//! refused at the limit.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -30,8 +30,8 @@ pub(super) async fn resolve(
     resolve_host(rt, host, *port, deadline).await
 }
 
-/// The addresses of a port of a host, which is a name or a literal address, unless there are none at
-/// `deadline`.
+/// The addresses of a port of a host, which is a name or a literal address, unless there are none
+/// at `deadline`.
 ///
 /// # Errors
 /// The name has no address, or the resolver does not answer.

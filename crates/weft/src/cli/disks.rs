@@ -81,8 +81,8 @@ pub struct DisksServeArgs {
         value_name = "ADDR[:PORT]"
     )]
     pub listen: Option<SocketAddr>,
-    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
-    /// and no encryption
+    /// Allow --listen on an address that other machines can reach: weft's NBD has no
+    /// authentication and no encryption
     #[arg(long, requires = "listen")]
     pub allow_remote: bool,
     /// Listen on a Unix socket

@@ -30,8 +30,8 @@ pub fn disks(args: &DisksArgs, json: bool) -> Outcome {
     }
 }
 
-/// Opens a disk as its only user, without a time limit: a request that the disk has not answered is
-/// in flight, and a fence waits for it.
+/// Opens a disk as its only user, without a time limit: a request that the disk has not answered
+/// is in flight, and a fence waits for it.
 async fn open(opener: &Opener, place: &str) -> Result<Rc<dyn Disk>, Failure> {
     match DiskAddress::of(place) {
         DiskAddress::Path(path) => {
