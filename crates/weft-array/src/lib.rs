@@ -68,7 +68,7 @@ pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotS
 pub use error::ArrayError;
 pub use format::consistency::Consistency;
 pub use format::lane;
-pub use format::preferences::Preferences;
+pub use format::preferences::{CacheChoice, Preferences};
 pub use format::rebuild_policy::{Piggyback, RebuildOrder, RebuildPace, RebuildPolicy, ZONES_MAX};
 pub use format::uuid;
 pub use format::uuid::Id;

@@ -15,7 +15,7 @@ use weft_array::superblock::{
 };
 use weft_array::superblock::{peek_label, read_superblock, write_label, write_superblock};
 use weft_array::{
-    Bounds, Consistency, Id, Preferences, RebuildPolicy, Superblock, SuperblockError,
+    Bounds, CacheChoice, Consistency, Id, Preferences, RebuildPolicy, Superblock, SuperblockError,
 };
 use weft_code::{CodeSpec, SlotNo};
 use weft_disk::{Disk, RamDisk, WriteOpts};
@@ -322,6 +322,28 @@ fn unknown_bounds_of_the_rate_are_ignored() {
         let other = text.replacen(known, &format!("\"max_bytes_s\":{max}"), 1);
         let read = Superblock::decode(&with_payload(&chosen, other.as_bytes())).expect("known");
         assert_eq!(read.rebuild.as_ref(), Some(&preferences), "{max}");
+    }
+}
+
+/// The cache stands beside them. One in words of another version is ignored, and costs nothing else.
+#[test]
+fn the_chosen_cache_is_kept_and_an_unknown_one_is_ignored() {
+    let mut chosen = sample();
+    let policy = RebuildPolicy { slice_stripes: 7, ..RebuildPolicy::default() };
+    let mut preferences = Preferences::from(policy);
+    let cache = CacheChoice { max_bytes: 1 << 30, policy: "vdf-arc".into() };
+    preferences.cache = Some(cache);
+    chosen.rebuild = Some(preferences.clone());
+    let text = json(&chosen);
+    let known = "\"cache\":{\"max_bytes\":1073741824,\"policy\":\"vdf-arc\"}";
+    assert!(text.contains(known), "{text}");
+    let read = Superblock::decode(&with_payload(&chosen, text.as_bytes())).expect("whole");
+    assert_eq!(read, chosen);
+    preferences.cache = None;
+    for other in ["\"cache\":\"large\"", "\"cache\":{\"max_bytes\":-1,\"policy\":\"vdf-arc\"}"] {
+        let text = text.replacen(known, other, 1);
+        let read = Superblock::decode(&with_payload(&chosen, text.as_bytes())).expect("known");
+        assert_eq!(read.rebuild.as_ref(), Some(&preferences), "{other}");
     }
 }
 

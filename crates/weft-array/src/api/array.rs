@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::engine::membership::Trust;
 use crate::engine::status::Status;
 use crate::error::ArrayError;
-use crate::format::preferences::Preferences;
+use crate::format::preferences::{CacheChoice, Preferences};
 use crate::format::rebuild_policy::RebuildPolicy;
 use crate::jobs::growth::GrowthPlan;
 use crate::jobs::reshape::plan::{ReshapeOptions, ReshapePlan};
@@ -413,6 +413,16 @@ impl Array {
     pub async fn store_throttle(&self) {
         let throttle = self.0.jobs.throttle.get();
         self.0.choose(|chosen| chosen.throttle = throttle).await;
+    }
+
+    /// The cache that was chosen for this array, if one was.
+    pub fn cache_choice(&self) -> Option<CacheChoice> {
+        self.0.members.superblock().rebuild.as_ref()?.cache.clone()
+    }
+
+    /// Stores the cache that was chosen for this array, for those who serve it; `None`: none was.
+    pub async fn store_cache_choice(&self, cache: Option<CacheChoice>) {
+        self.0.choose(|chosen| chosen.cache = cache).await;
     }
 
     /// Whether repairs for users avoid members with deep queues, at the price of more reads. The

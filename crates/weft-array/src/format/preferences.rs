@@ -1,7 +1,7 @@
-//! What users chose for maintenance, as superblocks keep it: the rebuild policy, and the bounds of
-//! the rate of all jobs.
+//! What users chose, as superblocks keep it: the rebuild policy, the bounds of the rate of all jobs,
+//! and the cache.
 //!
-//! Both stand in one object, whose unknown keys or words make a program ignore it: no array stays
+//! They stand in one object, whose unknown keys or words make a program ignore it: no array stays
 //! down for a preference. So programs from before the bounds were stored start such an array, too,
 //! with the defaults.
 
@@ -29,7 +29,16 @@ impl Bounds {
     }
 }
 
-/// The choices of users for maintenance.
+/// The cache of an array. The engine only stores it: whoever serves the array has the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheChoice {
+    /// Bytes of memory; 0: none.
+    pub max_bytes: u64,
+    /// The name of the policy.
+    pub policy: String,
+}
+
+/// The choices of users.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Preferences {
     /// The policy of rebuilds.
@@ -38,6 +47,9 @@ pub struct Preferences {
     /// The bounds of the rate of all jobs.
     #[serde(skip_serializing_if = "is_default")]
     pub throttle: Bounds,
+    /// The cache, if it was chosen for this array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheChoice>,
 }
 
 fn is_default(bounds: &Bounds) -> bool {
@@ -46,7 +58,7 @@ fn is_default(bounds: &Bounds) -> bool {
 
 impl From<RebuildPolicy> for Preferences {
     fn from(policy: RebuildPolicy) -> Self {
-        Self { policy, throttle: Bounds::default() }
+        Self { policy, ..Self::default() }
     }
 }
 
@@ -59,10 +71,12 @@ impl Preferences {
     /// Reads stored preferences; ignores those in words of another version.
     pub(crate) fn if_known<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Self>, D::Error> {
         let mut stored = serde_json::Value::deserialize(from)?;
-        let throttle = stored.as_object_mut().and_then(|keys| keys.remove("throttle"));
+        let mut take = |key| stored.as_object_mut().and_then(|keys| keys.remove(key));
+        let (throttle, cache) = (take("throttle"), take("cache"));
+        let cache = cache.and_then(|cache| CacheChoice::deserialize(cache).ok());
         let throttle = throttle.and_then(|throttle| Bounds::deserialize(throttle).ok());
         let throttle = throttle.filter(Bounds::are_possible).unwrap_or_default();
         let policy = RebuildPolicy::deserialize(stored).unwrap_or_default();
-        Ok(Self { policy, throttle }.stored())
+        Ok(Self { policy, throttle, cache }.stored())
     }
 }

@@ -11,7 +11,8 @@ Keeps in memory what is read often. Writes go through to the disks, so a crash l
 than without a cache. A policy vdf-P evicts as P does, but keeps blocks of a lost disk longer, as \
 each of them would take several reads to reconstruct. Without options, shows what the cache does.
 
-The cache lasts until the array is stopped; `weft serve --cache` sets it at the start.
+The array stores what is set here, so it holds until it is changed, also `off`. For arrays for which \
+nothing was set, `weft serve --cache` says what they begin with.
 
 Examples:
   weft cache tank

@@ -438,7 +438,7 @@ they proceed in batches of 2.5 MiB per disk, and user I/O runs between the batch
 exceed --max. Rates are bytes per second on each member, and take effect at once.
 
 With --latency they run as fast as they can between the two rates so that users' reads and writes \
-take that long on average. It lasts until the array is stopped.
+take that long on average. The array stores all of it, so it holds until it is changed.
 
 Examples:
   weft throttle tank --max 50MB/s

@@ -1,5 +1,6 @@
 //! The arrays' caches: bounds, changes, reports.
 
+use weft_array::CacheChoice;
 use weft_cache::{CachedVolume, Choice, DomainCounts, Usage};
 use weft_cli::failure::Failure;
 use weft_cli::size;
@@ -58,11 +59,17 @@ pub fn switch_on(served: &Served, policy: Choice, bytes: u64) -> Result<(), Fail
 }
 
 impl Daemon {
-    /// Switches the cache of an array on that starts, if the daemon was told so.
+    /// Switches the cache of an array on that starts, if `weft cache` chose one for it, or else if
+    /// the daemon was told so.
     pub fn begin_cache(&self, name: &str, served: &Served) {
-        let Some(bytes) = self.caches.size.filter(|bytes| *bytes > 0) else { return };
+        let chosen = served.array.cache_choice();
+        // A policy in words of another version gives way to the usual one.
+        let policy = |name: String| name.parse().unwrap_or(Choice::DEFAULT);
+        let chosen = chosen.map(|cache| (Some(cache.max_bytes), policy(cache.policy)));
+        let (bytes, policy) = chosen.unwrap_or((self.caches.size, self.caches.policy));
+        let Some(bytes) = bytes.filter(|bytes| *bytes > 0) else { return };
         let done = check_bytes(bytes.saturating_add(self.other_caches(served)))
-            .and_then(|()| switch_on(served, self.caches.policy, bytes));
+            .and_then(|()| switch_on(served, policy, bytes));
         if let Err(failure) = done {
             log::about(name, &format!("ALERT: no cache: {failure}"));
         }
@@ -75,8 +82,8 @@ impl Daemon {
         others.filter_map(|other| other.cache.usage()).map(|usage| usage.bytes_max).sum()
     }
 
-    /// Shows or changes the cache of an array.
-    pub fn cache(
+    /// Shows or changes the cache of an array, and stores the change in the array.
+    pub async fn cache(
         &self,
         array: &str,
         max_bytes: Option<u64>,
@@ -92,14 +99,20 @@ impl Daemon {
                 return Err(Failure::new("the cache is off")
                     .hint(format!("`weft cache {array} --size 1GiB` switches it on")));
             }
-            None => {}
+            None => return Ok(report(&served.cache)),
             Some(0) => served.cache.switch_off(),
             Some(bytes) => {
                 check_bytes(bytes.saturating_add(self.other_caches(&served)))?;
-                let before = now.map_or(Choice::DEFAULT, |now| now.policy);
+                let before = now.as_ref().map_or(Choice::DEFAULT, |now| now.policy);
                 switch_on(&served, wanted.unwrap_or(before), bytes)?;
             }
         }
+        let policy = wanted.or(now.map(|now| now.policy)).unwrap_or(Choice::DEFAULT);
+        let bytes = served.cache.usage().map_or(0, |usage| usage.bytes_max);
+        served
+            .array
+            .store_cache_choice(Some(CacheChoice { max_bytes: bytes, policy: policy.to_string() }))
+            .await;
         Ok(report(&served.cache))
     }
 }

@@ -81,7 +81,7 @@ impl Daemon {
             }
             Request::RebuildPolicy { array, change } => self.rebuild_policy(&array, &change).await,
             Request::Cache { array, max_bytes, policy } => {
-                self.cache(&array, max_bytes, policy.as_deref()).and_then(value)
+                self.cache(&array, max_bytes, policy.as_deref()).await.and_then(value)
             }
             Request::Attach { .. } | Request::AttachUblk { .. } if self.stopping.get() => {
                 Err(Failure::new("the daemon is stopping and attaches no more arrays"))
