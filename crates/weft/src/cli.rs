@@ -6,6 +6,7 @@ mod fs;
 mod manage;
 mod offline;
 mod run;
+mod setup;
 
 use std::path::PathBuf;
 
@@ -29,6 +30,7 @@ pub use manage::{
 };
 pub use offline::{CreateArgs, ExamineArgs, WipeArgs};
 pub use run::{AttachArgs, AttachWay, DetachArgs, ServeArgs};
+pub use setup::{CompletionsArgs, ConfigAction, ConfigArgs, ManArgs, UdevArgs};
 
 /// Software RAID in user space: combines local files, block devices and remote disks into one
 /// redundant volume, and stays fast through failures and rebuilds.
@@ -141,6 +143,14 @@ pub enum Command {
     Simulate(LaboratoryArgs),
     /// See weft at work: create an array, fail disks, rebuild, compare every byte
     Demo(DemoArgs),
+    /// What udev has to know about a block device
+    Udev(UdevArgs),
+    /// Check the configuration
+    Config(ConfigArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    Man(ManArgs),
 }
 
 #[cfg(test)]

@@ -4,11 +4,15 @@
 pub mod attach;
 pub mod background;
 pub mod cache;
+pub mod completions;
+pub mod config;
 pub mod create;
 pub mod disks;
 pub mod examine;
 pub mod fs;
 pub mod manage;
+pub mod manual;
 pub mod reshape;
 pub mod status;
+pub mod udev;
 pub mod wipe;

@@ -5,6 +5,7 @@
 //! on the same core. The other threads mostly sleep: one for signals, and those of the control
 //! socket ([`crate::control`]). They pass messages to [`Daemon::run`].
 
+mod alerts;
 pub(crate) mod attached;
 mod bring_up;
 mod caches;
@@ -12,6 +13,7 @@ pub(crate) mod clients;
 mod disks;
 mod drain;
 mod guarded;
+mod heartbeat;
 #[cfg(debug_assertions)]
 mod injected;
 mod isolation;
@@ -51,6 +53,7 @@ use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
 use crate::runtime_dir::RuntimeDir;
 use bring_up::Pending;
+pub use caches::check_bytes as check_cache_bytes;
 use disks::Opened;
 use isolation::Isolation;
 use served::Served;
@@ -89,6 +92,8 @@ struct Daemon {
     endpoints: Vec<(String, String)>,
     /// How long a signal to stop waits for block devices in use.
     stop_timeout: Nanos,
+    /// A disk was announced, and a scan for it is about to begin.
+    announced: Cell<bool>,
     /// Stopping: nothing new is attached or started.
     stopping: Cell<bool>,
     /// How the arrays' caches begin.
@@ -100,6 +105,7 @@ struct Daemon {
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     listen::refuse_remote(args.listen, args.allow_remote)?;
     caches::check_bytes(args.cache.size.unwrap_or(0))?;
+    alerts::begin(args.program.as_deref(), args.mail.as_deref())?;
     // Held until the process ends, which `weft stop` waits for.
     let _lock = dir.claim()?;
     dir.clear_sockets();
@@ -148,10 +154,12 @@ async fn run(
         vanished: RefCell::default(),
         endpoints,
         stop_timeout: Nanos::try_from(args.stop_timeout.as_nanos()).unwrap_or(Nanos::MAX),
+        announced: Cell::new(false),
         stopping: Cell::new(false),
         caches: args.cache.clone(),
         json,
     });
+    drop(daemon.opener.rt.spawn(daemon.clone().keep_systemd_informed()));
     let connections = open_control(dir, messages.clone())?;
     let (starter, tell) = (daemon.clone(), messages.clone());
     drop(daemon.opener.rt.spawn(async move {

@@ -12,6 +12,7 @@
 mod block;
 mod cli;
 mod commands;
+mod config;
 mod control;
 mod daemon;
 mod device;
@@ -55,9 +56,15 @@ fn run(cli: &Cli) -> Outcome {
         Command::Replay(args) => laboratory::run("replay", args, json),
         Command::Simulate(args) => laboratory::run("simulate", args, json),
         Command::Demo(args) => weft_demo::demo(args, json),
-        Command::Serve(args) => serve(args, &dir()?, json),
+        Command::Udev(args) => commands::udev::udev(args, dir, json),
+        Command::Config(args) => commands::config::config(args, json),
+        Command::Completions(args) => commands::completions::completions(args, json),
+        Command::Man(args) => commands::manual::manual(args, json),
+        Command::Serve(args) => serve(&config::of_serve(args)?, &dir()?, json),
         Command::Status(args) => commands::status::status(args, &dir()?, json),
-        Command::Attach(args) => commands::attach::attach(args, &dir()?, json),
+        Command::Attach(args) => {
+            commands::attach::attach(&config::of_attach(args.clone())?, &dir()?, json)
+        }
         Command::Detach(args) => commands::attach::detach(args, &dir()?, json),
         Command::Fail(args) => commands::manage::fail(args, &dir()?, json),
         Command::Add(args) => commands::manage::add(args, &dir()?, json),

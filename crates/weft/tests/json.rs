@@ -292,6 +292,12 @@ fn offline(story: &Story) {
     bench.weft(&["fs", "create", "home", &disks[0], &disks[1], &disks[2]]);
     story.does(&["examine", &disks[0]], "weft examine");
     story.ends(&["examine", "none"], 1, None);
+    story.does(&["udev", &disks[0]], "weft udev");
+    story.does(&["udev", "--announce", &disks[0]], "weft udev --announce");
+    fs::write(bench.path("weft.toml"), "[serve]\nwait = \"1s\"\n").expect("a file");
+    story.does(&["config", "check", "weft.toml"], "weft config check");
+    story.does(&["completions", "bash"], "weft completions");
+    story.does(&["man", "man"], "weft man");
     story.does(&["wipe", "n1", "--dry-run"], "weft wipe");
     story.ends(&["wipe", "n1"], 1, None);
     story.does(&["wipe", "n1", "--force"], "weft wipe");

@@ -137,11 +137,14 @@ pub struct FsMountArgs {
     /// the error says from when they are
     #[arg(long)]
     pub stale: bool,
+    /// Wait up to this long for disks that are missing
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
+    pub wait: Duration,
     /// Write nothing to the disks
     #[arg(long)]
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
-    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
+    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=, wait=,
     /// stop_timeout=, log=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,

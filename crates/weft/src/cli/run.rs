@@ -13,7 +13,12 @@ use crate::group;
 
 /// `weft serve`.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "\
+#[command(
+    args_override_self = true,
+    after_help = "\
+Without members it does what /etc/weft/weft.toml and /etc/weft/weft.d/*.toml say, or serves all \
+arrays on block devices. Options of the command line win.
+
 Recognises members by their labels, in any order. Searches folders for members, but not their \
 subfolders; members that are missing there are searched for on all block devices. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on \
 a Unix socket in the runtime directory and, with --listen, over TCP.
@@ -30,11 +35,17 @@ Examples:
   weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
   weft serve --cache 1GiB /srv/weft
   weft serve --listen 127.0.0.1:10809 /srv/weft
-  weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft")]
+  weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft"
+)]
 pub struct ServeArgs {
-    /// Members (files, block devices, nbd:// URIs) or folders to search
-    #[arg(required = true, value_name = "MEMBER")]
+    /// Members (files, block devices, nbd:// URIs) or folders to search [default: what the
+    /// configuration says, or /dev]
+    #[arg(value_name = "MEMBER")]
     pub members: Vec<String>,
+    /// Do what this file and its drop-ins (`FILE` with `.d` for `.toml`) say, also if members are
+    /// named [default: /etc/weft/weft.toml if none are]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Serve only this array, by name or id (may be repeated)
     #[arg(long = "array", value_name = "ARRAY")]
     pub arrays: Vec<String>,
@@ -95,6 +106,16 @@ pub struct ServeArgs {
     /// Refuse all writes; change nothing on the members
     #[arg(long)]
     pub read_only: bool,
+    /// Serve on although no array is found: members that appear later start theirs
+    #[arg(long)]
+    pub allow_empty: bool,
+    /// Run this program for each event, with its name, the array and the member as arguments, as
+    /// mdadm does
+    #[arg(long, value_name = "PROGRAM")]
+    pub program: Option<PathBuf>,
+    /// Mail what needs attention to this address, with sendmail
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
+    pub mail: Option<String>,
     /// Return when the arrays are served; another process serves them
     #[arg(long)]
     pub background: bool,
@@ -107,6 +128,15 @@ pub struct ServeArgs {
     pub force_degraded: bool,
 }
 
+/// An address that stays one line of a mail's head.
+fn parse_address(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| !c.is_control() && !c.is_whitespace();
+    match !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('-') {
+        true => Ok(text.to_owned()),
+        false => Err("give a mail address, such as root".into()),
+    }
+}
+
 fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
     match size::parse_duration(text)? {
         Duration::ZERO => Err("a disk needs time to answer: give at least 1s".into()),
@@ -115,8 +145,10 @@ fn parse_disk_timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// `weft attach`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+#[derive(Debug, Clone, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
 Needs root. Create any file system on the device, mount it, and unmount it before `weft detach`. \
 /dev/weft/ARRAY is a link to the device, for fstab.
 
@@ -129,7 +161,8 @@ array while they are mounted; ublk devices do from Linux 6.16 on.
 Examples:
   dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
   weft attach tank --read-only
-  weft attach tank --via fuse --block-size 4096")]
+  weft attach tank --via fuse --block-size 4096"
+)]
 pub struct AttachArgs {
     /// Name or id of the array
     pub array: String,
@@ -142,6 +175,9 @@ pub struct AttachArgs {
     /// Make a device that takes no writes
     #[arg(long)]
     pub read_only: bool,
+    /// Wait up to this long for a daemon that serves the array
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
+    pub wait: Duration,
 }
 
 /// A way from the kernel to the daemon.

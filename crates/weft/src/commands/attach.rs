@@ -10,6 +10,7 @@
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use weft_array::superblock::check_name;
@@ -26,6 +27,9 @@ use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request, UblkAnswer};
 use crate::runtime_dir::RuntimeDir;
 
+/// Time between two looks whether the array is served.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
 /// `weft attach`: prints the device. One that is attached and has an earlier size gets the array's.
 pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     if let Some(bytes) = args.block_size.filter(|bytes| ![512, 4096].contains(bytes)) {
@@ -33,9 +37,8 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             .hint("choose 512 or 4096, or leave it out"));
     }
     require_root("attach")?;
-    let mut client = Client::connect(dir)?;
     // The name, also if the array was given by its id.
-    let name = client.array_name(&args.array)?;
+    let (mut client, name) = wait_for(args, dir)?;
     let served = client.status_of(&name)?;
     if let Some(attachment) = Attachment::of(dir, &name, served.ublk()) {
         let size_bytes = served.status.size_bytes;
@@ -114,6 +117,21 @@ fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &Runtime
         link::set(name, device, |target| Path::new("/sys/block").join(target).exists());
     }
     Ok(())
+}
+
+/// A connection to the daemon, once it serves the array, and the array's name.
+fn wait_for(args: &AttachArgs, dir: &RuntimeDir) -> Result<(Client, String), Failure> {
+    let deadline = Instant::now().checked_add(args.wait);
+    loop {
+        let found = Client::connect(dir).and_then(|mut client| {
+            let name = client.array_name(&args.array)?;
+            Ok((client, name))
+        });
+        if found.is_ok() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return found;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 fn show(attachment: &Attachment, json: bool) -> Outcome {

@@ -1,6 +1,7 @@
 //! `weft fs`: creates and mounts file systems, and talks to mounted ones through attributes of
 //! their root folder ([`weft_fuse::control`]).
 
+mod assembly;
 mod ending;
 mod identity;
 mod options;
@@ -13,8 +14,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FsWord, XattrFlags};
 use rustix::io::Errno;
@@ -23,12 +23,12 @@ use serde_json::{Value, json};
 use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::interrupt::Interrupt;
-use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
+use weft_cli::output::{announce, announce_answer, answer, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
-use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Host, Job, Label, MountOptions, Time, plan_room};
+use weft_fs::{CreateOptions, FsError, Job, MountOptions, Time, plan_room};
 use weft_fuse::{awake, control, mount, tree};
+use weft_rt::{Nanos, SECOND};
 
 use crate::block::loop_device::LoopDevice;
 use crate::cli::{
@@ -38,10 +38,13 @@ use crate::cli::{
 use crate::commands::background;
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
-use crate::daemon::scan::members_of;
+
+use assembly::{Assembled, assemble, lacks_disks, open_all};
 
 /// Time between two looks at a job.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time between two looks for disks that are missing.
+const LOOK_FOR_DISKS_EVERY: Nanos = SECOND / 2;
 /// Where a file system without named disks is looked for. Not all machines have both.
 const FOLDERS: [&str; 2] = ["/dev", "/dev/mapper"];
 /// The type of file systems that are served through FUSE.
@@ -86,30 +89,6 @@ fn failed(error: FsError) -> Failure {
         _ => return Failure::new(why),
     };
     Failure::new(why).hint(hint)
-}
-
-/// Opens disks. With `some_will_do`, those that cannot be opened are left out.
-async fn open_all(
-    opener: &Opener,
-    places: &[String],
-    some_will_do: bool,
-    read_only: bool,
-) -> Result<Vec<Rc<dyn Disk>>, Failure> {
-    let mut disks = Vec::with_capacity(places.len());
-    for place in places {
-        let opened = match read_only {
-            true => opener.open_read_only(place).await,
-            false => opener.open(place, false).await,
-        };
-        match opened {
-            Ok(disk) => disks.push(disk),
-            Err(error) if some_will_do => {
-                log_line(&format!("left out: {}", error.failure.message));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(disks)
 }
 
 /// Fails if a disk is named twice.
@@ -174,48 +153,6 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-/// The disks of the file system `name`: those that are named, and those in folders that are named
-/// by their labels.
-async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<String>, Failure> {
-    let mut found = Vec::new();
-    let mut systems = BTreeSet::new();
-    for place in places {
-        let folder = match DiskAddress::of(place) {
-            DiskAddress::Path(path) if path.is_dir() => path,
-            _ => {
-                found.push(place.clone());
-                continue;
-            }
-        };
-        for place in members_of(&folder)? {
-            // What cannot be read is no disk that could be used.
-            let Ok(disk) = opener.open(&place, true).await else { continue };
-            let label = match Label::read(&*disk).await {
-                Ok(Some(label)) => label,
-                Err(FsError::Unmountable(why)) => {
-                    log_line(&format!("{place}: left out: {why}"));
-                    continue;
-                }
-                _ => continue,
-            };
-            if label.name == name {
-                systems.insert(label.fs_id);
-                found.push(place);
-            }
-        }
-    }
-    match (systems.len(), found.is_empty()) {
-        (0 | 1, false) => Ok(found),
-        (0, true) => Err(Failure::new(format!("no disk of a file system '{name}' was found"))
-            .hint(match rustix::process::geteuid().is_root() {
-                true => "name its disks, or a folder in which they are",
-                false => "mounting needs root: run it with sudo",
-            })),
-        _ => Err(Failure::new(format!("there are several file systems called '{name}'"))
-            .hint("name the disks of the one that is meant")),
-    }
-}
-
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let mut args = args.clone();
     let options::Options { flags, access_times, remounts } = options::read(&mut args)?;
@@ -254,39 +191,25 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         now: now(),
         clock: Some(now),
     };
-    let (keeps_awake, stop_timeout, passes_sync_on) = (args.awake, args.stop_timeout, args.syncfs);
+    let (keeps_awake, stop_timeout) = (args.awake, args.stop_timeout);
+    let (wait, passes_sync_on) = (args.wait, args.syncfs);
     thread::run(move |opener: Opener| async move {
         let latency = keeps_awake.then(awake::open).transpose()?;
-        let places = find(&opener, &name, &places).await?;
-        require_root("mounting")?;
-        let some_will_do = options.degraded || options.stale;
-        let disks = open_all(&opener, &places, some_will_do, options.read_only).await?;
-        let mut system = None;
-        for disk in &disks {
-            let Ok(Some(label)) = Label::read(&**disk).await else { continue };
-            if label.name != name {
-                let (disk, other) = (&disk.info().name, label.name);
-                return Err(Failure::new(format!("{disk} is a disk of the file system '{other}'")));
+        let deadline = Instant::now().checked_add(wait);
+        let Assembled { fs, open, _only } = loop {
+            // Disks that are missing may come: only in the end it is mounted without them.
+            let is_over = deadline.is_none_or(|deadline| Instant::now() >= deadline);
+            let degraded = options.degraded && is_over;
+            let stale = options.stale && is_over;
+            let now = MountOptions { degraded, stale, ..options };
+            match assemble(&opener, &name, &folder, &places, now).await {
+                Err(failure) if !is_over && lacks_disks(&failure) => {
+                    opener.rt.sleep(LOOK_FOR_DISKS_EVERY).await;
+                }
+                assembled => break assembled?,
             }
-            system = Some(label.fs_id);
-        }
-        let is_remote = |place: &String| matches!(DiskAddress::of(place), DiskAddress::Uri(_));
-        let host = places.iter().any(is_remote).then(this_host);
-        let options = MountOptions { host, ..options };
-        let _only = match system {
-            Some(id) => Some(identity::lock(&opener.rt, &id.to_string(), &folder).await?),
-            None => None,
         };
         let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
-        let open: control::OpenDisk = Rc::new(move |place| {
-            let opener = opener.clone();
-            let open = async move { opener.open(&place, false).await };
-            Box::pin(async move { open.await.map_err(|error| error.failure.to_string()) })
-        });
-        let fs = Fs::mount_reopening(&rt, &disks, options, Some(open.clone())).await;
-        let fs = fs.map_err(failed)?;
-        // A disk can be opened again only when nothing else holds it open.
-        drop(disks);
         let channel = mount_on(&folder, &fs.label().name, flags, passes_sync_on)?;
         ending::on_signals(&folder, stop_timeout)?;
         let name = &fs.label().name;
@@ -318,12 +241,6 @@ fn mount_on(
     let mounted = mount::mount_on(folder, name, Some(&device.node().path()), flags);
     device.remove_when_unused()?;
     mounted
-}
-
-/// What other hosts call this one.
-fn this_host() -> Host {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Host::new(name.trim_end())
 }
 
 /// Gives what is mounted other flags.

@@ -93,6 +93,11 @@ pub enum Request {
         /// The array.
         array: String,
     },
+    /// A disk has appeared: look for members soon.
+    Announce {
+        /// Its path.
+        place: String,
+    },
     /// Pause (`true`) or resume rebuilds.
     PauseRebuild {
         /// The array.
@@ -208,7 +213,7 @@ impl Request {
             | Self::Remove { array, .. }
             | Self::AttachUblk { array, .. }
             | Self::Attach { array } => Some(array),
-            Self::Start { .. } => None,
+            Self::Start { .. } | Self::Announce { .. } => None,
         }
     }
 }

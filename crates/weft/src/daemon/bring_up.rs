@@ -40,12 +40,15 @@ use weft_rt::{Nanos, SECOND};
 
 use crate::cli::ServeArgs;
 use crate::control::protocol::{NotStarted, UnusedDisk};
+use crate::daemon::alerts::{self, Alert};
 use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
 use crate::daemon::served::Served;
 use crate::daemon::{Daemon, log, notify};
 
 /// Time between two scans during `--wait`.
 const SCAN_SOON: Nanos = SECOND / 2;
+/// Disks that appear in this time are searched for by one scan.
+const ANNOUNCED_TOGETHER: Nanos = SECOND / 3;
 /// Time between two scans later, while something changes.
 const SCAN_EVERY: Nanos = 5 * SECOND;
 /// The same after many scans without change.
@@ -61,6 +64,8 @@ pub struct Pending {
     /// How long to wait for missing members; `None`: only where a spare would take their place.
     wait: Option<Duration>,
     force_degraded: bool,
+    /// Serve on although no array is found.
+    allow_empty: bool,
     pub read_only: bool,
     pub not_started: RefCell<Vec<NotStarted>>,
     pub unused: RefCell<Vec<UnusedDisk>>,
@@ -103,6 +108,7 @@ impl Pending {
             only: args.arrays.clone(),
             wait: args.wait,
             force_degraded: args.force_degraded,
+            allow_empty: args.allow_empty,
             read_only: args.read_only,
             not_started: RefCell::default(),
             unused: RefCell::default(),
@@ -115,6 +121,11 @@ impl Pending {
             devices: RefCell::default(),
             is_up: Cell::new(false),
         }
+    }
+
+    /// Whether the first scan is complete.
+    pub fn is_up(&self) -> bool {
+        self.is_up.get()
     }
 
     /// How long an array waits for a member before a spare takes its place.
@@ -174,7 +185,16 @@ impl Pending {
             if !array.stopped {
                 let hint =
                     array.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
-                log::about(&array.name, &format!("ALERT: not started: {}{hint}", array.why));
+                let text = format!("not started: {}{hint}", array.why);
+                log::about(&array.name, &format!("ALERT: {text}"));
+                alerts::tell(Alert {
+                    event: "ArrayNotStarted",
+                    array: array.name.clone(),
+                    member: None,
+                    text,
+                    // Until the first scan is complete members may be about to appear.
+                    attention: self.is_up.get(),
+                });
             }
         }
         for disk in self.unused.borrow().iter().filter(|disk| !unused_before.contains(disk)) {
@@ -199,7 +219,8 @@ impl Daemon {
         loop {
             let waiting = self.opener.rt.now() < deadline;
             self.scan_and_start(if waiting { Patience::Wait } else { Patience::Now }).await?;
-            let nothing_yet = self.arrays.borrow().is_empty();
+            // Without any member there may never be one: the machine does not wait for it.
+            let nothing_yet = self.arrays.borrow().is_empty() && !self.pending.allow_empty;
             let waits = waiting && (nothing_yet || self.pending.is_incomplete());
             if self.stopping.get() || !waits && !self.pending.holds_spare.get() {
                 break;
@@ -210,6 +231,10 @@ impl Daemon {
         self.pending.is_up.set(true);
         let pending = &self.pending;
         if !self.arrays.borrow().is_empty() {
+            return Ok(());
+        }
+        if pending.allow_empty {
+            log_line("no array yet: waiting for members");
             return Ok(());
         }
         if pending.lacks_members.get() {
@@ -268,6 +293,26 @@ impl Daemon {
         if let Err(failure) = self.scan_and_start(Patience::Now).await {
             log_line(&format!("could not scan for disks: {failure}"));
         }
+    }
+
+    /// Scans soon, as a disk has appeared: what is complete then starts, and members that were
+    /// absent are taken back. Disks that appear together cost one scan.
+    pub(super) fn scan_soon(&self) {
+        // The first start scans all the time.
+        if !self.pending.is_up() || self.announced.replace(true) {
+            return;
+        }
+        let Some(daemon) = self.me.upgrade() else { return };
+        drop(self.opener.rt.spawn(async move {
+            daemon.opener.rt.sleep(ANNOUNCED_TOGETHER).await;
+            daemon.announced.set(false);
+            if daemon.stopping.get() {
+                return;
+            }
+            if let Err(failure) = daemon.scan_and_start(Patience::Wait).await {
+                log_line(&format!("could not scan for disks: {failure}"));
+            }
+        }));
     }
 
     /// Scans all places and starts what can be started. Returns whether anything changed.

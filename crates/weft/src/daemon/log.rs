@@ -4,6 +4,7 @@ use weft_array::{Array, ArrayState, Event, MemberState};
 use weft_cli::output::log_line;
 use weft_cli::size;
 
+use crate::daemon::alerts;
 use crate::report::status::redundancy;
 
 /// Writes a line about an array.
@@ -22,6 +23,7 @@ pub fn started(array: &Array) {
         let disk = if disk.is_empty() { String::new() } else { format!(" ({disk})") };
         about(name, &format!("ALERT: slot {number} is {state}{disk}"));
     }
+    alerts::of_start(&status).into_iter().for_each(alerts::tell);
     if status.state == ArrayState::Degraded && status.spares.is_empty() {
         about(name, &format!("ALERT: no spare; add a disk with `weft add {name} DISK`"));
     }
@@ -104,4 +106,5 @@ pub fn event(array: &Array, event: &Event) {
         Event::SpareAdded { disk } => format!("{disk} added as a spare"),
     };
     about(&status.name, &text);
+    alerts::of_event(event, &status, &text).into_iter().for_each(alerts::tell);
 }

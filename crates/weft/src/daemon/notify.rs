@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use weft_cli::output::log_line;
+use weft_rt::{MICROSECOND, Nanos};
 
 /// How much longer systemd should wait for the current operation.
 const EXTENSION: Duration = Duration::from_secs(20);
@@ -30,4 +31,16 @@ pub fn systemd(state: &str) {
     if let Err(e) = sent {
         log_line(&format!("NOTIFY_SOCKET: {e}"));
     }
+}
+
+/// Whether systemd wants to be told.
+pub fn is_asked() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some()
+}
+
+/// How long systemd waits for a sign of life, if it does.
+pub fn watchdog() -> Option<Nanos> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_meant = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
+    number("WATCHDOG_USEC").filter(|us| is_meant && *us > 0)?.checked_mul(MICROSECOND)
 }

@@ -70,6 +70,10 @@ impl Daemon {
                 self.find(&array)?.array.turn_reshape().await.map_err(refused)?;
                 Ok(json!({ "done": true }))
             }
+            Request::Announce { place } => {
+                self.scan_soon();
+                Ok(json!({ "announced": place }))
+            }
             Request::PauseRebuild { array, pause } => self.find(&array).map(|served| {
                 served.array.set_paused(pause);
                 json!({ "paused": pause })

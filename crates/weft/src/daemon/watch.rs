@@ -17,6 +17,7 @@ use weft_cli::thread;
 use weft_rt::{Nanos, SECOND};
 
 use crate::control::protocol::VanishedDisk;
+use crate::daemon::alerts::{self, Alert};
 use crate::daemon::{Daemon, log};
 
 const LOOK_EVERY: Nanos = 3 * SECOND;
@@ -110,6 +111,13 @@ impl Daemon {
         for (array, disks) in &*self.vanished.borrow() {
             for disk in disks.iter().filter(|disk| !known(array, disk)) {
                 let VanishedDisk { disk, what } = disk;
+                alerts::tell(Alert {
+                    event: "MemberDisappeared",
+                    array: array.clone(),
+                    member: Some(disk.clone()),
+                    text: format!("{disk}: {what}"),
+                    attention: true,
+                });
                 log::about(
                     array,
                     &format!(

@@ -146,7 +146,7 @@ pub fn more_disks(n: usize, exact: bool) -> String {
     format!("{bound}{n} more disk{}", if n == 1 { "" } else { "s" })
 }
 
-fn state(state: ArrayState) -> &'static str {
+pub fn state(state: ArrayState) -> &'static str {
     match state {
         ArrayState::Healthy => "healthy",
         ArrayState::Resyncing => "resyncing",

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 use weft_cli::failure::Failure;
+use weft_cli::outln;
 use weft_cli::size;
 use weft_fs::AccessTimes;
 
@@ -15,9 +16,11 @@ use crate::cli::FsMountArgs;
 
 /// The names by which a mount helper is called.
 const HELPERS: [&str; 2] = ["mount.weftfs", "mount.fuse.weftfs"];
+/// The name by which `fsck` calls.
+const CHECKER: &str = "fsck.weftfs";
 /// What a helper does. `mount` does not pass on `suid` and `dev`, which are the usual there, but
-/// passes on `nosuid` and `nodev`.
-const HELPER_MOUNTS: [&str; 6] = ["weft", "fs", "mount", "--background", "-o", "suid,dev"];
+/// passes on `nosuid` and `nodev`. It waits for disks: at boot they may be about to appear.
+const HELPER_MOUNTS: [&str; 6] = ["weft", "fs", "mount", "--background", "-o", "suid,dev,wait=30s"];
 /// Options that mean nothing to who mounts, or what is done in any case.
 const IGNORED: [&str; 17] = [
     "defaults",
@@ -133,6 +136,7 @@ fn set_value(args: &mut FsMountArgs, name: &str, value: &str) -> Result<bool, Fa
         "disk" => args.disks.push(value.to_owned()),
         "cache" => args.cache = size::parse(value).map_err(wrong)?,
         "metadata_cache" => args.metadata_cache = size::parse(value).map_err(wrong)?,
+        "wait" => args.wait = size::parse_duration(value).map_err(wrong)?,
         "stop_timeout" => args.stop_timeout = size::parse_duration(value).map_err(wrong)?,
         "log" => args.log = Some(value.into()),
         _ => return Ok(false),
@@ -147,6 +151,12 @@ pub fn helper_line(line: Vec<OsString>) -> Option<Vec<OsString>> {
         let name = Path::new(name).file_name().and_then(OsStr::to_str);
         name.is_some_and(|name| HELPERS.contains(&name))
     };
+    let is_checker = |name: &OsString| Path::new(name).file_name() == Some(CHECKER.as_ref());
+    if line.first().is_some_and(is_checker) {
+        // As for all file systems with a log: a mount recovers what a crash has left.
+        outln!("weftfs is checked while it is mounted: weft fs fsck FOLDER");
+        return None;
+    }
     // By its name, or by the first argument of `weft`.
     let begin = match line.iter().take(2).position(is_helper) {
         Some(at) => at + 1,
@@ -206,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_line_of_a_mount_helper_becomes_one_of_weft() {
-        let mount = "weft fs mount --background -o suid,dev";
+        let mount = "weft fs mount --background -o suid,dev,wait=30s";
         let same = "weft fs mount home /mnt";
         assert_eq!(line(same).as_deref(), Some(same));
         for program in ["/sbin/mount.weftfs", "mount.fuse.weftfs", "weft mount.weftfs"] {
@@ -216,6 +226,7 @@ mod tests {
         let said = line("mount.weftfs /home /mnt -n");
         assert_eq!(said, Some(format!("{mount} home /mnt")));
         assert_eq!(line("mount.weftfs home /mnt -f"), None);
+        assert_eq!(line("/usr/sbin/fsck.weftfs -a home"), None);
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! `weft udev`: what udev's rules have to know about a block device.
+//!
+//! udev runs this for each block device that appears, so most of the time it reads one block, and
+//! finds that the device is none of weft's.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Component, Path};
+
+use serde_json::{Value, json};
+use weft_array::Id;
+use weft_array::superblock::{check_name, read_superblock};
+use weft_cli::disks::Opener;
+use weft_cli::failure::{FAILED, Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::thread;
+use weft_fs::Label;
+
+use crate::cli::UdevArgs;
+use crate::control::client::Client;
+use crate::control::protocol::Request;
+use crate::runtime_dir::RuntimeDir;
+
+/// Properties, by name.
+type Properties = Vec<(&'static str, String)>;
+
+/// What labels begin with, also while there is a second one: the first block is then zeros.
+const BEGINNINGS: [&[u8]; 3] = [b"WEFTMBR", b"weftfs.", &[0; 8]];
+/// Links to the block devices of attached arrays.
+const LINKS: &str = "/dev/weft";
+
+/// `weft udev`.
+pub fn udev(
+    args: &UdevArgs,
+    dir: impl FnOnce() -> Result<RuntimeDir, Failure>,
+    json: bool,
+) -> Outcome {
+    if args.announce {
+        let place = args.device.display().to_string();
+        // Without a daemon there is nothing to tell: it looks at all devices when it starts.
+        let told = dir().and_then(|dir| Client::connect(&dir));
+        let told = told.and_then(|mut client| client.ask::<Value>(Request::Announce { place }));
+        return match json {
+            true => answer(&json!({ "announced": told.is_ok() })),
+            false => Ok(()),
+        };
+    }
+    let properties = match attached(&args.device) {
+        Some(array) => vec![("WEFT_ARRAY", array)],
+        None => disk(&args.device)?,
+    };
+    if json {
+        let shown = |(name, value)| json!({ "name": name, "value": value });
+        let shown: Vec<Value> = properties.into_iter().map(shown).collect();
+        return answer(&json!({ "properties": shown }));
+    }
+    if properties.is_empty() {
+        return Err(Failure::said(FAILED));
+    }
+    for (name, value) in properties {
+        outln!("{name}={value}");
+    }
+    Ok(())
+}
+
+/// The properties of a disk; none if it is none of weft's.
+fn disk(device: &Path) -> Result<Properties, Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", device.display()));
+    let mut beginning = [0; 8];
+    let file = File::open(device).map_err(failed)?;
+    // An empty drive has no first block.
+    if file.read_exact_at(&mut beginning, 0).is_err()
+        || !BEGINNINGS.iter().any(|known| beginning.starts_with(known))
+    {
+        return Ok(Vec::new());
+    }
+    drop(file);
+    let Some(place) = device.to_str().map(str::to_owned) else { return Ok(Vec::new()) };
+    thread::run(move |opener: Opener| async move {
+        let disk = opener.open(&place, true).await?;
+        if let Ok(Some(superblock)) = read_superblock(&*disk).await {
+            let (array, member) = (superblock.array_id, superblock.self_id);
+            return Ok(properties("weft_member", &superblock.name, array, member));
+        }
+        if let Ok(Some(label)) = Label::read(&*disk).await {
+            return Ok(properties("weftfs_member", &label.name, label.fs_id, label.disk_id));
+        }
+        Ok(Vec::new())
+    })
+}
+
+fn properties(of: &str, name: &str, whole: Id, part: Id) -> Properties {
+    let (whole, part) = (hyphenated(&whole), hyphenated(&part));
+    vec![
+        ("ID_FS_TYPE", of.to_owned()),
+        ("ID_FS_USAGE", "raid".to_owned()),
+        ("ID_FS_UUID", whole.clone()),
+        ("ID_FS_UUID_ENC", whole),
+        ("ID_FS_UUID_SUB", part.clone()),
+        ("ID_FS_UUID_SUB_ENC", part),
+        ("ID_FS_LABEL", plain(name)),
+        ("ID_FS_LABEL_ENC", plain(name)),
+    ]
+}
+
+/// An id as other programs write one.
+fn hyphenated(id: &Id) -> String {
+    let digits = id.to_string();
+    let mut parts = Vec::new();
+    let mut rest = digits.as_str();
+    for len in [8, 4, 4, 4] {
+        let (part, after) = rest.split_at_checked(len).unwrap_or((rest, ""));
+        parts.push(part);
+        rest = after;
+    }
+    parts.push(rest);
+    parts.join("-")
+}
+
+/// A name without what means something in udev's rules.
+fn plain(name: &str) -> String {
+    let is_plain = |c: &char| c.is_alphanumeric() || "#+-.:=@_".contains(*c);
+    name.chars().map(|c| if is_plain(&c) { c } else { '_' }).collect()
+}
+
+/// The array that is attached as this device.
+fn attached(device: &Path) -> Option<String> {
+    let name = device.file_name()?.to_str()?;
+    let array = match name {
+        name if name.starts_with("loop") => {
+            let file = format!("/sys/block/{name}/loop/backing_file");
+            of_file(Path::new(fs::read_to_string(file).ok()?.trim_end()))?
+        }
+        name if name.starts_with("ublkb") => linked(Path::new(LINKS), name)?,
+        _ => return None,
+    };
+    check_name(&array).is_ok().then_some(array)
+}
+
+/// The array whose file this is: `…/attach/ARRAY/disk` or `/run/weft-attach/FOLDER/ARRAY/disk`.
+fn of_file(file: &Path) -> Option<String> {
+    let folder = file.parent().filter(|_| file.file_name() == Some(OsStr::new("disk")))?;
+    let above = folder.parent()?;
+    let is_of_root = above.file_name() == Some(OsStr::new("attach"));
+    let is_of_others =
+        above.components().any(|part| part == Component::Normal("weft-attach".as_ref()));
+    let array = folder.file_name()?.to_str()?;
+    (is_of_root || is_of_others).then(|| array.to_owned())
+}
+
+/// The name of the link in a folder that leads to a device.
+fn linked(folder: &Path, device: &str) -> Option<String> {
+    let links = fs::read_dir(folder).ok()?.flatten();
+    let leads =
+        |path: &Path| fs::read_link(path).is_ok_and(|to| to.file_name() == Some(device.as_ref()));
+    let link = links.map(|entry| entry.path()).find(|path| leads(path))?;
+    link.file_name()?.to_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_attached_arrays_are_known() {
+        let array = |path: &str| of_file(Path::new(path));
+        assert_eq!(array("/run/weft/attach/tank/disk"), Some("tank".to_owned()));
+        assert_eq!(array("/run/weft-attach/run-user-1000-weft/t/disk"), Some("t".to_owned()));
+        for other in ["/srv/tank/disk", "/run/weft/attach/tank", "/disk", "disk", ""] {
+            assert_eq!(array(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_say_more_than_a_name() {
+        assert_eq!(plain("tank-1.a_b"), "tank-1.a_b");
+        assert_eq!(plain("a b\nX=\"$(x)\""), "a_b_X=___x__");
+    }
+}
