@@ -42,7 +42,7 @@ impl Daemon {
         let mut parts = Vec::new();
         for (name, served) in &*self.arrays.borrow() {
             let Ok(status) = served.isolation.call(|| served.array.status()) else { continue };
-            let attached = if served.attached.get() { ", attached" } else { "" };
+            let attached = if served.front.borrow().is_some() { ", attached" } else { "" };
             parts.push(format!("{name}: {}{attached}", state(status.state)));
         }
         let not_started = self.pending.not_started.borrow();
