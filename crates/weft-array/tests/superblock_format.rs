@@ -325,7 +325,8 @@ fn unknown_bounds_of_the_rate_are_ignored() {
     }
 }
 
-/// The cache stands beside them. One in words of another version is ignored, and costs nothing else.
+/// The cache stands beside them. One in words of another version is ignored, and costs nothing
+/// else.
 #[test]
 fn the_chosen_cache_is_kept_and_an_unknown_one_is_ignored() {
     let mut chosen = sample();

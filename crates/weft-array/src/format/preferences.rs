@@ -1,5 +1,5 @@
-//! What users chose, as superblocks keep it: the rebuild policy, the bounds of the rate of all jobs,
-//! and the cache.
+//! What users chose, as superblocks keep it: the rebuild policy, the bounds of the rate of all
+//! jobs, and the cache.
 //!
 //! They stand in one object, whose unknown keys or words make a program ignore it: no array stays
 //! down for a preference. So programs from before the bounds were stored start such an array, too,
