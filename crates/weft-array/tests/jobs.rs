@@ -76,7 +76,8 @@ fn jobs_keep_to_the_throttle() {
     });
 }
 
-/// A stripe of a slow scrub is scheduled for a time far away. What changes meanwhile counts at once.
+/// A stripe of a slow scrub is scheduled for a time far away. What changes meanwhile counts at
+/// once.
 #[test]
 fn a_raised_throttle_and_a_cancelled_scrub_do_not_wait_for_a_stripe_that_is_scheduled() {
     for cancels in [false, true] {

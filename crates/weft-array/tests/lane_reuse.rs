@@ -185,8 +185,8 @@ async fn without_lanes(rt: &Rt, all: &[Rc<dyn Disk>]) -> (Rc<Array>, Vec<u8>) {
     (array, bytes)
 }
 
-/// With all lanes in use, a joining disk takes the lane of a former member, which must not come back
-/// by its marks any more.
+/// With all lanes in use, a joining disk takes the lane of a former member, which must not come
+/// back by its marks any more.
 #[test]
 fn a_former_member_whose_lane_was_taken_does_not_come_back_by_its_marks() {
     run(|rt| async move {
