@@ -226,8 +226,8 @@ pub(crate) async fn write_second_label(
     disk.write(offset, Frozen::copy_from(&label), DURABLE).await
 }
 
-/// Erases labels and superblocks: the disk is not a member any more. It is none from the first write
-/// on, also after a crash. Durable on return.
+/// Erases labels and superblocks: the disk is not a member any more. It is none from the first
+/// write on, also after a crash. Durable on return.
 ///
 /// # Errors
 /// If the disk fails.
