@@ -26,6 +26,9 @@ pub const DEPTH: u16 = 64;
 /// The oldest kernel whose driver is trusted with devices in use when a process dies.
 const KERNEL_MIN: (u32, u32) = (6, 6);
 
+/// The first kernel whose driver resizes devices in use.
+const RESIZING_MIN: (u32, u32) = (6, 16);
+
 /// What a device needs of the driver.
 const NEEDED: u64 = flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE | flag::CMD_IOCTL_ENCODE;
 
@@ -178,6 +181,17 @@ pub fn find(tag: u64) -> io::Result<Option<Device>> {
 /// The kernel's.
 pub fn params(number: u32) -> io::Result<Params> {
     Control::open()?.params(number)
+}
+
+/// Whether this kernel can give a device in use another size.
+pub fn can_resize() -> bool {
+    let features = Control::open().and_then(|mut control| control.features());
+    // Without the right to ask, the release decides.
+    let release = || rustix::system::uname().release().to_string_lossy().into_owned();
+    features.map_or_else(
+        |_| version_of(&release()) >= RESIZING_MIN,
+        |features| features & flag::UPDATE_SIZE != 0,
+    )
 }
 
 /// Gives a device another size, also while it is used.

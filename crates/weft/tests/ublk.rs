@@ -142,11 +142,19 @@ cmp /tmp/data /tmp/mnt/a
 umount /tmp/mnt
 weft detach tank
 
-step "a stripe of no power of two, and blocks of 4096"
+step "a stripe of no power of two, blocks of 4096, and growth"
 weft create odd --code raid5 --unit 64K --size 8M --head-room 1M e0 e1 e2 e3
 weft start e0 e1 e2 e3
 weft attach odd --block-size 4096 --json
 same requests "$(limits minimum_io_size optimal_io_size logical_block_size)" "65536 0 4096 "
+weft add odd e4 --size 8M
+weft grow odd >/tmp/said; has 'keeps its size' /tmp/said
+before=$(blockdev --getsize64 /dev/weft/odd)
+weft status odd >/tmp/said; has 'detach odd and attach it again' /tmp/said
+weft detach odd
+weft attach odd
+[ $(blockdev --getsize64 /dev/weft/odd) -gt $before ] || fail "it did not grow"
+same requests "$(limits minimum_io_size optimal_io_size)" "65536 262144 "
 weft detach odd
 kill $daemon; wait $daemon || fail "the daemon ended with $?"
 "#;

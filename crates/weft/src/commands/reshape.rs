@@ -9,6 +9,7 @@ use weft_array::{GrowthPlan, Status};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{self, outln};
 use weft_cli::size;
+use weft_ublk::device::can_resize;
 
 use crate::block::attachment::Attachment;
 use crate::cli::{HowArgs, ReshapeArgs, ShrinkArgs, UsedSize};
@@ -30,9 +31,14 @@ fn show(array: &str, plan: &ReshapePlan) {
     }
 }
 
-/// What has become of a block device, and what is to be done about it.
-fn device_line(device: &str, before: u64, after: u64) -> Option<String> {
+/// What has become of a block device, and what is to be done about it. Some devices cannot get
+/// another size.
+fn device_line(device: &str, resizes: bool, before: u64, after: u64) -> Option<String> {
     match after.cmp(&before) {
+        Ordering::Greater if !resizes => Some(format!(
+            "{device} keeps its size, as this kernel cannot resize ublk devices: detach the array \
+             and attach it again"
+        )),
         Ordering::Less => Some(format!("{device} is smaller now: {}", size::show(after))),
         Ordering::Equal => None,
         Ordering::Greater => Some(format!(
@@ -51,7 +57,8 @@ fn show_users(client: &mut Client, array: &str, before: u64, dir: &RuntimeDir) -
     let attachment = attachment.filter(|_| served.attached);
     if let Some(device) = attachment.and_then(|attachment| attachment.device()) {
         let device = device.display().to_string();
-        if let Some(line) = device_line(&device, before, served.status.size_bytes) {
+        let resizes = served.ublk().is_none() || can_resize();
+        if let Some(line) = device_line(&device, resizes, before, served.status.size_bytes) {
             outln!("  {line}");
         }
     }
@@ -226,7 +233,10 @@ mod tests {
 
     #[test]
     fn a_device_that_became_smaller_asks_for_no_larger_file_system() {
-        let line = |before, after| device_line("/dev/loop3", before, after);
+        let line = |before, after| device_line("/dev/loop3", true, before, after);
+        let kept = device_line("/dev/ublkb0", false, 1, 2).expect("a line");
+        assert!(kept.contains("keeps its size"), "{kept}");
+        assert_eq!(device_line("/dev/ublkb0", false, 1, 1), None);
         assert!(line(1 << 30, 2 << 30).is_some_and(|line| line.contains("resize2fs /dev/loop3")));
         let smaller = line(2 << 30, 1 << 30).expect("it has changed");
         assert!(smaller.contains("smaller") && !smaller.contains("enlarge"), "{smaller}");
