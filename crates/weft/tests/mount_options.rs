@@ -176,6 +176,40 @@ umount "$home/mnt"
 "#;
 
 #[test]
+fn a_mount_waits_for_disks_that_are_missing() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::on_disks("weftfs-wait", 3, 64 << 20);
+    fs::write(mounted.at.join("file"), "kept").expect("written");
+    mounted.unmount();
+    let folder = mounted.bench.path("disks");
+    fs::create_dir(&folder).expect("a folder");
+    for disk in &mounted.disks[..2] {
+        let name = Path::new(disk).file_name().expect("a name");
+        fs::rename(disk, folder.join(name)).expect("moved");
+    }
+    let folder = folder.to_str().expect("text").to_owned();
+    // Without patience it is refused, or mounted without the disk.
+    let refused = mounted.bench.refused(&["fs", "mount", "home", "mnt", &folder], 1);
+    assert!(refused.contains("--degraded"), "{refused}");
+    let (late, place) = (mounted.disks[2].clone(), format!("{folder}/late"));
+    let comes = std::thread::spawn(move || {
+        // Long enough for the first look, usually; the mount is right in any case.
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        fs::rename(late, place).expect("moved");
+    });
+    mounted.mount(&["--wait", "10m", "--degraded", &folder]);
+    comes.join().expect("it has come");
+    let status = mounted.status();
+    let disks = status["disks"].as_array().expect("disks");
+    assert!(disks.len() == 3 && disks.iter().all(|disk| disk["lost"] == false), "{status}");
+    assert_eq!(fs::read_to_string(mounted.at.join("file")).expect("read"), "kept");
+    mounted.disks.clear();
+    mounted.unmount();
+}
+
+#[test]
 fn mount_and_fstab_know_it_by_its_helper() {
     let tools = ["unshare", "mount", "umount", "sh", "grep", "seq"].map(Need::Tool);
     if !have(&NEEDS) || !have(&tools) {

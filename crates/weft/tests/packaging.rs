@@ -51,7 +51,7 @@ fn the_package_has_its_files_and_nothing_of_this_machine() {
         return;
     }
     let bench = Bench::new("package");
-    let mut make = command(&text(&tree().join("package")));
+    let mut make = command(text(&tree().join("package")));
     make.args(["--program", env!("CARGO_BIN_EXE_weft")]).env("CARGO_TARGET_DIR", bench.path("t"));
     let made = String::from_utf8(run(&mut make).stdout).expect("text");
     let package = made.trim();

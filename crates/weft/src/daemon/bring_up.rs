@@ -270,7 +270,10 @@ impl Daemon {
         while !self.stopping.get() {
             let pause_now = if self.pending.holds_spare.get() { SECOND } else { pause };
             self.opener.rt.sleep(pause_now).await;
-            if !self.pending.is_incomplete() && !self.has_absent() || self.stopping.get() {
+            let lacks = self.pending.is_incomplete()
+                || self.has_absent()
+                || self.arrays.borrow().is_empty();
+            if !lacks || self.stopping.get() {
                 pause = SCAN_EVERY;
                 continue;
             }

@@ -116,6 +116,8 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
                     .hint(format!("leave it out, or inspect it with `weft examine {place}`"));
                 scan.unused.push(unused(&place, &failure, true));
             }
+            // A device without a medium, such as a loop device that is not in use.
+            Err((_, false)) if !is_missed && is_empty_device(&place) => {}
             // A file in a folder that cannot be read need not be a member; a damaged member needs
             // attention wherever it is.
             Err((failure, damaged)) => {
@@ -205,6 +207,16 @@ fn block_devices() -> Vec<String> {
     }
     devices.sort();
     devices
+}
+
+/// Whether a block device has no medium.
+fn is_empty_device(place: &str) -> bool {
+    let Some(name) = Path::new(place).strip_prefix("/dev").ok().and_then(Path::to_str) else {
+        return false;
+    };
+    // The kernel writes `!` for a `/` in the name.
+    let size = format!("/sys/class/block/{}/size", name.replace('/', "!"));
+    fs::read_to_string(size).is_ok_and(|size| size.trim() == "0")
 }
 
 /// Members whose names are not UTF-8: they cannot be used, and must not be overlooked.
