@@ -7,6 +7,7 @@
 mod above;
 mod contents;
 mod files;
+mod life;
 mod load;
 mod recovery;
 mod service;
@@ -23,6 +24,7 @@ use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
 pub(crate) use above::CacheSetup;
 pub(crate) use contents::Contents;
 pub(crate) use files::{FileLoad, FileSetup, Requests, rate};
+pub(crate) use life::{Life, Lived, PHASES, live};
 pub(crate) use load::{Access, Ended, Load};
 pub(crate) use recovery::{Recovered, Recovery, endless, recover};
 pub(crate) use service::{Served, Service, serve};

@@ -55,6 +55,7 @@ const FILES: &[(&str, &str)] = &[
     ("alv-fig15", include_str!("../experiments/alv-fig15.toml")),
     ("alv-fig17", include_str!("../experiments/alv-fig17.toml")),
     ("alv-beyond", include_str!("../experiments/alv-beyond.toml")),
+    ("together", include_str!("../experiments/together.toml")),
     ("file-raid", include_str!("../experiments/file-raid.toml")),
 ];
 

@@ -3,7 +3,7 @@
 use weft_cache::Stats;
 use weft_trace::replay::{Latency, Point as Interval};
 
-use crate::bench::{Recovered, Served};
+use crate::bench::{Lived, Recovered, Served};
 use crate::figure::{Panel, Point, Series, Shape};
 use crate::reshape::{Counted, Measured};
 
@@ -110,6 +110,7 @@ found!(Stats: hits, misses, disk_blocks, evictions);
 found!(Counted: reads, writes, checkpoints);
 found!(Measured: took_ns, ended, counted, users, series);
 found!(Served: ns, cache);
+found!(Lived: phases, series);
 found!(Recovered: rebuild_ns, own, equal, series, units, interval, survivors_busy, cache);
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod reshape;
 mod reshape_requests;
 mod service_rate;
 mod table;
+mod together;
 mod trace;
 mod trade_off;
 
@@ -70,6 +71,8 @@ kinds! {
     ReshapeRequests: reshape_requests,
     /// Requests served by a degraded array with a block cache above it, simulated.
     ServiceRate: service_rate,
+    /// Systems over one life of an array under a trace, simulated.
+    Together: together,
     /// Degraded performance against mean time to data loss.
     TradeOff: trade_off,
 }

@@ -215,6 +215,29 @@ files = [
 ]
 "#;
 
+const TOGETHER: &str = r#"
+title = "small"
+source = "Fig. 0"
+about = "one life of an array"
+
+[run]
+kind = "together"
+model = "st3300831as"
+disk_mb = 60
+unit_kib = 64
+requests = 4000
+interval_ms = 500
+repeats = 2
+healthy_s = 2
+degraded_s = 2
+min_kib_s = 8000
+trace = { name = "Web", workload = "pro-websearch", rate_milli = 100000 }
+systems = [
+  { name = "MD", code = "raid6", disks = 9, policy = { order = "ascending", piggyback = "off" }, parts = { pipelined = { request_bytes = 65536, heads = 16 }, pace = "md-depth" } },
+  { name = "weft", code = "drc-g:4,2,1", disks = 9, cache = "vdf-lru", blocks = 4000, target_ms = 20 },
+]
+"#;
+
 fn figure(text: &str, threads: usize, seed: u64) -> Figure {
     let options = RunOptions { threads, seed, ..RunOptions::default() };
     let experiment = Experiment::parse("small", text, &Models::default()).unwrap();
@@ -239,8 +262,8 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 }
 
 /// A text of each kind that is not computed.
-const SMALL: [&str; 9] =
-    [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE, RESHAPE, FILES];
+const SMALL: [&str; 10] =
+    [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE, RESHAPE, FILES, TOGETHER];
 
 #[test]
 fn shards_give_the_bytes_of_one_run() {
@@ -490,6 +513,33 @@ fn what_there_is_not_is_said() {
     let experiment = Experiment::parse("small", &text, &Models::default()).unwrap();
     let error = run(&experiment, &RunOptions::default(), &|_, _| {}).unwrap_err();
     assert!(matches!(error, LabError::Run { .. }), "{error}");
+}
+
+#[test]
+fn a_life_has_its_phases_and_users_read_what_was_written_in_all() {
+    let figure = figure(TOGETHER, 2, 1);
+    for system in ["MD", "weft"] {
+        let of = |panel, phase| ours(&figure, panel, system, phase);
+        for phase in ["healthy", "degraded", "rebuild", "reshape", "larger"] {
+            let [p50, mean, p99] = [
+                "median of response times",
+                "mean response time",
+                "99th percentile of response times",
+            ]
+            .map(|panel| of(panel, phase));
+            assert!(
+                p50 <= p99 && mean <= p99 && p99 > 0.0,
+                "{system}, {phase}: {p50} {mean} {p99}"
+            );
+            assert!(of("duration", phase) > 1.0, "{system}, {phase}");
+        }
+        assert!((1.9..2.2).contains(&of("duration", "healthy")), "{system}");
+    }
+    // MD's rebuild has the priority of users.
+    let mean = |phase| ours(&figure, "mean response time", "MD", phase);
+    assert!(mean("rebuild") > mean("healthy"), "{} {}", mean("rebuild"), mean("healthy"));
+    let life = figure.panels.iter().find(|panel| panel.title == "response time over the life");
+    assert!(life.expect("the life").series.iter().all(|series| series.points.len() >= 12));
 }
 
 #[test]

@@ -38,8 +38,9 @@ pub(super) struct CacheAbove {
 }
 
 impl CacheAbove {
-    pub(super) fn new(array: &Array, setup: &CacheSetup) -> Result<Self, String> {
-        let cache = Cache::new(setup.choice, setup.blocks, array.failure_domains());
+    /// Above an array that will have `added` disks more.
+    pub(super) fn new(array: &Array, setup: &CacheSetup, added: usize) -> Result<Self, String> {
+        let cache = Cache::new(setup.choice, setup.blocks, array.failure_domains() + added);
         Ok(Self { array: array.clone(), cache: RefCell::new(cache.map_err(text)?) })
     }
 

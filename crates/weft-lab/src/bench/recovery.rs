@@ -128,7 +128,7 @@ impl Written {
         recovery.way.apply(array).await.map_err(text)?;
         let map = self.map(&records);
         let above = match &recovery.cache {
-            Some(setup) => Some(Rc::new(CacheAbove::new(array, setup)?)),
+            Some(setup) => Some(Rc::new(CacheAbove::new(array, setup, 0)?)),
             None => None,
         };
         let healthy = recovery.cache.map_or(0, |setup| setup.healthy);

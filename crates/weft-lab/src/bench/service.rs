@@ -41,7 +41,7 @@ pub(crate) fn serve(service: &Service, records: &[Record]) -> Result<Served, Str
     rt.clone().block_on(async move {
         let written = Written::new(&rt, &service.setup).await?;
         let map = written.map(&records);
-        let above = Rc::new(CacheAbove::new(&written.array, &service.cache)?);
+        let above = Rc::new(CacheAbove::new(&written.array, &service.cache, 0)?);
         let (before, measured) = records.split_at(service.first);
         let (healthy, degraded) = before.split_at(service.cache.healthy);
         above.fill(healthy, &map);
