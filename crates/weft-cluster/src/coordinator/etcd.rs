@@ -224,7 +224,8 @@ impl EtcdCoordinator {
             status => {
                 let body = response.whole().await.unwrap_or_default();
                 let said: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let said = said["message"].as_str().or(said["error"].as_str()).unwrap_or("");
+                let said =
+                    said["message"].as_str().or_else(|| said["error"].as_str()).unwrap_or("");
                 let text = format!("{name}: HTTP status {status} {said}");
                 Err(if status >= 500 { Attempt::Unknown(text) } else { Attempt::Refused(text) })
             }

@@ -132,7 +132,7 @@ impl Head {
             return Err(HeadError::UnknownVersion(name(), version));
         }
         let Some((sequence, bounds)) = newest.max_by_key(|(sequence, _)| *sequence) else {
-            let is_copy = found.iter().any(|copy| *copy == Found::Other { is_copy: true });
+            let is_copy = found.contains(&Found::Other { is_copy: true });
             let error = if is_copy { HeadError::Damaged } else { HeadError::NotPrepared };
             return Err(error(name()));
         };
