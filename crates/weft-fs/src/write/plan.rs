@@ -117,7 +117,15 @@ impl FsState {
                 let at_once = self.batch_blocks();
                 let lines =
                     self.reserved_lines(tx, ino, (*first, record), &dirty[at..], at_once)?;
-                let Some((target, count)) = lines else { continue };
+                let Some((target, count)) = lines else {
+                    // What was planned before may have been cut short by these lines: where nothing
+                    // is reserved any more, it covers the block when it is stored.
+                    let behind = |of: &LineWrite| of.first + of.record.blocks();
+                    match targets.iter().any(|of| of.ino == ino && behind(of) > *block) {
+                        true => return Ok(false),
+                        false => continue,
+                    }
+                };
                 at += count;
                 targets.push(target);
                 continue;
