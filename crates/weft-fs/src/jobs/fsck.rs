@@ -252,6 +252,10 @@ impl Fs {
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
         self.sync().await?;
         let _one = self.0.checking.acquire(1).await;
+        // What other nodes have changed is in the metadata then. They go on meanwhile.
+        let alone = self.0.hold_all_tokens().await;
+        self.0.write_all().await?;
+        drop(alone);
         let pages = self.0.meta.check_pages().await?;
         let mut report = self.0.check_metadata().await?;
         for page in pages.damaged {
