@@ -7,6 +7,7 @@ use std::rc::Rc;
 use futures_util::future::join;
 use weft_fs::{Fs, Ino, Kind, ROOT, Rename};
 use weft_random::Rng;
+use weft_rt::Frozen;
 
 use crate::common::*;
 
@@ -33,7 +34,7 @@ async fn fill(fs: &Fs) -> (Vec<Ino>, Ino) {
 
 #[test]
 fn others_go_on_during_a_check_and_nothing_of_that_is_damage() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         run(move |rt| async move {
             let fs = made_by(&rt, &ram(&[64; 4]), seed).await;
             let (folders, long) = fill(&fs).await;
@@ -41,7 +42,7 @@ fn others_go_on_during_a_check_and_nothing_of_that_is_damage() {
             let (count, ends) = (done.clone(), is_checked.clone());
             let others = async {
                 let mut rng = Rng::new(seed);
-                while !ends.get() {
+                while !ends.get() && count.get() < 4000 {
                     let name = |n: u64| format!("file {n}").into_bytes();
                     let (from, to) = (*rng.pick(&folders), *rng.pick(&folders));
                     let (n, m) = (name(rng.below(600)), name(rng.below(600)));
@@ -55,11 +56,10 @@ fn others_go_on_during_a_check_and_nothing_of_that_is_damage() {
                             }
                         }
                         3 => {
+                            // Its records grow in number until the metadata is full.
                             let at = rng.below(5000) * BLOCK;
-                            write(&fs, long, at, &pattern(3 * BLOCK as usize, at)).await;
-                            if rng.chance(10) {
-                                fs.fsync(long).await.expect("synced");
-                            }
+                            let data = Frozen::copy_from(&pattern(3 * BLOCK as usize, at));
+                            drop(fs.write(long, at, data).await);
                         }
                         _ => drop(fs.rename((from, &n), (to, &m), Rename::Replace).await),
                     }
