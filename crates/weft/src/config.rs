@@ -42,7 +42,8 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn read(file: Option<&Path>) -> Result<Self, Vec<Wrong>> {
-        let (files, mut wrong) = read::files(file.unwrap_or(Path::new(FILE)), file.is_some());
+        let (files, mut wrong) =
+            read::files(file.unwrap_or_else(|| Path::new(FILE)), file.is_some());
         let mut settings = Settings::default();
         for file in &files {
             match read::text(file) {

@@ -107,7 +107,7 @@ impl Daemon {
                 switch_on(&served, wanted.unwrap_or(before), bytes)?;
             }
         }
-        let policy = wanted.or(now.map(|now| now.policy)).unwrap_or(Choice::DEFAULT);
+        let policy = wanted.or_else(|| now.map(|now| now.policy)).unwrap_or(Choice::DEFAULT);
         let bytes = served.cache.usage().map_or(0, |usage| usage.bytes_max);
         served
             .array
