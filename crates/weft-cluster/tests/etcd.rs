@@ -46,7 +46,7 @@ impl Etcd {
             etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
             etcd.args(["--initial-cluster", &cluster.join(","), "--unsafe-no-fsync"]);
             etcd.current_dir(scratch.path());
-            let log = std::fs::File::create(scratch.join(&format!("m{n}.log"))).expect("a log");
+            let log = std::fs::File::create(scratch.join(format!("m{n}.log"))).expect("a log");
             Some(Process::spawn(etcd.stdout(log.try_clone().expect("a file")).stderr(log)))
         };
         let members = (0..count).map(member).collect();

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use weft_cluster::DiskName;
 use weft_cluster::fence::HEAD_BYTES;
@@ -16,6 +16,7 @@ use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Rng, Rt};
 use super::oracle::Oracle;
 
 pub struct Medium {
+    me: Weak<Self>,
     rt: Rt,
     rng: RefCell<Rng>,
     name: DiskName,
@@ -28,8 +29,9 @@ pub struct Medium {
 }
 
 impl Medium {
-    pub fn new(rt: &Rt, name: &DiskName, rng: Rng, oracle: Rc<Oracle>) -> Self {
-        Self {
+    pub fn new(rt: &Rt, name: &DiskName, rng: Rng, oracle: Rc<Oracle>) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
+            me: me.clone(),
             rt: rt.clone(),
             rng: RefCell::new(rng),
             name: name.clone(),
@@ -38,7 +40,7 @@ impl Medium {
             writes: Cell::default(),
             ended: Notify::default(),
             oracle,
-        }
+        })
     }
 
     /// Waits until nothing is in flight.
@@ -74,6 +76,24 @@ impl Medium {
         self.ended.notify_all();
     }
 
+    async fn carry_out(
+        self: Rc<Self>,
+        number: u64,
+        offset: u64,
+        data: Frozen,
+    ) -> Result<(), DiskError> {
+        self.delay().await;
+        if !self.in_flight.borrow().contains_key(&number) {
+            let cause = io::Error::other("a power cut");
+            let len = data.len() as u64;
+            return Err(DiskError::new(self.name.as_str(), DiskOp::Write, offset, len, cause));
+        }
+        self.apply(offset, data).await;
+        self.in_flight.borrow_mut().remove(&number);
+        self.ended.notify_all();
+        Ok(())
+    }
+
     async fn delay(&self) {
         let delay = {
             let mut rng = self.rng.borrow_mut();
@@ -97,20 +117,13 @@ impl Disk for Medium {
     }
 
     fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
+        // What the kernel has is carried out, whatever becomes of the server.
+        let medium = self.me.upgrade().expect("it is in use");
         Box::pin(async move {
             let number = self.writes.get();
             self.writes.set(number + 1);
             self.in_flight.borrow_mut().insert(number, (offset, data.clone()));
-            self.delay().await;
-            if !self.in_flight.borrow().contains_key(&number) {
-                let cause = io::Error::other("a power cut");
-                let len = data.len() as u64;
-                return Err(DiskError::new(self.name.as_str(), DiskOp::Write, offset, len, cause));
-            }
-            self.apply(offset, data).await;
-            self.in_flight.borrow_mut().remove(&number);
-            self.ended.notify_all();
-            Ok(())
+            self.rt.spawn(medium.carry_out(number, offset, data)).await
         })
     }
 

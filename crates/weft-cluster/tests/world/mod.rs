@@ -76,6 +76,8 @@ pub struct DiskServer {
     /// Rises when the server dies: answers of earlier ones are lost.
     pub life: Cell<u64>,
     pub starting: Cell<bool>,
+    /// The server's process, which ends with all that it was doing.
+    pub process: RefCell<Option<Rt>>,
 }
 
 pub struct World {
@@ -117,10 +119,10 @@ async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
     let mut disks = Vec::new();
     for number in 0..rng.within(1, 3) {
         let name: DiskName = format!("d{number}").parse().expect("a name");
-        let medium = Rc::new(Medium::new(&rt, &name, rng.fork(number), oracle.clone()));
+        let medium = Medium::new(&rt, &name, rng.fork(number), oracle.clone());
         prepare(&*medium, Preparation::Blank).await.expect("a blank disk");
-        let (shared, life, starting) = Default::default();
-        disks.push(Rc::new(DiskServer { name, medium, shared, life, starting }));
+        let (shared, life, starting, process) = Default::default();
+        disks.push(Rc::new(DiskServer { name, medium, shared, life, starting, process }));
     }
     let machines = (0..rng.within(3, 5)).map(|number| {
         let rate = match scenario.clocks {
@@ -165,7 +167,9 @@ async fn start_server(world: &Rc<World>, disk: &Rc<DiskServer>) {
             prepare(&*disk.medium, Preparation::Erase).await.ok();
         }
         // The power may be cut once more.
-        if let Ok(shared) = SharedDisk::open(&world.rt, disk.medium.clone()).await {
+        let process = world.rt.domain(|| {});
+        if let Ok(shared) = SharedDisk::open(&process, disk.medium.clone()).await {
+            *disk.process.borrow_mut() = Some(process);
             *disk.shared.borrow_mut() = Some(shared);
             disk.starting.set(false);
             return;
@@ -238,6 +242,9 @@ fn two_ends(world: &Rc<World>) -> (Place, Place) {
 
 fn stop_server(disk: &Rc<DiskServer>, power: bool) {
     *disk.shared.borrow_mut() = None;
+    if let Some(process) = disk.process.take() {
+        process.fail_domain();
+    }
     disk.life.set(disk.life.get() + 1);
     if power {
         disk.medium.cut_power();

@@ -145,7 +145,7 @@ impl Line {
     }
 
     /// Work at the server of a disk; lost if the server is down, or dies before it is done.
-    async fn at_disk<T: 'static, F: Future<Output = T>>(
+    async fn at_disk<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         number: usize,
         patience: Nanos,
@@ -155,7 +155,8 @@ impl Line {
         self.call(Place::Disk(number), patience, async move {
             let shared = server.shared.borrow().clone()?;
             let life = server.life.get();
-            let value = work(server.clone(), shared).await;
+            let process = server.process.borrow().clone()?;
+            let value = process.spawn(work(server.clone(), shared)).await;
             (server.life.get() == life).then_some(value)
         })
         .await
