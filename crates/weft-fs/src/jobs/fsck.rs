@@ -90,7 +90,6 @@ impl FsState {
         self.check_names(&mut report).await?;
         self.check_maps(&mut report).await?;
         self.check_owners(&mut report).await?;
-        self.meta.end_watch();
         self.meta
             .run(|tx| {
                 self.check_bad_blocks(tx, &mut report)?;
@@ -257,7 +256,9 @@ impl Fs {
         self.0.write_all().await?;
         drop(alone);
         let pages = self.0.meta.check_pages().await?;
-        let mut report = self.0.check_metadata().await?;
+        let checked = self.0.check_metadata().await;
+        self.0.meta.end_watch();
+        let mut report = checked?;
         for page in pages.damaged {
             report.find(0, format!("page {page} of the metadata is wrong on all copies"));
         }
