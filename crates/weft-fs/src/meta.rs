@@ -1,18 +1,22 @@
 //! The metadata: a redb database on a mirrored array, behind an [`Image`] that has a part of it in
 //! memory.
 //!
-//! One write transaction is always open. Every operation is a closure that runs in it
-//! ([`Meta::run`]), and sees what those before it did. One runs at a time, to its end: where it
-//! needs a page that is not in memory, it waits, and the next ones wait behind it. What is *not*
-//! metadata may change meanwhile. So a closure holds no borrow while it uses its transaction, and
-//! what it looked at before counts only if a lock or token keeps it as it was. A commit ends the
-//! transaction, and then writes its epochs; meanwhile operations go on in the next one. An
-//! operation checks everything before it changes anything: what it has changed cannot be undone
-//! alone.
+//! *Two halves.* An operation is a closure ([`Meta::run`]). It changes rows in memory, in the half
+//! of this node ([`node`]), and sees what those before it did, whether the store has it or not. The
+//! half of the keeper ([`keeper`]) has the store, and gets the changes of a commit as plain data.
 //!
-//! *Locks.* That of commits comes first, then that of operations, then that of writing epochs,
-//! which an operation takes only to make room. Nothing else is waited for under any of them but the
-//! array.
+//! One operation runs at a time, to its end: where it needs a page that is not in memory, it waits,
+//! and the next ones wait behind it. What is *not* metadata may change meanwhile. So a closure
+//! holds no borrow while it looks at rows, and what it looked at before counts only if a lock or
+//! token keeps it as it was. An operation checks everything before it changes anything: what it has
+//! changed cannot be undone alone.
+//!
+//! A commit freezes what waits, sends it to the store in parts, between which operations go on,
+//! ends the batch, and then writes its epochs.
+//!
+//! *Locks.* That of commits comes first, then that of operations, which each use of the store
+//! takes, then that of writing epochs, which an operation takes only to make room. Nothing else is
+//! waited for under any of them but the array.
 //!
 //! ```text
 //! array    0       header: magic, version, identity, length of the database, begin of the journal
@@ -23,14 +27,20 @@
 //! ```
 
 mod bad;
+mod batch;
 mod changes;
 mod header;
 mod image;
 mod journal;
+mod keeper;
 mod maps;
+mod node;
+mod numbers;
+mod overlay;
 mod pages;
 mod places;
 mod room;
+mod rows;
 mod sums;
 mod tables;
 mod transaction;
@@ -40,18 +50,21 @@ mod walks;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use redb::{Builder, Database, WriteTransaction};
 use weft_array::{Array, Consistency, CreateOptions, Id};
 use weft_code::CodeSpec;
 use weft_rt::fiber;
 use weft_rt::sync::Semaphore;
 
-use crate::error::{FsError, InDatabase as _, Result};
+use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use changes::Changes;
 pub(crate) use header::array_bytes;
 use header::{Areas, HeaderFields};
 use image::Image;
+use keeper::Keeper;
+use node::Node;
+pub(crate) use numbers::NEXT_INODE;
+use overlay::Overlay;
 pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
@@ -70,6 +83,11 @@ pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
 /// if the database is small ([`room`]).
 const REDB_SHARE: u64 = 4;
+/// The part of the memory for metadata that changes may take before they are committed. Those that
+/// a commit carries may take as much once more.
+const WAITING_SHARE: u64 = 8;
+/// What these may always take.
+const WAITING_BYTES_MIN: u64 = 32 << 10;
 /// Bytes of all rows, in the state.
 const ROW_BYTES: &str = "row bytes with keys";
 
@@ -102,10 +120,11 @@ pub(crate) struct Meta {
     pub(crate) array: Array,
     log: Range<u64>,
     image: Image,
-    db: Database,
-    open: RefCell<Option<WriteTransaction>>,
-    /// Held while an operation runs, or the transaction ends. Locks of redb are so never met by
-    /// another operation while one waits.
+    node: Node,
+    keeper: Keeper,
+    /// The most bytes of changes that wait before a commit.
+    waiting_bytes_max: u64,
+    /// Held while an operation runs, or the store is used.
     operating: Semaphore,
     /// Held while a commit is under way.
     committing: Semaphore,
@@ -120,7 +139,9 @@ pub(crate) struct Meta {
 impl Meta {
     /// Makes an empty database. About `cache_bytes` of it may be in memory.
     pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
-        Self::with(array, fs_id, HeaderFields::NEW, cache_bytes).await
+        let meta = Self::with(array, fs_id, HeaderFields::NEW, cache_bytes).await?;
+        fiber::run(|| meta.keeper.create_tables()).await?;
+        Ok(meta)
     }
 
     /// Opens the database that is on the array. About `cache_bytes` of it may be in memory.
@@ -135,6 +156,10 @@ impl Meta {
             _ => stored,
         };
         meta.changes.set_row_bytes(rows);
+        match meta.run(|tx| tx.state(NEXT_INODE)).await? {
+            0 => {}
+            next => meta.node.set_unknown_from(next),
+        }
         Ok(meta)
     }
 
@@ -142,19 +167,12 @@ impl Meta {
         let areas = Areas::of(array.size_bytes(), stored.journal.is_some(), stored.has_sums)?;
         let capacity = areas.db.end - areas.db.start;
         let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
-        let of_image = cache_bytes - of_redb;
+        let waiting_bytes_max = cache_bytes / WAITING_SHARE;
+        let of_image = cache_bytes - of_redb - 2 * waiting_bytes_max;
         let image = Image::open(array.clone(), fs_id, &areas, stored, of_image).await?;
         let file = image.clone();
-        let opened = fiber::run(move || {
-            let mut builder = Builder::new();
-            builder.set_cache_size(usize::try_from(of_redb).unwrap_or(usize::MAX));
-            let db = builder.create_with_backend(file).db()?;
-            let open = begin(&db)?;
-            Ok::<_, FsError>((db, open))
-        });
-        let (db, open) = opened.await?;
+        let keeper = fiber::run(move || Keeper::open(file, of_redb)).await?;
         image.write_epochs().await?;
-        let open = RefCell::new(Some(open));
         let (operating, committing) = (Semaphore::new(1), Semaphore::new(1));
         let (failed, changes, is_ending) =
             (RefCell::default(), Changes::default(), Cell::new(false));
@@ -162,8 +180,9 @@ impl Meta {
             array,
             log: areas.log,
             image,
-            db,
-            open,
+            node: Node::default(),
+            keeper,
+            waiting_bytes_max: waiting_bytes_max.max(WAITING_BYTES_MIN),
             operating,
             committing,
             failed,
@@ -199,9 +218,83 @@ impl Meta {
         self.image.capacity()
     }
 
-    /// Whether the open transaction changes so much that it is to be committed before more changes.
+    /// Whether so much waits that it is to be committed before more changes.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.image.changed_bytes() > self.changed_bytes_max()
+        self.is_much_waiting() || self.may_change_much()
+    }
+
+    /// Whether what waits takes all the memory that it may.
+    fn is_much_waiting(&self) -> bool {
+        self.node.open().bytes() > self.waiting_bytes_max
+    }
+
+    /// Whether what waits may change more pages than the store has room for.
+    fn may_change_much(&self) -> bool {
+        self.sent_bytes() + self.node.open().due_pages() > self.changed_bytes_max()
+    }
+
+    /// Bytes of the pages that changed with what the store has of the open changes.
+    fn sent_bytes(&self) -> u64 {
+        // Until a commit has ended they are those of the commit.
+        if self.node.frozen().is_some() { 0 } else { self.image.changed_bytes() }
+    }
+
+    /// Before a commit that is due as much waits: says whether it is, after all. The commit that is
+    /// under way ends first. Then changes go to the store early, so that it is known which pages
+    /// they change.
+    pub(crate) async fn needs_commit(&self) -> Result<bool> {
+        let _none = self.committing.acquire(1).await;
+        self.check()?;
+        if !self.is_much_waiting() && self.may_change_much() {
+            self.send_frozen().await?;
+            let _alone = self.operating.acquire(1).await;
+            self.send_early().await?;
+            // Few rows more would be too much again.
+            return Ok(self.sent_bytes() > self.changed_bytes_max() / 4 * 3);
+        }
+        Ok(self.is_crowded())
+    }
+
+    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen.
+    async fn send_early(&self) -> Result<()> {
+        let mut last = None;
+        loop {
+            let part = self.node.part(&self.node.open(), last.as_ref(), self.at_a_time());
+            let Some(part) = part else { break };
+            fiber::run(|| self.failing(self.keeper.take(&part))).await?;
+            last = part.rows.last().map(|row| (row.table, row.key.clone()));
+        }
+        self.node.change(Overlay::sent);
+        Ok(())
+    }
+
+    /// Sends what is frozen, and ends the batch. The caller holds `committing`.
+    async fn send_frozen(&self) -> Result<()> {
+        let Some(frozen) = self.node.frozen() else { return Ok(()) };
+        let mut last = None;
+        while let Some(part) = self.node.part(&frozen, last.as_ref(), self.at_a_time()) {
+            let _alone = self.operating.acquire(1).await;
+            self.check()?;
+            fiber::run(|| self.failing(self.keeper.take(&part))).await?;
+            last = part.rows.last().map(|row| (row.table, row.key.clone()));
+        }
+        let _alone = self.operating.acquire(1).await;
+        self.check()?;
+        // A flush of many files that was under way may have changed more than was kept for it: that
+        // is taken from the second generation, which is seldom needed.
+        debug_assert!(
+            self.image.changed_bytes()
+                <= self.changed_bytes_max() + room::reserve_bytes(self.capacity()),
+            "a batch may change {} bytes, and changes {}",
+            self.changed_bytes_max(),
+            self.image.changed_bytes()
+        );
+        let end = || {
+            self.keeper.end(self.node.end(self.is_ending.get()))?;
+            self.node.thaw();
+            Ok(())
+        };
+        fiber::run(|| self.failing(end())).await
     }
 
     fn changed_bytes_max(&self) -> u64 {
@@ -310,11 +403,7 @@ impl Meta {
     /// Commits, for a caller that holds `operating`.
     async fn run_alone<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         self.check()?;
-        let run = || {
-            let open = self.open.borrow();
-            let tx = open.as_ref().ok_or_else(|| FsError::Stopped("no transaction".into()))?;
-            operation(&Tx::new(tx, &self.changes))
-        };
+        let run = || operation(&Tx::new(&self.node, &self.keeper, &self.changes));
         fiber::run(|| self.failing(run())).await
     }
 
@@ -330,7 +419,9 @@ impl Meta {
     pub(crate) async fn is_settled(&self) -> Result<bool> {
         let _none = self.committing.acquire(1).await;
         self.check()?;
-        Ok(!self.changes.any())
+        // A commit may have been dropped on its way.
+        let is_on_its_way = self.node.frozen().is_some() || self.image.has_epochs();
+        Ok(!self.changes.any() && !is_on_its_way)
     }
 
     /// The last commit is about to come: from now on commits store which pages of the database are
@@ -344,33 +435,22 @@ impl Meta {
     /// and so is every one before it.
     pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _one = self.committing.acquire(1).await;
+        // One that was dropped before its end.
+        self.send_frozen().await?;
         let alone = self.operating.acquire(1).await;
-        // A flush of many files that was under way may have changed more than was kept for it: that
-        // is taken from the second generation, which is seldom needed.
-        debug_assert!(
-            self.image.changed_bytes()
-                <= self.changed_bytes_max() + room::reserve_bytes(self.capacity()),
-            "a transaction may change {} bytes, and changes {}",
-            self.changed_bytes_max(),
-            self.image.changed_bytes()
-        );
         let last = |tx: &Tx<'_>| {
             let given = last(tx)?;
+            if self.is_ending.get() {
+                tx.return_numbers()?;
+            }
             tx.set_state(ROW_BYTES, self.changes.row_bytes())?;
             Ok(given)
         };
         let given = self.run_alone(last).await?;
         self.changes.begin_commit();
-        let next = || {
-            if let Some(mut open) = self.open.take() {
-                open.set_quick_repair(self.is_ending.get());
-                open.commit().db()?;
-            }
-            self.open.replace(Some(begin(&self.db)?));
-            Ok(())
-        };
-        fiber::run(|| self.failing(next())).await?;
+        self.node.freeze();
         drop(alone);
+        self.send_frozen().await?;
         self.failing_to_write(self.image.write_epochs().await)?;
         self.changes.end_commit();
         Ok(given)
@@ -433,12 +513,6 @@ impl Drop for Meta {
     }
 }
 
-fn begin(db: &Database) -> Result<WriteTransaction> {
-    let mut open = db.begin_write().db()?;
-    open.set_two_phase_commit(true);
-    Ok(open)
-}
-
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
@@ -491,7 +565,7 @@ mod tests {
     fn what_only_the_journal_has_is_there_after_a_crash() {
         with_array(|array| async move {
             let meta = Meta::create(array.clone(), ID, 1 << 20).await.expect("made");
-            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.commit(|_| Ok(())).await.expect("committed");
             meta.checkpoint().await.expect("written");
             let before = header::read(&array, ID).await.expect("read");
             fill(&meta).await;
@@ -514,7 +588,7 @@ mod tests {
         with_array(|array| async move {
             let stored = HeaderFields { db_bytes: 0, journal: None, has_sums: false };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
-            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.commit(|_| Ok(())).await.expect("committed");
             fill(&meta).await;
             meta.checkpoint().await.expect("nothing to do");
             drop(meta);
@@ -547,7 +621,7 @@ mod tests {
         with_array(|array| async move {
             let stored = HeaderFields { has_sums: false, ..HeaderFields::NEW };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
-            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.commit(|_| Ok(())).await.expect("committed");
             fill(&meta).await;
             meta.checkpoint().await.expect("written");
             let capacity = meta.capacity();
@@ -576,7 +650,7 @@ mod tests {
     fn a_header_that_says_nothing_or_something_new_is_refused() {
         with_array(|array| async move {
             let meta = Meta::create(array.clone(), ID, 1 << 20).await.expect("made");
-            meta.commit(|tx| tx.create_tables()).await.expect("committed");
+            meta.commit(|_| Ok(())).await.expect("committed");
             meta.checkpoint().await.expect("written");
             drop(meta);
             let refused = async || Meta::open(array.clone(), ID, 1 << 20).await.err();

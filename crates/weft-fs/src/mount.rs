@@ -133,7 +133,6 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
     let rows = disks.iter().zip(&labels).map(|(disk, label)| (label.number, row(label, disk)));
     let rows: Vec<_> = rows.collect();
     meta.commit(|tx| {
-        tx.create_tables()?;
         tx.set_state("format", FORMAT)?;
         for (number, row) in &rows {
             tx.put_disk(*number, row)?;

@@ -47,7 +47,7 @@ fn a_disk_that_was_leaving_is_a_full_member_again() {
         let before = free_of(&fs, 1).await;
         let job = begin(&rt, &fs, Job::Remove(1));
         while fs.status().await.expect("known").job.expect("it runs").done_blocks == 0 {
-            rt.sleep(MILLISECOND).await;
+            rt.sleep(20 * MICROSECOND).await;
         }
         assert_eq!(fs.cancel().await.expect("cancelled"), Job::Remove(1));
         assert_eq!(fs.status().await.expect("known").job, None, "it has ended");

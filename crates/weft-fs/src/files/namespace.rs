@@ -14,7 +14,7 @@ use crate::error::{FsError, Result};
 use crate::files::acl;
 use crate::format::inode::{Flags, Ino, Inode, Kind, ROOT, SET_GID, Time};
 use crate::format::redundancy::Redundancy;
-use crate::meta::{Entry, Tx};
+use crate::meta::{Entry, NEXT_INODE, Tx};
 use crate::state::mounted::{Fs, FsState};
 
 /// Longest name, in bytes.
@@ -164,7 +164,7 @@ impl FsState {
             generation: 0,
             redundancy,
         };
-        tx.set_state("next inode", ROOT + 1)?;
+        tx.set_state(NEXT_INODE, ROOT + 1)?;
         tx.put_inode(ROOT, &root)
     }
 
@@ -334,8 +334,7 @@ impl FsState {
         let is_folder = kind == Kind::Folder;
         let inherits = above.mode & SET_GID != 0;
         let (mode, lists) = acl::of_new(tx, parent, new.mode, new.umask)?;
-        let ino = tx.state("next inode")?;
-        tx.set_state("next inode", ino + 1)?;
+        let ino = tx.new_number()?;
         let inode = Inode {
             mode: mode | if inherits && is_folder { SET_GID } else { 0 },
             uid: new.uid,

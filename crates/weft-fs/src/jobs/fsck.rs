@@ -23,7 +23,7 @@ use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Inode, Kind};
 use crate::jobs::findings::FsckReport;
 use crate::jobs::name_check::Reaching;
-use crate::meta::Tx;
+use crate::meta::{NEXT_INODE, Tx};
 use crate::state::mounted::{Fs, FsState};
 
 /// The most inodes that are looked at in one operation, with what belongs to them.
@@ -64,7 +64,7 @@ impl FsState {
         reaching: &mut Reaching,
         report: &mut FsckReport,
     ) -> Result<bool> {
-        if ino >= tx.state("next inode")? {
+        if ino >= tx.state(NEXT_INODE)? {
             report.find(ino, "its number has not been given out yet");
         }
         if (inode.links == 0) != tx.is_orphan(ino)? {

@@ -1,33 +1,37 @@
 //! The table of bad blocks: disk and block.
 
-use redb::ReadableTable as _;
+use std::ops::{Bound, ControlFlow};
 
+use super::rows::{BAD, RowKey, all};
 use super::transaction::Tx;
-use crate::error::{InDatabase as _, Result};
+use crate::error::Result;
 
 impl Tx<'_> {
     /// A block is not to be used any more.
     pub(crate) fn put_bad(&self, disk: u16, block: u64) -> Result<()> {
-        self.change(&self.bad, None)?.insert((u64::from(disk), block), ()).db()?;
-        Ok(())
+        self.store(&BAD, &(u64::from(disk), block), &())
     }
 
     /// All bad blocks, in the order of disks.
     pub(crate) fn bad_blocks(&self) -> Result<Vec<(u16, u64)>> {
-        let table = self.read(&self.bad)?;
         let mut bad = Vec::new();
-        for row in table.iter().db()? {
-            let (disk, block) = row.db()?.0.value();
+        self.scan(&BAD, &all(), |(disk, block), ()| {
             // A disk with another number is none; fsck compares the table with the disks.
             bad.push((u16::try_from(disk).unwrap_or(u16::MAX), block));
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(bad)
     }
 
     /// A disk leaves, and its bad blocks with it.
     pub(crate) fn remove_bad_of(&self, disk: u16) -> Result<()> {
         let disk = u64::from(disk);
-        let mut table = self.change(&self.bad, None)?;
-        table.retain_in((disk, 0)..=(disk, u64::MAX), |_, ()| false).db()
+        let (first, last) = (RowKey::pair(disk, 0), RowKey::pair(disk, u64::MAX));
+        let mut gone = Vec::new();
+        self.scan(&BAD, &(Bound::Included(first), Bound::Included(last)), |key, ()| {
+            gone.push(key);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        gone.iter().try_for_each(|key| self.drop_row(&BAD, key))
     }
 }

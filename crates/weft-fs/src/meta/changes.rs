@@ -123,10 +123,13 @@ impl Changes {
         [&self.open, &self.committing].iter().any(|of| of.borrow().reshaped.contains(&line))
     }
 
-    /// The open transaction ends.
+    /// The open transaction ends. One before may have been left by a commit that was dropped: it is
+    /// made durable with this one.
     pub(super) fn begin_commit(&self) {
         self.any.set(false);
-        self.committing.replace(self.open.take());
+        let (open, mut committing) = (self.open.take(), self.committing.borrow_mut());
+        committing.files.extend(open.files);
+        committing.reshaped.extend(open.reshaped);
     }
 
     /// The commit that had begun is durable.

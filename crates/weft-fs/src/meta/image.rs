@@ -169,6 +169,11 @@ impl Image {
         self.0.get().pages.borrow().dirtied() * BLOCK_BYTES
     }
 
+    /// Whether there are epochs that are not durable.
+    pub(super) fn has_epochs(&self) -> bool {
+        self.0.get().pages.borrow().epochs() > 0
+    }
+
     pub(super) fn counts(&self) -> MetaCacheCounts {
         self.0.get().pages.borrow().counts()
     }

@@ -5,10 +5,11 @@
 //! row says how many records of a file have a column on a disk; it changes in the same transaction
 //! as these records, so it needs neither a log nor a scan after a crash.
 
-use redb::ReadableTable as _;
+use std::ops::{Bound, ControlFlow};
 
+use super::rows::{KeyRange, MAPS, RowKey};
 use super::transaction::Tx;
-use crate::error::{FsError, InDatabase as _, Result};
+use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 
@@ -35,31 +36,37 @@ impl Tx<'_> {
 
     /// How many records of a file have a column on a disk.
     pub(crate) fn mapped(&self, disk: u16, ino: Ino) -> Result<u64> {
-        let table = self.read(&self.maps)?;
-        Ok(table.get((u64::from(disk), ino)).db()?.map_or(0, |count| count.value()))
+        Ok(self.find(&MAPS, &(u64::from(disk), ino), |count| count)?.unwrap_or(0))
     }
 
     pub(crate) fn put_mapped(&self, disk: u16, ino: Ino, records: u64) -> Result<()> {
         let key = (u64::from(disk), ino);
         match records {
-            0 => self.take(&self.maps, ino, &key).map(drop),
-            _ => self.put(&self.maps, ino, &key, &records),
+            0 => self.take(&MAPS, ino, &key).map(drop),
+            _ => self.put(&MAPS, ino, &key, &records),
         }
     }
 
     /// Up to `max` files that have blocks on a disk, from number `from` on.
     pub(crate) fn inodes_on(&self, disk: u16, from: Ino, max: usize) -> Result<Vec<Ino>> {
-        let table = self.read(&self.maps)?;
-        let disk = u64::from(disk);
-        let rows = table.range((disk, from)..=(disk, Ino::MAX)).db()?.take(max);
-        rows.map(|row| Ok(row.db()?.0.value().1)).collect()
+        let mut inodes = Vec::new();
+        self.scan(&MAPS, &of_disk(disk, from), |(_, ino), _| {
+            inodes.push(ino);
+            let is_enough = inodes.len() >= max;
+            Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok(inodes)
     }
 
     /// Whether a file has blocks on a disk.
     pub(crate) fn is_disk_used(&self, disk: u16) -> Result<bool> {
-        let table = self.read(&self.maps)?;
-        let disk = u64::from(disk);
-        let first = table.range((disk, 0)..=(disk, Ino::MAX)).db()?.next().transpose().db()?;
-        Ok(first.is_some())
+        Ok(!self.inodes_on(disk, 0, 1)?.is_empty())
     }
+}
+
+/// The rows of a disk, from a file on.
+fn of_disk(disk: u16, from: Ino) -> KeyRange<'static> {
+    let disk = u64::from(disk);
+    let last = RowKey::pair(disk, Ino::MAX);
+    (Bound::Included(RowKey::pair(disk, from)), Bound::Included(last))
 }

@@ -14,7 +14,9 @@
 //!   reserve, if                      rows × 3 + 2 × what it changes  >  15/16 of the room
 //! ```
 //!
-//! Both are asked while no other operation runs, so that many at once do no more than one.
+//! Both are asked while no other operation runs, so that many at once do no more than one. Changes
+//! wait in memory first: what they may change at most counts then ([`super::overlay`]), and if that
+//! is too much, they are sent to the transaction, which tells what they change.
 //!
 //! A row that is longer than a third of a page may have a page of its own, and one that is longer
 //! than a page takes several *that lie together*: what is free may lie apart. So long values are

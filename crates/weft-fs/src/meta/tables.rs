@@ -1,12 +1,13 @@
 //! The tables of the database, and what operations do with their rows.
 
-use std::ops::Range;
+use std::ops::{Bound, ControlFlow, Range};
 
-use redb::{AccessGuard, ReadableTable as _, ReadableTableMetadata as _};
-
-use super::room::row_bytes;
-use super::transaction::{Bytes, Tx};
-use crate::error::{FsError, InDatabase as _, Result};
+use super::rows::{
+    ANEW, DISKS, EXTENTS, INODES, KeyRange, NAMES, ORPHANS, POSITIONS, RowKey, STATE, all, between,
+    from,
+};
+use super::transaction::Tx;
+use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Inode};
 
@@ -32,39 +33,43 @@ pub(crate) struct Entry {
     pub(crate) position: u64,
 }
 
-impl<'a> Tx<'a> {
+/// Whether a scan that has `len` of at most `max` rows goes on.
+fn up_to(max: usize, len: usize) -> ControlFlow<()> {
+    if len < max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+}
+
+/// Rows of a file's blocks.
+fn blocks_of(ino: Ino, blocks: Range<u64>) -> KeyRange<'static> {
+    between(RowKey::pair(ino, blocks.start), RowKey::pair(ino, blocks.end))
+}
+
+impl Tx<'_> {
     /// A number of the state; 0 if it was never set.
     pub(crate) fn state(&self, name: &str) -> Result<u64> {
-        let table = self.read(&self.state)?;
-        Ok(table.get(name).db()?.map_or(0, |value| value.value()))
+        Ok(self.find(&STATE, &name, |value| value)?.unwrap_or(0))
     }
 
     pub(crate) fn set_state(&self, name: &str, value: u64) -> Result<()> {
-        self.change(&self.state, None)?.insert(name, value).db()?;
-        Ok(())
+        self.store(&STATE, &name, &value)
     }
 
     pub(crate) fn disks(&self) -> Result<Vec<(u16, DiskRow)>> {
-        let table = self.read(&self.disks)?;
         let mut disks = Vec::new();
-        for row in table.iter().db()? {
-            let (number, bytes) = row.db()?;
+        self.scan(&DISKS, &all(), |number, bytes| {
             let damaged = || FsError::Damaged("the row of a disk cannot be read".into());
-            let number = u16::try_from(number.value()).map_err(|_| damaged())?;
-            disks.push((number, DiskRow::decode(bytes.value()).ok_or_else(damaged)?));
-        }
+            let number = u16::try_from(number).map_err(|_| damaged())?;
+            disks.push((number, DiskRow::decode(bytes).ok_or_else(damaged)?));
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(disks)
     }
 
     pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
-        let mut table = self.change(&self.disks, None)?;
-        table.insert(u64::from(number), &row.encode()[..]).db()?;
-        Ok(())
+        self.store(&DISKS, &u64::from(number), &&row.encode()[..])
     }
 
     pub(crate) fn remove_disk(&self, number: u16) -> Result<()> {
-        self.change(&self.disks, None)?.remove(u64::from(number)).db()?;
-        Ok(())
+        self.drop_row(&DISKS, &u64::from(number))
     }
 
     /// An inode.
@@ -72,21 +77,19 @@ impl<'a> Tx<'a> {
     /// # Errors
     /// [`FsError::NotFound`] if there is none.
     pub(crate) fn inode(&self, ino: Ino) -> Result<Inode> {
-        let table = self.read(&self.inodes)?;
-        let row = table.get(ino).db()?.ok_or(FsError::NotFound)?;
-        Inode::decode(row.value())
+        self.find(&INODES, &ino, Inode::decode)?.ok_or(FsError::NotFound)?
     }
 
     pub(crate) fn has_inode(&self, ino: Ino) -> Result<bool> {
-        Ok(self.read(&self.inodes)?.get(ino).db()?.is_some())
+        self.has(&INODES, &ino)
     }
 
     pub(crate) fn put_inode(&self, ino: Ino, inode: &Inode) -> Result<()> {
-        self.put(&self.inodes, ino, &ino, &&inode.encode()[..])
+        self.put(&INODES, ino, &ino, &&inode.encode()[..])
     }
 
     pub(crate) fn remove_inode(&self, ino: Ino) -> Result<()> {
-        self.take(&self.inodes, ino, &ino)?;
+        self.take(&INODES, ino, &ino)?;
         self.remove_symlink(ino)?;
         self.remove_orphan(ino)?;
         self.xattr_names(ino, usize::MAX)?
@@ -94,50 +97,44 @@ impl<'a> Tx<'a> {
             .try_for_each(|name| self.remove_xattr(ino, name).map(drop))
     }
 
-    /// Up to `max` inodes, from number `from` on.
-    pub(crate) fn inodes(&self, from: Ino, max: usize) -> Result<Vec<(Ino, Inode)>> {
-        let table = self.read(&self.inodes)?;
+    /// Up to `max` inodes, from number `first` on.
+    pub(crate) fn inodes(&self, first: Ino, max: usize) -> Result<Vec<(Ino, Inode)>> {
         let mut inodes = Vec::new();
-        for row in table.range(from..).db()?.take(max) {
-            let (ino, row) = row.db()?;
-            inodes.push((ino.value(), Inode::decode(row.value())?));
-        }
+        self.scan(&INODES, &from(RowKey::number(first)), |ino, row| {
+            inodes.push((ino, Inode::decode(row)?));
+            Ok(up_to(max, inodes.len()))
+        })?;
         Ok(inodes)
     }
 
     /// The inode with the highest number.
     pub(crate) fn last_inode(&self) -> Result<Option<Ino>> {
-        let last = self.read(&self.inodes)?.last().db()?.map(|(ino, _)| ino.value());
-        Ok(last)
+        self.last(&INODES, all(), |ino, _| ino)
     }
 
     /// The number of inodes.
     pub(crate) fn inode_count(&self) -> Result<u64> {
-        self.read(&self.inodes)?.len().db()
+        self.count(&INODES)
     }
 
     /// An entry of a folder.
     pub(crate) fn entry(&self, folder: Ino, name: &[u8]) -> Result<Option<Entry>> {
-        let table = self.read(&self.names)?;
-        let row = table.get((folder, name)).db()?;
-        Ok(row.map(|row| {
-            let (ino, mode, position) = row.value();
-            Entry { ino, mode, position }
-        }))
+        let entry = |(ino, mode, position)| Entry { ino, mode, position };
+        self.find(&NAMES, &(folder, name), entry)
     }
 
     /// Adds an entry, or replaces the one with this name and position.
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
         self.changes.note(Some(ino));
-        self.put(&self.names, folder, &(folder, name), &(ino, mode, position))?;
-        self.put(&self.positions, folder, &(folder, position), &name)
+        self.put(&NAMES, folder, &(folder, name), &(ino, mode, position))?;
+        self.put(&POSITIONS, folder, &(folder, position), &name)
     }
 
     pub(crate) fn remove_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         self.changes.note(Some(entry.ino));
-        self.take(&self.names, folder, &(folder, name))?;
-        self.take(&self.positions, folder, &(folder, entry.position))?;
+        self.take(&NAMES, folder, &(folder, name))?;
+        self.take(&POSITIONS, folder, &(folder, entry.position))?;
         Ok(())
     }
 
@@ -145,21 +142,20 @@ impl<'a> Tx<'a> {
     pub(crate) fn entries(
         &self,
         folder: Ino,
-        from: u64,
+        first: u64,
         max: usize,
     ) -> Result<Vec<(Vec<u8>, Entry)>> {
-        let positions = self.read(&self.positions)?;
-        let names = self.read(&self.names)?;
+        let range = between(RowKey::pair(folder, first), RowKey::number(folder + 1));
         let mut entries = Vec::new();
-        for row in positions.range((folder, from)..(folder + 1, 0)).db()?.take(max) {
-            let (key, name) = row.db()?;
-            let position = key.value().1;
-            let name = name.value().to_vec();
-            let entry = names.get((folder, &name[..])).db()?;
+        self.scan(&POSITIONS, &range, |(_, position), name| {
+            if entries.len() == max {
+                return Ok(ControlFlow::Break(()));
+            }
             let lost = || FsError::Damaged(format!("position {position} of {folder} has no entry"));
-            let (ino, mode, _) = entry.ok_or_else(lost)?.value();
-            entries.push((name, Entry { ino, mode, position }));
-        }
+            let Entry { ino, mode, .. } = self.entry(folder, name)?.ok_or_else(lost)?;
+            entries.push((name.to_vec(), Entry { ino, mode, position }));
+            Ok(up_to(max, entries.len()))
+        })?;
         Ok(entries)
     }
 
@@ -175,59 +171,50 @@ impl<'a> Tx<'a> {
         blocks: Range<u64>,
         max: usize,
     ) -> Result<Vec<(u64, Extent)>> {
-        let Range { start: from, end: to } = blocks;
-        let table = self.read(&self.extents)?;
-        let mut records = Vec::new();
-        if let Some(row) = table.range((ino, 0)..(ino, from)).db()?.next_back() {
-            let (key, row) = row.db()?;
-            let (first, record) = (key.value().1, Extent::decode(row.value())?);
-            if first + record.blocks() > from {
-                records.push((first, record));
-            }
+        let before = self.record_before(ino, blocks.start)?;
+        let covers = |(first, record): &(u64, Extent)| first + record.blocks() > blocks.start;
+        let mut records: Vec<(u64, Extent)> = before.filter(covers).into_iter().collect();
+        let most = max.saturating_add(records.len());
+        if most == records.len() {
+            return Ok(records);
         }
-        for row in table.range((ino, from)..(ino, to)).db()?.take(max) {
-            let (key, row) = row.db()?;
-            records.push((key.value().1, Extent::decode(row.value())?));
-        }
+        self.scan(&EXTENTS, &blocks_of(ino, blocks), |(_, first), row| {
+            records.push((first, Extent::decode(row)?));
+            Ok(up_to(most, records.len()))
+        })?;
         Ok(records)
     }
 
     /// The last record that begins before a block.
     pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
-        let table = self.read(&self.extents)?;
-        let Some(row) = table.range((ino, 0)..(ino, block)).db()?.next_back() else {
-            return Ok(None);
-        };
-        let (key, row) = row.db()?;
-        Ok(Some((key.value().1, Extent::decode(row.value())?)))
+        let last = self.last(&EXTENTS, blocks_of(ino, 0..block), |(_, first), row| {
+            Ok((first, Extent::decode(row)?))
+        });
+        last?.transpose()
     }
 
     /// The first block of the first record that begins at a block or behind it.
     pub(crate) fn next_record(&self, ino: Ino, block: u64) -> Result<Option<u64>> {
-        let table = self.read(&self.extents)?;
-        let row = table.range((ino, block)..=(ino, u64::MAX)).db()?.next().transpose().db()?;
-        Ok(row.map(|(key, _)| key.value().1))
+        let (from, to) = (RowKey::pair(ino, block), RowKey::pair(ino, u64::MAX));
+        let mut next = None;
+        self.scan(&EXTENTS, &(Bound::Included(from), Bound::Included(to)), |(_, first), _| {
+            next = Some(first);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(next)
     }
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Extent) -> Result<()> {
         let bytes = record.encode();
-        let mut table = self.change(&self.extents, ino)?;
-        let old = table.insert((ino, first), &bytes[..]).db()?;
-        self.note_record(ino, old.as_ref().map(AccessGuard::value), Some(&bytes))
+        let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
+        self.put(&EXTENTS, ino, &(ino, first), &&bytes[..])?;
+        self.map_record(ino, old.as_deref(), Some(&bytes))
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
-        let mut table = self.change(&self.extents, ino)?;
-        let old = table.remove((ino, first)).db()?;
-        self.note_record(ino, old.as_ref().map(AccessGuard::value), None)
-    }
-
-    /// A record of a file, as stored, is replaced by another one. None: there is none.
-    fn note_record(&self, ino: Ino, old: Option<&[u8]>, new: Option<&[u8]>) -> Result<()> {
-        let bytes =
-            |row: Option<&[u8]>| row.map(|row| row_bytes::<(u64, u64), Bytes>(&(0, 0), &row));
-        self.changes.note_row(bytes(old), bytes(new));
-        self.map_record(ino, old, new)
+        let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
+        self.take(&EXTENTS, ino, &(ino, first))?;
+        self.map_record(ino, old.as_deref(), None)
     }
 
     /// Calls `each` for every record of every file, in order.
@@ -235,62 +222,59 @@ impl<'a> Tx<'a> {
         &self,
         mut each: impl FnMut(Ino, u64, Extent) -> Result<()>,
     ) -> Result<()> {
-        let table = self.read(&self.extents)?;
-        for row in table.iter().db()? {
-            let (key, row) = row.db()?;
-            let (ino, first) = key.value();
-            each(ino, first, Extent::decode(row.value())?)?;
-        }
-        Ok(())
+        self.scan(&EXTENTS, &all(), |(ino, first), row| {
+            each(ino, first, Extent::decode(row)?).map(ControlFlow::Continue)
+        })
     }
 
     /// Up to `max` records of any files, from one of a file on.
     pub(crate) fn records_from(
         &self,
-        from: (Ino, u64),
+        (ino, first): (Ino, u64),
         max: usize,
     ) -> Result<Vec<(Ino, u64, Extent)>> {
-        let table = self.read(&self.extents)?;
         let mut records = Vec::new();
-        for row in table.range(from..).db()?.take(max) {
-            let (key, row) = row.db()?;
-            let (ino, first) = key.value();
-            records.push((ino, first, Extent::decode(row.value())?));
-        }
+        self.scan(&EXTENTS, &from(RowKey::pair(ino, first)), |(ino, first), row| {
+            records.push((ino, first, Extent::decode(row)?));
+            Ok(up_to(max, records.len()))
+        })?;
         Ok(records)
     }
 
     pub(crate) fn put_orphan(&self, ino: Ino) -> Result<()> {
-        self.put(&self.orphans, ino, &ino, &())
+        self.put(&ORPHANS, ino, &ino, &())
     }
 
     pub(crate) fn remove_orphan(&self, ino: Ino) -> Result<()> {
-        self.take(&self.orphans, ino, &ino).map(drop)
+        self.take(&ORPHANS, ino, &ino).map(drop)
     }
 
     pub(crate) fn orphans(&self) -> Result<Vec<Ino>> {
-        let table = self.read(&self.orphans)?;
         let mut orphans = Vec::new();
-        for row in table.iter().db()? {
-            orphans.push(row.db()?.0.value());
-        }
+        self.scan(&ORPHANS, &all(), |ino, ()| {
+            orphans.push(ino);
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(orphans)
     }
 
     /// A file waits to be laid out anew.
     pub(crate) fn put_relayout(&self, ino: Ino) -> Result<()> {
-        self.put(&self.anew, ino, &ino, &())
+        self.put(&ANEW, ino, &ino, &())
     }
 
     pub(crate) fn remove_relayout(&self, ino: Ino) -> Result<()> {
-        self.take(&self.anew, ino, &ino).map(drop)
+        self.take(&ANEW, ino, &ino).map(drop)
     }
 
     /// The first file, from a number on, that waits to be laid out anew.
-    pub(crate) fn next_relayout(&self, from: Ino) -> Result<Option<Ino>> {
-        let table = self.read(&self.anew)?;
-        let first = table.range(from..).db()?.next().transpose().db()?;
-        Ok(first.map(|(ino, _)| ino.value()))
+    pub(crate) fn next_relayout(&self, first: Ino) -> Result<Option<Ino>> {
+        let mut next = None;
+        self.scan(&ANEW, &from(RowKey::number(first)), |ino, ()| {
+            next = Some(ino);
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(next)
     }
 }
 

@@ -1,159 +1,278 @@
-//! The open transaction as an operation sees it: the tables, and rows that count as taking room.
+//! The metadata as an operation sees it: the changes that wait, those that a commit carries to the
+//! store, and the store, as one; and rows that count as taking room.
 
-use std::cell::{RefCell, RefMut};
+use std::cmp::Ordering;
+use std::ops::{Bound, ControlFlow};
 
-use redb::{Key, ReadableTable as _, Table, TableDefinition, Value, WriteTransaction};
+use redb::{Range, Value};
 
 use super::changes::Changes;
+use super::keeper::Keeper;
+use super::node::Node;
 use super::room::row_bytes;
+use super::rows::{
+    ANEW, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowKey, SYMLINKS,
+    StoreKey, Table, XATTRS, all, is_empty,
+};
 use crate::error::{InDatabase as _, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 
-pub(super) type Bytes = &'static [u8];
-
-const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
-const DISKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("disks");
-const INODES: TableDefinition<'_, u64, Bytes> = TableDefinition::new("inodes");
-const NAMES: TableDefinition<'_, (u64, Bytes), (u64, u32, u64)> = TableDefinition::new("names");
-const POSITIONS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("positions");
-const XATTRS: TableDefinition<'_, (u64, Bytes), Bytes> = TableDefinition::new("xattrs");
-const PARTS: TableDefinition<'_, (u64, Bytes, u64), Bytes> = TableDefinition::new("parts");
-const SYMLINKS: TableDefinition<'_, u64, Bytes> = TableDefinition::new("symlinks");
-const EXTENTS: TableDefinition<'_, (u64, u64), Bytes> = TableDefinition::new("extents");
-const ORPHANS: TableDefinition<'_, u64, ()> = TableDefinition::new("orphans");
-const ANEW: TableDefinition<'_, u64, ()> = TableDefinition::new("anew");
-const BAD: TableDefinition<'_, (u64, u64), ()> = TableDefinition::new("bad");
-const MAPS: TableDefinition<'_, (u64, u64), u64> = TableDefinition::new("maps");
-
-/// A table, opened when an operation first needs it: to open one costs more than to read a row.
-pub(super) struct Opened<'a, K: Key + 'static, V: Value + 'static> {
-    definition: TableDefinition<'static, K, V>,
-    table: RefCell<Option<Table<'a, K, V>>>,
-}
-
-impl<'a, K: Key, V: Value> Opened<'a, K, V> {
-    fn new(definition: TableDefinition<'static, K, V>) -> Self {
-        Self { definition, table: RefCell::new(None) }
-    }
-
-    fn get(&self, open: &'a WriteTransaction) -> Result<RefMut<'_, Table<'a, K, V>>> {
-        let mut table = self.table.borrow_mut();
-        if table.is_none() {
-            *table = Some(open.open_table(self.definition).db()?);
-        }
-        Ok(RefMut::map(table, |table| table.as_mut().expect("just opened")))
-    }
-}
-
-/// The open transaction, for one operation.
+/// The metadata, for one operation.
 pub(crate) struct Tx<'a> {
-    pub(super) open: &'a WriteTransaction,
+    pub(super) node: &'a Node,
+    keeper: &'a Keeper,
     pub(super) changes: &'a Changes,
-    pub(super) state: Opened<'a, &'static str, u64>,
-    pub(super) disks: Opened<'a, u64, Bytes>,
-    pub(super) inodes: Opened<'a, u64, Bytes>,
-    pub(super) names: Opened<'a, (u64, Bytes), (u64, u32, u64)>,
-    pub(super) positions: Opened<'a, (u64, u64), Bytes>,
-    pub(super) xattrs: Opened<'a, (u64, Bytes), Bytes>,
-    pub(super) symlinks: Opened<'a, u64, Bytes>,
-    pub(super) parts: Opened<'a, (u64, Bytes, u64), Bytes>,
-    pub(super) extents: Opened<'a, (u64, u64), Bytes>,
-    pub(super) orphans: Opened<'a, u64, ()>,
-    pub(super) anew: Opened<'a, u64, ()>,
-    pub(super) maps: Opened<'a, (u64, u64), u64>,
-    pub(super) bad: Opened<'a, (u64, u64), ()>,
 }
 
 impl<'a> Tx<'a> {
-    /// The transaction; `changes` hears of everything that changes.
-    pub(super) fn new(open: &'a WriteTransaction, changes: &'a Changes) -> Self {
-        Self {
-            open,
-            changes,
-            state: Opened::new(STATE),
-            disks: Opened::new(DISKS),
-            inodes: Opened::new(INODES),
-            names: Opened::new(NAMES),
-            positions: Opened::new(POSITIONS),
-            xattrs: Opened::new(XATTRS),
-            symlinks: Opened::new(SYMLINKS),
-            parts: Opened::new(PARTS),
-            extents: Opened::new(EXTENTS),
-            orphans: Opened::new(ORPHANS),
-            anew: Opened::new(ANEW),
-            maps: Opened::new(MAPS),
-            bad: Opened::new(BAD),
+    /// `changes` hears of everything that changes.
+    pub(super) fn new(node: &'a Node, keeper: &'a Keeper, changes: &'a Changes) -> Self {
+        Self { node, keeper, changes }
+    }
+
+    /// What `look` says of a row.
+    pub(super) fn find<'k, K: StoreKey, V: Value, T>(
+        &self,
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+        look: impl FnOnce(V::SelfType<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let row = K::row(key);
+        {
+            let open = self.node.open();
+            if let Some(value) = open.get(table.id, &row) {
+                return Ok(value.map(|value| look(V::from_bytes(value))));
+            }
+        }
+        if let Some(frozen) = self.node.frozen()
+            && let Some(value) = frozen.get(table.id, &row)
+        {
+            return Ok(value.map(|value| look(V::from_bytes(value))));
+        }
+        match self.node.is_unknown_to_store(table.id.ino(&row)) {
+            true => Ok(None),
+            false => self.keeper.row(table, key, look),
         }
     }
 
-    /// A table, to read it.
-    pub(super) fn read<'t, K: Key, V: Value>(
+    /// The rows that the store has in a part of a table.
+    fn stored<K: StoreKey, V: Value>(
         &self,
-        table: &'t Opened<'a, K, V>,
-    ) -> Result<RefMut<'t, Table<'a, K, V>>> {
-        table.get(self.open)
+        table: &Table<K, V>,
+        range: &KeyRange<'_>,
+    ) -> Result<Option<Range<'static, K, V>>> {
+        match range {
+            // All of them are of files that the store does not know.
+            (Bound::Included(first), _)
+                if table.id.is_by_file() && self.node.is_unknown_to_store(Some(first.first)) =>
+            {
+                Ok(None)
+            }
+            _ => self.keeper.rows(table, range),
+        }
     }
 
-    /// A table, to change what belongs to a file or folder, or to none.
-    pub(super) fn change<'t, K: Key, V: Value>(
+    /// Whether there is a row.
+    pub(super) fn has<'k, K: StoreKey, V: Value>(
         &self,
-        table: &'t Opened<'a, K, V>,
-        ino: impl Into<Option<Ino>>,
-    ) -> Result<RefMut<'t, Table<'a, K, V>>> {
-        self.changes.note(ino.into());
-        table.get(self.open)
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+    ) -> Result<bool> {
+        Ok(self.find(table, key, |_| ())?.is_some())
     }
 
-    /// Stores a row of a table whose rows count as taking room.
-    pub(super) fn put<'k, 'v, K: Key, V: Value>(
+    /// Calls `each` for the rows of a part of a table, in order, until it says that it has enough.
+    pub(super) fn scan<K: StoreKey, V: Value>(
         &self,
-        table: &Opened<'a, K, V>,
+        table: &Table<K, V>,
+        range: &KeyRange<'_>,
+        mut each: impl FnMut(K::SelfType<'_>, V::SelfType<'_>) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        if is_empty(range) {
+            return Ok(());
+        }
+        let (open, frozen) = (self.node.open(), self.node.frozen());
+        let mut newest = open.range(table.id, range).peekable();
+        let older = frozen.iter().flat_map(|frozen| frozen.range(table.id, range));
+        let mut older = older.peekable();
+        let mut stored = self.stored(table, range)?;
+        let mut next_stored = || stored.as_mut().and_then(Iterator::next).transpose().db();
+        let mut below = next_stored()?;
+        loop {
+            // What lies above hides what lies below.
+            let first = match (newest.peek(), older.peek()) {
+                (Some((new, _)), Some((old, _))) => match new.cmp(old) {
+                    Ordering::Less => newest.next(),
+                    Ordering::Equal => {
+                        older.next();
+                        newest.next()
+                    }
+                    Ordering::Greater => older.next(),
+                },
+                (Some(_), None) => newest.next(),
+                (None, _) => older.next(),
+            };
+            while let Some((key, value)) = below.take() {
+                let order =
+                    first.map_or(Ordering::Less, |(first, _)| K::row(&key.value()).cmp(first));
+                if order == Ordering::Less && each(key.value(), value.value())?.is_break() {
+                    return Ok(());
+                }
+                if order == Ordering::Greater {
+                    below = Some((key, value));
+                    break;
+                }
+                below = next_stored()?;
+            }
+            match first {
+                Some((key, Some(value))) => {
+                    if each(K::of(key), V::from_bytes(value))?.is_break() {
+                        return Ok(());
+                    }
+                }
+                Some((_, None)) => {}
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// What `look` says of the last row of a part of a table.
+    pub(super) fn last<K: StoreKey, V: Value, T>(
+        &self,
+        table: &Table<K, V>,
+        mut range: KeyRange<'_>,
+        look: impl FnOnce(K::SelfType<'_>, V::SelfType<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let (open, frozen) = (self.node.open(), self.node.frozen());
+        loop {
+            if is_empty(&range) {
+                return Ok(None);
+            }
+            let gone = {
+                let newest = open.range(table.id, &range).next_back();
+                let older =
+                    frozen.as_ref().and_then(|frozen| frozen.range(table.id, &range).next_back());
+                let above = match (newest, older) {
+                    (Some(new), Some(old)) if old.0 > new.0 => Some(old),
+                    (None, old) => old,
+                    (new, _) => new,
+                };
+                let stored = self.stored(table, &range)?;
+                let below = stored.and_then(|mut rows| rows.next_back()).transpose().db()?;
+                match (above, below) {
+                    (above, Some((key, value)))
+                        if above.is_none_or(|(above, _)| *above < K::row(&key.value())) =>
+                    {
+                        return Ok(Some(look(key.value(), value.value())));
+                    }
+                    (None, _) => return Ok(None),
+                    (Some((key, Some(value))), _) => {
+                        return Ok(Some(look(K::of(key), V::from_bytes(value))));
+                    }
+                    (Some((key, None)), _) => key.clone().into_owned(),
+                }
+            };
+            range.1 = Bound::Excluded(gone);
+        }
+    }
+
+    /// How many rows a table has.
+    pub(super) fn count<K: StoreKey, V: Value>(&self, table: &Table<K, V>) -> Result<u64> {
+        let frozen = self.node.frozen().map_or(0, |frozen| frozen.growth(table.id));
+        let grown = self.node.open().growth(table.id) + frozen;
+        Ok(self.keeper.len(table)?.saturating_add_signed(grown))
+    }
+
+    /// A row is to be as it is given, or to go; `is_below`: whether there was one before.
+    fn set(
+        &self,
+        table: &Table<impl StoreKey, impl Value>,
+        row: RowKey<'_>,
+        value: Option<Box<[u8]>>,
+        is_below: bool,
+    ) {
+        let is_fresh = self.node.is_unknown_to_store(table.id.ino(&row));
+        self.node.change(|open| open.set(table.id, row, value, is_below, is_fresh));
+    }
+
+    /// Stores a row of a table whose rows do not count as taking room.
+    pub(super) fn store<'k, 'v, K: StoreKey, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+        value: &V::SelfType<'v>,
+    ) -> Result<()> {
+        self.changes.note(None);
+        let is_below = self.has(table, key)?;
+        self.set(table, K::row(key), Some(V::as_bytes(value).as_ref().into()), is_below);
+        Ok(())
+    }
+
+    /// Removes such a row.
+    pub(super) fn drop_row<'k, K: StoreKey, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+    ) -> Result<()> {
+        self.changes.note(None);
+        let is_below = self.has(table, key)?;
+        self.set(table, K::row(key), None, is_below);
+        Ok(())
+    }
+
+    /// Stores a row of a table whose rows count as taking room, and which belongs to a file or
+    /// folder.
+    pub(super) fn put<'k, 'v, K: StoreKey, V: Value>(
+        &self,
+        table: &Table<K, V>,
         ino: Ino,
         key: &K::SelfType<'k>,
         value: &V::SelfType<'v>,
     ) -> Result<()> {
-        let mut table = self.change(table, ino)?;
-        let old = table.insert(key, value).db()?;
-        let old = old.map(|old| row_bytes::<K, V>(key, &old.value()));
+        self.changes.note(Some(ino));
+        let old = self.find(table, key, |old| row_bytes::<K, V>(key, &old))?;
         self.changes.note_row(old, Some(row_bytes::<K, V>(key, value)));
+        self.set(table, K::row(key), Some(V::as_bytes(value).as_ref().into()), old.is_some());
         Ok(())
     }
 
     /// Removes such a row; says whether there was one.
-    pub(super) fn take<'k, K: Key, V: Value>(
+    pub(super) fn take<'k, K: StoreKey, V: Value>(
         &self,
-        table: &Opened<'a, K, V>,
+        table: &Table<K, V>,
         ino: Ino,
         key: &K::SelfType<'k>,
     ) -> Result<bool> {
-        let mut table = self.change(table, ino)?;
-        let old = table.remove(key).db()?;
-        let old = old.map(|old| row_bytes::<K, V>(key, &old.value()));
-        self.changes.note_row(old, None);
+        self.changes.note(Some(ino));
+        let old = self.find(table, key, |old| row_bytes::<K, V>(key, &old))?;
+        if old.is_some() {
+            self.changes.note_row(old, None);
+            self.set(table, K::row(key), None, true);
+        }
         Ok(old.is_some())
     }
 
     /// The bytes of all rows that [`Tx::put`] stores, by a look at each of them.
     pub(crate) fn count_row_bytes(&self) -> Result<u64> {
-        fn sum<K: Key, V: Value>(table: &Table<'_, K, V>) -> Result<u64> {
+        fn sum<K: StoreKey, V: Value>(tx: &Tx<'_>, table: &Table<K, V>) -> Result<u64> {
             let mut bytes = 0;
-            for row in table.iter().db()? {
-                let (key, value) = row.db()?;
-                bytes += row_bytes::<K, V>(&key.value(), &value.value());
-            }
+            tx.scan(table, &all(), |key, value| {
+                bytes += row_bytes::<K, V>(&key, &value);
+                Ok(ControlFlow::Continue(()))
+            })?;
             Ok(bytes)
         }
-        Ok(sum(&*self.read(&self.inodes)?)?
-            + sum(&*self.read(&self.names)?)?
-            + sum(&*self.read(&self.positions)?)?
-            + sum(&*self.read(&self.xattrs)?)?
-            + sum(&*self.read(&self.symlinks)?)?
-            + sum(&*self.read(&self.parts)?)?
-            + sum(&*self.read(&self.orphans)?)?
-            + sum(&*self.read(&self.anew)?)?
-            + sum(&*self.read(&self.extents)?)?
-            + sum(&*self.read(&self.maps)?)?)
+        Ok(sum(self, &INODES)?
+            + sum(self, &NAMES)?
+            + sum(self, &POSITIONS)?
+            + sum(self, &XATTRS)?
+            + sum(self, &SYMLINKS)?
+            + sum(self, &PARTS)?
+            + sum(self, &ORPHANS)?
+            + sum(self, &ANEW)?
+            + sum(self, &EXTENTS)?
+            + sum(self, &MAPS)?)
     }
 
     /// Runs a part of an operation that changes nothing but what the RAID log has, or what recovery
@@ -166,23 +285,5 @@ impl<'a> Tx<'a> {
     pub(crate) fn note_reshaped(&self, ino: Ino, first: u64, record: &Extent) {
         let lines = (0..record.lines).map(|line| first + line * record.k());
         lines.for_each(|block| self.changes.note_reshaped(ino, block));
-    }
-
-    /// Creates all tables.
-    pub(crate) fn create_tables(&self) -> Result<()> {
-        self.change(&self.state, None)?;
-        self.change(&self.disks, None)?;
-        self.change(&self.inodes, None)?;
-        self.change(&self.names, None)?;
-        self.change(&self.positions, None)?;
-        self.change(&self.xattrs, None)?;
-        self.change(&self.symlinks, None)?;
-        self.change(&self.parts, None)?;
-        self.change(&self.extents, None)?;
-        self.change(&self.orphans, None)?;
-        self.change(&self.anew, None)?;
-        self.change(&self.maps, None)?;
-        self.change(&self.bad, None)?;
-        Ok(())
     }
 }

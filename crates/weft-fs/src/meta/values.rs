@@ -6,13 +6,13 @@
 //! full, however rows come and go. Older versions stored long values in one row: these are read as
 //! they are.
 
-use std::ops::RangeInclusive;
+use std::borrow::Cow;
+use std::ops::{Bound, ControlFlow};
 
+use super::rows::{KeyRange, PARTS, RowKey, SYMLINKS, XATTRS, between};
 use super::transaction::Tx;
-use crate::error::{FsError, InDatabase as _, Result};
+use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
-
-use redb::ReadableTable as _;
 
 /// Longest part, and longest value that is not cut.
 const PART_BYTES: usize = 512;
@@ -20,8 +20,14 @@ const PART_BYTES: usize = 512;
 const TARGET: &[u8] = b"";
 
 /// The keys of all parts of a value.
-fn parts_of(ino: Ino, name: &[u8]) -> RangeInclusive<(u64, &[u8], u64)> {
-    (ino, name, 0)..=(ino, name, u64::MAX)
+fn parts_of(ino: Ino, name: &[u8]) -> KeyRange<'_> {
+    let part = |second| RowKey { first: ino, name: Cow::Borrowed(name), second };
+    (Bound::Included(part(0)), Bound::Included(part(u64::MAX)))
+}
+
+/// The keys of everything of a file.
+fn rows_of(ino: Ino) -> KeyRange<'static> {
+    between(RowKey::number(ino), RowKey::number(ino + 1))
 }
 
 /// What the row of a value holds itself.
@@ -31,21 +37,21 @@ fn in_row(value: &[u8]) -> &[u8] {
 
 impl Tx<'_> {
     fn parts(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        let table = self.read(&self.parts)?;
         let mut value = Vec::new();
-        for row in table.range(parts_of(ino, name)).db()? {
-            value.extend_from_slice(row.db()?.1.value());
-        }
+        self.scan(&PARTS, &parts_of(ino, name), |_, part| {
+            value.extend_from_slice(part);
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok(value)
     }
 
     fn remove_parts(&self, ino: Ino, name: &[u8]) -> Result<()> {
         let mut count = 0;
-        for row in self.read(&self.parts)?.range(parts_of(ino, name)).db()? {
-            row.db()?;
+        self.scan(&PARTS, &parts_of(ino, name), |_, _| {
             count += 1;
-        }
-        (0..count).try_for_each(|part| self.take(&self.parts, ino, &(ino, name, part)).map(drop))
+            Ok(ControlFlow::Continue(()))
+        })?;
+        (0..count).try_for_each(|part| self.take(&PARTS, ino, &(ino, name, part)).map(drop))
     }
 
     /// Stores the parts of a value, if it has any. Those of another one are gone.
@@ -54,15 +60,11 @@ impl Tx<'_> {
             return Ok(());
         }
         let mut parts = (0..).zip(value.chunks(PART_BYTES));
-        parts.try_for_each(|(n, part)| self.put(&self.parts, ino, &(ino, name, n), &part))
+        parts.try_for_each(|(n, part)| self.put(&PARTS, ino, &(ino, name, n), &part))
     }
 
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        let row = {
-            let table = self.read(&self.xattrs)?;
-            table.get((ino, name)).db()?.map(|value| value.value().to_vec())
-        };
-        match row {
+        match self.find(&XATTRS, &(ino, name), <[u8]>::to_vec)? {
             Some(value) if value.is_empty() => self.parts(ino, name).map(Some),
             row => Ok(row),
         }
@@ -70,69 +72,61 @@ impl Tx<'_> {
 
     /// Whether there is one.
     pub(crate) fn has_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
-        Ok(self.read(&self.xattrs)?.get((ino, name)).db()?.is_some())
+        self.has(&XATTRS, &(ino, name))
     }
 
     pub(crate) fn put_xattr(&self, ino: Ino, name: &[u8], value: &[u8]) -> Result<()> {
         self.remove_parts(ino, name)?;
-        self.put(&self.xattrs, ino, &(ino, name), &in_row(value))?;
+        self.put(&XATTRS, ino, &(ino, name), &in_row(value))?;
         self.put_parts(ino, name, value)
     }
 
     /// Whether there was one.
     pub(crate) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Result<bool> {
         self.remove_parts(ino, name)?;
-        self.take(&self.xattrs, ino, &(ino, name))
+        self.take(&XATTRS, ino, &(ino, name))
     }
 
     /// Names of attributes, with a zero behind each up to so many bytes, and the first beyond.
     pub(crate) fn xattr_names(&self, ino: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
-        let table = self.read(&self.xattrs)?;
         let (mut names, mut bytes) = (Vec::new(), 0);
-        for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
-            let name = row.db()?.0.value().1.to_vec();
+        self.scan(&XATTRS, &rows_of(ino), |(_, name), _| {
             bytes += name.len() + 1;
-            names.push(name);
-            if bytes > most {
-                break;
-            }
-        }
+            names.push(name.to_vec());
+            let is_enough = bytes > most;
+            Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
         Ok(names)
     }
 
     /// Bytes of the names of attributes, with a zero behind each, and of their values.
     pub(crate) fn xattr_bytes(&self, ino: Ino) -> Result<(u64, u64)> {
         let (mut names, mut values) = (0, 0);
-        let table = self.read(&self.xattrs)?;
-        for row in table.range((ino, &[][..])..(ino + 1, &[][..])).db()? {
-            let (key, value) = row.db()?;
-            names += key.value().1.len() as u64 + 1;
-            values += value.value().len() as u64;
-        }
-        let parts = self.read(&self.parts)?;
-        for row in parts.range((ino, &[][..], 0)..(ino + 1, &[][..], 0)).db()? {
-            values += row.db()?.1.value().len() as u64;
-        }
+        self.scan(&XATTRS, &rows_of(ino), |(_, name), value| {
+            names += name.len() as u64 + 1;
+            values += value.len() as u64;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        self.scan(&PARTS, &rows_of(ino), |_, part| {
+            values += part.len() as u64;
+            Ok(ControlFlow::Continue(()))
+        })?;
         Ok((names, values))
     }
 
     pub(crate) fn symlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let target = {
-            let table = self.read(&self.symlinks)?;
-            let target = table.get(ino).db()?.ok_or(FsError::NotFound)?;
-            target.value().to_vec()
-        };
+        let target = self.find(&SYMLINKS, &ino, <[u8]>::to_vec)?.ok_or(FsError::NotFound)?;
         if target.is_empty() { self.parts(ino, TARGET) } else { Ok(target) }
     }
 
     pub(crate) fn put_symlink(&self, ino: Ino, target: &[u8]) -> Result<()> {
-        self.put(&self.symlinks, ino, &ino, &in_row(target))?;
+        self.put(&SYMLINKS, ino, &ino, &in_row(target))?;
         self.put_parts(ino, TARGET, target)
     }
 
     /// Removes the target, if there is one.
     pub(super) fn remove_symlink(&self, ino: Ino) -> Result<()> {
-        if self.take(&self.symlinks, ino, &ino)? {
+        if self.take(&SYMLINKS, ino, &ino)? {
             self.remove_parts(ino, TARGET)?;
         }
         Ok(())

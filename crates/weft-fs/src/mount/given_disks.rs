@@ -18,7 +18,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::format::label::{Label, slice_name};
-use crate::meta::{DiskRow, Tx};
+use crate::meta::{DiskRow, NEXT_INODE, Tx};
 
 /// The most blocks of a disk: a pebibyte.
 const BLOCKS_MAX: u64 = 1 << 38;
@@ -129,7 +129,7 @@ impl Given {
 /// number of the next file.
 pub(crate) fn check_keys(tx: &Tx<'_>) -> Result<Ino> {
     let damaged = |what: String| Err(FsError::Damaged(what));
-    let next = tx.state("next inode")?;
+    let next = tx.state(NEXT_INODE)?;
     if next > i64::MAX.cast_unsigned() {
         return damaged(format!("the next file would have number {next}"));
     }

@@ -240,7 +240,7 @@ impl FsState {
         }
         // Many may find that at once.
         let _turn = self.crowded.acquire(1).await;
-        if self.meta.is_crowded() { self.commit().await } else { Ok(()) }
+        if self.meta.needs_commit().await? { self.commit().await } else { Ok(()) }
     }
 
     /// The metadata gets this format, if it has a lower one: older versions are to refuse it.

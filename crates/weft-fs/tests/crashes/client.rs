@@ -1,10 +1,10 @@
 //! A client that knows what a crash may leave of what it did.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weft_fs::{Fs, ROOT, Rename, SetAttr, Time};
+use weft_fs::{Fs, Kind, ROOT, Rename, SetAttr, Time};
 
 use crate::common::*;
 
@@ -23,12 +23,14 @@ pub(crate) struct Allowed {
 pub(crate) struct Client {
     pub(crate) fs: Fs,
     pub(crate) allowed: Rc<RefCell<Allowed>>,
+    /// The number of the next file; 0 if it is not known yet.
+    next: Rc<Cell<u64>>,
 }
 
 impl Client {
     pub(crate) fn new(fs: Fs) -> Self {
         let allowed = Allowed { names: vec![BTreeMap::new()], ..Allowed::default() };
-        Self { fs, allowed: Rc::new(RefCell::new(allowed)) }
+        Self { fs, allowed: Rc::new(RefCell::new(allowed)), next: Rc::default() }
     }
 
     pub(crate) fn names(&self, change: impl FnOnce(&mut BTreeMap<String, u64>)) {
@@ -48,11 +50,18 @@ impl Client {
 
     pub(crate) async fn make(&self, name: &str, redundancy: &str) -> u64 {
         // The number is known before the file is: they count up.
-        let next = {
-            let allowed = self.allowed.borrow();
-            let highest = allowed.names.iter().flat_map(|names| names.values()).max();
-            highest.map_or(ROOT + 1, |ino| ino + 1)
+        let next = match self.next.get() {
+            0 => {
+                // What a crash left unused is not used again.
+                let made = self.fs.make_unnamed(ROOT, new_file(Kind::File)).await;
+                let (ino, _) = made.expect("made");
+                self.fs.begin_use(ino);
+                self.fs.end_uses(ino, 1).await.expect("deleted");
+                ino + 1
+            }
+            next => next,
         };
+        self.next.set(next + 1);
         self.names(|names| _ = names.insert(name.into(), next));
         self.contents(next, |_| {});
         let ino = make_as(&self.fs, name, redundancy).await;

@@ -1,0 +1,199 @@
+//! The keeper's half of the metadata: the database, and its file.
+//!
+//! It takes changes of rows as plain data ([`super::batch`]), and applies the parts of a batch all
+//! or none: they go to one transaction of redb, which ends with the batch. Reads see the store as
+//! the last batch left it, whatever is in the open transaction.
+//!
+//! All of this is synchronous, and runs on a fiber, one call at a time: redb's locks are never met
+//! by another call while one waits for a page.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::ops::{Bound, RangeBounds as _};
+
+use redb::{
+    Builder, Database, Range, ReadOnlyTable, ReadTransaction, ReadableDatabase as _,
+    ReadableTableMetadata as _, StorageBackend, TableError, Value, WriteTransaction,
+};
+
+use super::batch::{End, Part, VERSION};
+use super::rows::{
+    ANEW, BAD, DISKS, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowChange,
+    STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS,
+};
+use crate::error::{FsError, InDatabase as _, Result};
+
+/// The tables as the last batch left them.
+struct Snapshot([Option<Box<dyn Any>>; TABLES]);
+
+impl Snapshot {
+    fn new(db: &Database) -> Result<Self> {
+        fn open<K: StoreKey + 'static, V: Value + 'static>(
+            reading: &ReadTransaction,
+            table: &Table<K, V>,
+        ) -> Result<Option<Box<dyn Any>>> {
+            match reading.open_table(table.definition) {
+                Ok(table) => Ok(Some(Box::new(table))),
+                // Older versions had fewer tables.
+                Err(TableError::TableDoesNotExist(_)) => Ok(None),
+                Err(error) => Err(error).db(),
+            }
+        }
+        let reading = db.begin_read().db()?;
+        Ok(Self([
+            open(&reading, &STATE)?,
+            open(&reading, &DISKS)?,
+            open(&reading, &INODES)?,
+            open(&reading, &NAMES)?,
+            open(&reading, &POSITIONS)?,
+            open(&reading, &XATTRS)?,
+            open(&reading, &SYMLINKS)?,
+            open(&reading, &PARTS)?,
+            open(&reading, &EXTENTS)?,
+            open(&reading, &ORPHANS)?,
+            open(&reading, &ANEW)?,
+            open(&reading, &MAPS)?,
+            open(&reading, &BAD)?,
+        ]))
+    }
+
+    fn table<K: StoreKey, V: Value>(&self, table: &Table<K, V>) -> Option<&ReadOnlyTable<K, V>> {
+        self.0[table.id as usize].as_ref()?.downcast_ref()
+    }
+}
+
+/// The store.
+pub(super) struct Keeper {
+    db: Database,
+    /// The number of the batch that is under way, or comes next.
+    batch: Cell<u64>,
+    /// What was applied of it.
+    open: RefCell<Option<WriteTransaction>>,
+    /// None while a batch ends.
+    snapshot: RefCell<Option<Snapshot>>,
+}
+
+impl Keeper {
+    /// Opens the database in a file, or makes it. redb has `cache_bytes` of it in memory.
+    pub(super) fn open(file: impl StorageBackend, cache_bytes: u64) -> Result<Self> {
+        let mut builder = Builder::new();
+        builder.set_cache_size(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
+        let db = builder.create_with_backend(file).db()?;
+        let snapshot = RefCell::new(Some(Snapshot::new(&db)?));
+        Ok(Self { db, batch: Cell::new(0), open: RefCell::default(), snapshot })
+    }
+
+    /// What `look` says of a row.
+    pub(super) fn row<'k, K: StoreKey, V: Value, T>(
+        &self,
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+        look: impl FnOnce(V::SelfType<'_>) -> T,
+    ) -> Result<Option<T>> {
+        let snapshot = self.snapshot.borrow();
+        let table = snapshot.as_ref().and_then(|snapshot| snapshot.table(table));
+        let Some(table) = table else { return Ok(None) };
+        Ok(table.get(key).db()?.map(|row| look(row.value())))
+    }
+
+    /// The rows of a part of a table.
+    pub(super) fn rows<K: StoreKey, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        range: &KeyRange<'_>,
+    ) -> Result<Option<Range<'static, K, V>>> {
+        let snapshot = self.snapshot.borrow();
+        let table = snapshot.as_ref().and_then(|snapshot| snapshot.table(table));
+        let Some(table) = table else { return Ok(None) };
+        let bounds: (Bound<K::SelfType<'_>>, Bound<K::SelfType<'_>>) =
+            (range.start_bound().map(K::of), range.end_bound().map(K::of));
+        table.range::<K::SelfType<'_>>(bounds).db().map(Some)
+    }
+
+    /// How many rows a table has.
+    pub(super) fn len<K: StoreKey, V: Value>(&self, table: &Table<K, V>) -> Result<u64> {
+        let snapshot = self.snapshot.borrow();
+        let table = snapshot.as_ref().and_then(|snapshot| snapshot.table(table));
+        table.map_or(Ok(0), |table| table.len().db())
+    }
+
+    /// Makes all tables.
+    pub(super) fn create_tables(&self) -> Result<()> {
+        TableId::ALL.iter().try_for_each(|table| self.apply_to(*table, &[]))
+    }
+
+    /// Takes a part of a batch.
+    pub(super) fn take(&self, part: &Part) -> Result<()> {
+        self.check(part.version, part.batch)?;
+        let of_tables = part.rows.chunk_by(|one, next| one.table == next.table);
+        of_tables.into_iter().try_for_each(|rows| self.apply_to(rows[0].table, rows))
+    }
+
+    /// Fails if a message is not of the next batch.
+    fn check(&self, version: u16, batch: u64) -> Result<()> {
+        if (version, batch) == (VERSION, self.batch.get()) {
+            return Ok(());
+        }
+        let expected = self.batch.get();
+        Err(FsError::Stopped(format!(
+            "a message of version {version} for batch {batch} of the metadata: the keeper knows \
+             version {VERSION}, and expects batch {expected}"
+        )))
+    }
+
+    fn apply_to(&self, table: TableId, rows: &[RowChange]) -> Result<()> {
+        fn apply<K: StoreKey, V: Value>(
+            open: &WriteTransaction,
+            table: &Table<K, V>,
+            rows: &[RowChange],
+        ) -> Result<()> {
+            let mut table = open.open_table(table.definition).db()?;
+            for RowChange { key, value, .. } in rows {
+                match value {
+                    Some(value) => drop(table.insert(K::of(key), V::from_bytes(value)).db()?),
+                    None => drop(table.remove(K::of(key)).db()?),
+                }
+            }
+            Ok(())
+        }
+        let mut open = self.open.borrow_mut();
+        let open = match &mut *open {
+            Some(open) => open,
+            none => {
+                let mut open = self.db.begin_write().db()?;
+                open.set_two_phase_commit(true);
+                none.insert(open)
+            }
+        };
+        match table {
+            TableId::State => apply(open, &STATE, rows),
+            TableId::Disks => apply(open, &DISKS, rows),
+            TableId::Inodes => apply(open, &INODES, rows),
+            TableId::Names => apply(open, &NAMES, rows),
+            TableId::Positions => apply(open, &POSITIONS, rows),
+            TableId::Xattrs => apply(open, &XATTRS, rows),
+            TableId::Symlinks => apply(open, &SYMLINKS, rows),
+            TableId::Parts => apply(open, &PARTS, rows),
+            TableId::Extents => apply(open, &EXTENTS, rows),
+            TableId::Orphans => apply(open, &ORPHANS, rows),
+            TableId::Anew => apply(open, &ANEW, rows),
+            TableId::Maps => apply(open, &MAPS, rows),
+            TableId::Bad => apply(open, &BAD, rows),
+        }
+    }
+
+    /// Ends a batch: reads see it from now on, and it is durable when the file's next epochs are.
+    /// With the last one it is stored which pages are free, and the next mount need not find out.
+    pub(super) fn end(&self, end: End) -> Result<()> {
+        self.check(end.version, end.batch)?;
+        // Who reads an older state keeps the pages that the batch has freed.
+        self.snapshot.take();
+        if let Some(mut open) = self.open.take() {
+            open.set_quick_repair(end.is_last);
+            open.commit().db()?;
+        }
+        self.snapshot.replace(Some(Snapshot::new(&self.db)?));
+        self.batch.set(end.batch + 1);
+        Ok(())
+    }
+}
