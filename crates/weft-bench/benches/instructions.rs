@@ -2,16 +2,15 @@
 //! any load. Arrays on RAM disks, random requests of 4 KiB, 32 in flight.
 //!
 //! The program runs itself under callgrind once for each case, and reads the count from its report.
-//! Warming up is not counted; `REQUESTS` requests are. Callgrind counts a string instruction once
-//! for each byte that it moves, so the C library is told to copy and fill with vector instructions.
+//! Warming up is not counted; `REQUESTS` requests are.
 
 use std::cell::RefCell;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_array::{Array, Consistency};
-use weft_bench::{TrivialDriver, fill, make, ram_disks};
+use weft_bench::{TrivialDriver, fill, instructions, make, ram_disks};
 use weft_cache::{CachedVolume, Choice};
 use weft_code::SlotNo;
 use weft_disk::Volume as _;
@@ -22,9 +21,6 @@ const REQUESTS: u64 = 3200;
 const DEPTH: u64 = 32;
 const LEN: usize = 4 << 10;
 const MEMBER_MIB: u64 = 8;
-
-const WITHOUT_STRING_INSTRUCTIONS: &str =
-    "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_rep_stosb_threshold=1073741824";
 
 /// What is counted.
 struct Case {
@@ -154,23 +150,6 @@ fn child(case: &Case) {
     rt.kill_all();
 }
 
-/// Runs a case under callgrind; the number of instructions per request.
-fn count(case: &Case) -> Result<u64, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg("--toggle-collect=*counted_requests*")
-        .env("GLIBC_TUNABLES", WITHOUT_STRING_INSTRUCTIONS)
-        .arg(program)
-        .arg(case.name)
-        .output()
-        .map_err(|error| format!("valgrind: {error} (apt install valgrind)"))?;
-    let report = String::from_utf8_lossy(&output.stderr);
-    let collected = report.lines().find_map(|line| line.split_once("Collected : "));
-    let count = collected.and_then(|(_, n)| n.trim().parse::<u64>().ok());
-    count.map(|n| n / REQUESTS).ok_or_else(|| report.into_owned())
-}
-
 fn main() -> ExitCode {
     let asked = std::env::args().nth(1).filter(|arg| !arg.starts_with('-'));
     if let Some(case) = CASES.iter().find(|case| Some(case.name) == asked.as_deref()) {
@@ -182,7 +161,7 @@ fn main() -> ExitCode {
     println!("| {:<20} | {:<10} | instructions |", "request", "array");
     println!("|{:-<22}|{:-<12}|-------------:|", "", "");
     for case in &CASES {
-        match count(case) {
+        match instructions(case.name, "counted_requests", REQUESTS) {
             Ok(n) => {
                 println!("| {:<20} | {:<5} {:>4} | {n:>12} |", case.name, case.code, case.slots)
             }

@@ -16,11 +16,13 @@
 
 mod arrays;
 mod clock;
+mod instructions;
 mod load;
 mod race;
 
 pub use arrays::{MIB, assemble, create_options, fill, make, ram_disk, ram_disks, rebuilt, touch};
 pub use clock::{CpuClock, TrivialDriver};
+pub use instructions::instructions;
 pub use load::{Load, Outcome, run};
 pub use race::{Contestant, Race, Row, Table, median};
 
