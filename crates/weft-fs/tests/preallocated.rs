@@ -1,5 +1,5 @@
-//! Places are reserved without being written: they read as zeros, whatever the disks hold there, and
-//! what is written to them finds room.
+//! Places are reserved without being written: they read as zeros, whatever the disks hold there,
+//! and what is written to them finds room.
 
 use std::rc::Rc;
 

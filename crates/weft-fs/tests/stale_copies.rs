@@ -1,5 +1,5 @@
-//! A copy of the metadata that was unmounted cleanly, and not there when the others were used, is still one
-//! to be mounted as stale.
+//! A copy of the metadata that was unmounted cleanly, and not there when the others were used, is
+//! still one to be mounted as stale.
 
 use std::rc::Rc;
 
@@ -14,8 +14,8 @@ fn degraded() -> MountOptions {
     MountOptions { degraded: true, nonce: 99, ..mounting() }
 }
 
-/// Six disks, of which three have copies. One has been out since a clean unmount, with a copy of that
-/// time; then the others go, too.
+/// Six disks, of which three have copies. One has been out since a clean unmount, with a copy of
+/// that time; then the others go, too.
 #[test]
 fn a_copy_that_missed_a_mount_shows_what_it_had() {
     for is_unmounted in [true, false] {

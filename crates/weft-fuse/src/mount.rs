@@ -83,8 +83,8 @@ fn is_weftfs(kind: Option<&str>) -> bool {
 
 /// Mounts the weftfs `name` with these flags on a folder that is there; needs root. Returns the
 /// channel. With a block `device` the kernel passes `sync` and `syncfs` on (since Linux 6.18): who
-/// may mount devices is trusted not to hold them up. It opens the device for itself, shows its name,
-/// and neither reads nor writes it.
+/// may mount devices is trusted not to hold them up. It opens the device for itself, shows its
+/// name, and neither reads nor writes it.
 ///
 /// # Errors
 /// If it cannot be mounted.

@@ -2,10 +2,10 @@
 //!
 //! One node serves the file system, and everything passes through its kernel: so what the kernel
 //! has cached stays valid, files keep their pages when they are opened again, and names, also that
-//! there is none, and attributes are believed for a day. What changes by itself it is told. Writes come at once: only then a write that finds no
-//! room can be refused itself. Pages that a program maps and writes the kernel gathers. Permissions
-//! are the kernel's business (`default_permissions`, with the access control lists that it reads),
-//! and so are locks.
+//! there is none, and attributes are believed for a day. What changes by itself it is told. Writes
+//! come at once: only then a write that finds no room can be refused itself. Pages that a program
+//! maps and writes the kernel gathers. Permissions are the kernel's business
+//! (`default_permissions`, with the access control lists that it reads), and so are locks.
 //!
 //! A file is in use while the kernel knows its number or has it open; a file without names goes
 //! when the kernel forgets it.

@@ -1,10 +1,10 @@
 //! A disk of the file system, and its states.
 //!
 //! A disk that is *leaving* is being emptied: nothing new goes to it. A *lost* disk is not used
-//! again: what it misses is not tracked. One that comes back is judged block by block, under another
-//! number ([`crate::disks::successor`]). A disk leaves the file system when no extent names it, from
-//! either state ([`crate::jobs::departure`]). `docs/architecture.md` has a drawing of the states,
-//! made from [`DiskState::after`].
+//! again: what it misses is not tracked. One that comes back is judged block by block, under
+//! another number ([`crate::disks::successor`]). A disk leaves the file system when no extent names
+//! it, from either state ([`crate::jobs::departure`]). `docs/architecture.md` has a drawing of the
+//! states, made from [`DiskState::after`].
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;

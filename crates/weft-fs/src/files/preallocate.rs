@@ -1,9 +1,10 @@
 //! Reserving space for parts of a file that have none.
 //!
-//! Where a file has no lines they get places, as if they were written ([`crate::write::new_lines`]),
-//! and the record says that nothing was written there: it reads as zeros, and is a hole for who
-//! looks for data. A write there needs no room ([`crate::write::reserved_lines`]). A block that has
-//! no place in a line that exists gets one with zeros, through the cache like all else.
+//! Where a file has no lines they get places, as if they were written
+//! ([`crate::write::new_lines`]), and the record says that nothing was written there: it reads as
+//! zeros, and is a hole for who looks for data. A write there needs no room
+//! ([`crate::write::reserved_lines`]). A block that has no place in a line that exists gets one
+//! with zeros, through the cache like all else.
 
 use std::ops::Range;
 use std::rc::Rc;

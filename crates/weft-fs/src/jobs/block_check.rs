@@ -3,10 +3,10 @@
 //! *Steps.* The records of a file are looked at within one operation of the metadata, or, if there
 //! are many, under the file's lock. Others go on meanwhile.
 //!
-//! *Two owners.* Each block of a disk is one bit, for [`BITS_MAX`] blocks of all disks at a time, with
-//! a walk through all records for each such part. A block that seems to have two owners may have
-//! gone from one file to another meanwhile: so its owners are looked for once more, and both must
-//! have it within one operation.
+//! *Two owners.* Each block of a disk is one bit, for [`BITS_MAX`] blocks of all disks at a time,
+//! with a walk through all records for each such part. A block that seems to have two owners may
+//! have gone from one file to another meanwhile: so its owners are looked for once more, and both
+//! must have it within one operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 

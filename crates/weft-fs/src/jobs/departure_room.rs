@@ -1,8 +1,8 @@
 //! Whether the other disks can take what is on a disk that is to leave.
 //!
-//! A column goes to a disk that its record does not use, so free blocks may be of no use: those of the
-//! disk that has the other copy of a mirrored file, above all. What can be laid out narrower, if it must,
-//! may go anywhere. So this is a flow:
+//! A column goes to a disk that its record does not use, so free blocks may be of no use: those of
+//! the disk that has the other copy of a mirrored file, above all. What can be laid out narrower,
+//! if it must, may go anywhere. So this is a flow:
 //!
 //! ```text
 //!     columns, by the disks that they may go to ──▶ free blocks of each disk

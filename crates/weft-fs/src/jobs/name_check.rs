@@ -1,7 +1,7 @@
 //! Whether names, positions, folders and links agree, for `fsck`.
 //!
-//! Everything is looked at in steps, each of which is one operation of the metadata: what belongs to
-//! a row or a short folder is looked at within one. A long folder takes several steps, and the
+//! Everything is looked at in steps, each of which is one operation of the metadata: what belongs
+//! to a row or a short folder is looked at within one. A long folder takes several steps, and the
 //! names of a file may be anywhere. So it is noted which files change meanwhile; if one does that
 //! seems to be wrong, it is looked at again. One that changes each time is not judged.
 //!

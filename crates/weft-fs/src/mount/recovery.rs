@@ -19,8 +19,8 @@
 //! what could not be written.
 //!
 //! Lines that the committed metadata does not name at these places are left alone: they were new,
-//! and their blocks are free, or reserved. Then the files get the sizes and times that the log has. Recovery can
-//! be repeated: the log stays until a commit ends it.
+//! and their blocks are free, or reserved. Then the files get the sizes and times that the log has.
+//! Recovery can be repeated: the log stays until a commit ends it.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -49,8 +49,8 @@ enum TokenState {
     Held,
     /// The table of free tokens: this node has all of it in this mode, and no other node wants it.
     Free(Mode),
-    /// Another node wants it. The uses that were running then are this one use of the holder, and no
-    /// other use begins until the last of them ends.
+    /// Another node wants it. The uses that were running then are this one use of the holder, and
+    /// no other use begins until the last of them ends.
     Settled(UseId),
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Lines of an unwritten record are written as new lines are: as a whole, with parity, without log
 //! and old contents. Data blocks of such a line that nothing was written to get zeros, and so keep
-//! their places. Each written line leaves the unwritten record, in the same transaction that has its
-//! checksums: after a crash before that it reads as zeros, as before.
+//! their places. Each written line leaves the unwritten record, in the same transaction that has
+//! its checksums: after a crash before that it reads as zeros, as before.
 //!
-//! That needs no room on the disks. In the metadata a record of which some lines are written becomes
-//! up to three; where there is no room for that, all of its lines are written at once.
+//! That needs no room on the disks. In the metadata a record of which some lines are written
+//! becomes up to three; where there is no room for that, all of its lines are written at once.
 //!
 //! Places on lost disks and bad blocks are exchanged for others first, as far as there are any.
 
@@ -78,8 +78,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Whether an unwritten record, of which some lines are written but not in the metadata yet, can
-    /// be cut again.
+    /// Whether an unwritten record, of which some lines are written but not in the metadata yet,
+    /// can be cut again.
     pub(crate) fn can_cut_again(&self) -> bool {
         self.meta.has_room(CUT_BYTES, false)
     }

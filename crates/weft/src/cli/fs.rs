@@ -144,8 +144,8 @@ pub struct FsMountArgs {
     #[arg(long)]
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
-    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=, wait=,
-    /// stop_timeout=, log=
+    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
+    /// wait=, stop_timeout=, log=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written
