@@ -157,7 +157,9 @@ impl Member {
     /// Returns whether that can happen to it.
     fn happens(&self, event: DiskEvent) -> bool {
         let after = self.state.get().after(event);
-        self.state.set(after.unwrap_or(self.state.get()));
+        if let Some(state) = after {
+            self.state.set(state);
+        }
         after.is_some()
     }
 

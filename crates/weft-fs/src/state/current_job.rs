@@ -30,7 +30,9 @@ impl FsState {
     /// An event happens to the job. Returns whether it can happen now.
     pub(crate) fn job_after(&self, event: JobEvent) -> bool {
         let after = self.job.get().after(event);
-        self.job.set(after.unwrap_or(self.job.get()));
+        if let Some(state) = after {
+            self.job.set(state);
+        }
         after.is_some()
     }
 

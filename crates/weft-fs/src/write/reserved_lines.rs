@@ -155,7 +155,7 @@ fn take_lines(tx: &Tx<'_>, ino: Ino, first: u64, lines: Range<u64>) -> Result<(u
     let (at, mut head) = covering(tx, ino, first)?.ok_or_else(damaged)?;
     let before = (first - at) / head.k();
     let lines = before + lines.start..before + lines.end;
-    if !head.unwritten || lines.end > head.lines || (first - at) % head.k() != 0 {
+    if !head.unwritten || lines.end > head.lines || !(first - at).is_multiple_of(head.k()) {
         return Err(damaged());
     }
     let k = head.k();
