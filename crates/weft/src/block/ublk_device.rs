@@ -10,6 +10,9 @@ use weft_ublk::device::{self, Device, Service};
 use crate::block::node::Node;
 use crate::block::{link, users};
 
+/// How the words begin for a device that programs have open and that is not used otherwise.
+pub const OPEN_IN: &str = "open in ";
+
 /// A ublk device: `/dev/ublkbN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UblkDevice {
@@ -40,7 +43,7 @@ impl UblkDevice {
     pub fn user(&self) -> Option<String> {
         self.node.user().or_else(|| {
             let processes = users::processes_in(&[self.node.path()]);
-            (!processes.is_empty()).then(|| format!("open in {processes}"))
+            (!processes.is_empty()).then(|| format!("{OPEN_IN}{processes}"))
         })
     }
 
@@ -85,10 +88,16 @@ pub fn tag_of(array_id: &str) -> u64 {
 
 /// Links an array to its ublk device. A link to another device of weft's stays.
 pub fn set_link(array: &str, number: u32) -> bool {
-    link::set(array, &name_of(number), |target| {
-        let all = device::all().unwrap_or_default();
-        device::number_of(target).is_some_and(|other| all.iter().any(|d| d.number == other))
-    })
+    link::set(array, &name_of(number), is_attached)
+}
+
+/// Whether the device of this name, to which a link of weft's leads, still is that of an array:
+/// numbers of ublk devices are given again, and loop devices stay when they are not in use.
+pub fn is_attached(name: &str) -> bool {
+    match device::number_of(name) {
+        Some(number) => numbers().contains(&number),
+        None => Node::new(name.to_owned()).setting("loop/backing_file").is_some(),
+    }
 }
 
 /// A ublk device of weft's that no daemon serves.

@@ -9,7 +9,6 @@
 //! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 
 use std::os::fd::AsFd as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -21,14 +20,18 @@ use weft_fuse::session::FILE_NAME;
 
 use crate::block::attachment::{Attachment, Via};
 use crate::block::loop_device::LoopDevice;
+use crate::block::ublk_device::OPEN_IN;
 use crate::block::{link, ublk_device};
 use crate::cli::{AttachArgs, AttachWay, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request, UblkAnswer};
 use crate::runtime_dir::RuntimeDir;
 
-/// Time between two looks whether the array is served.
+/// Time between two looks whether the array is served, or whether its device is used.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// How long a program may look at a device that is to be detached.
+const LOOKER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// `weft attach`: prints the device. One that is attached and has an earlier size gets the array's.
 pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
@@ -114,7 +117,7 @@ fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &Runtime
     mount.keep();
     if let Some(device) = device.node().path().file_name().and_then(|name| name.to_str()) {
         // A link of another array of this name stays.
-        link::set(name, device, |target| Path::new("/sys/block").join(target).exists());
+        link::set(name, device, ublk_device::is_attached);
     }
     Ok(())
 }
@@ -159,7 +162,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
             .hint("`weft status` shows what is; check that --runtime-dir is its daemon's"));
     };
     let force = args.force && attachment.via() == Via::Ublk && !served;
-    if let Some(user) = attachment.user_and_processes().filter(|_| !force) {
+    if let Some(user) = lasting_user(&attachment).filter(|_| !force) {
         let device = attachment.device().unwrap_or_default();
         let failure = Failure::new(format!("{} is {user}", device.display()));
         return Err(match attachment.via() {
@@ -176,6 +179,19 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         answer(&json!({ "array": name, "devices": devices }))?;
     }
     Ok(())
+}
+
+/// Who uses a device, in words. Programs that only look at it, as udev does after each change, may
+/// have it open for a moment.
+fn lasting_user(attachment: &Attachment) -> Option<String> {
+    let start = Instant::now();
+    loop {
+        let user = attachment.user_and_processes()?;
+        if !user.starts_with(OPEN_IN) || start.elapsed() > LOOKER_PATIENCE {
+            return Some(user);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// What is to be detached.
