@@ -279,7 +279,7 @@ impl Fs {
             .await?;
         complete_join(&meta, found).await?;
         let rows = meta.run(|tx| tx.disks()).await?;
-        let mut members = Vec::new();
+        let (mut members, mut last_use) = (Vec::new(), epoch);
         for (number, mut row) in rows {
             let here = found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
             if here.is_none() && !row.lost && !some_will_do {
@@ -292,6 +292,7 @@ impl Fs {
                 let wanted = meta.run(|tx| tx.state(&use_number::state_name(number))).await?;
                 let found = use_number::read(&**disk, label).await;
                 is_set_back = !row.lost && found.is_some_and(|found| found < wanted);
+                last_use = last_use.max(found.map_or(0, use_number::epoch_of));
             }
             if is_set_back && !(options.degraded || options.stale) {
                 return Err(FsError::Unmountable(format!(
@@ -311,6 +312,14 @@ impl Fs {
             }
             members.push(member);
         }
+        if last_use > epoch && options.degraded && !options.stale {
+            return Err(FsError::Unmountable(format!(
+                "the copies of its metadata that are here missed {} of its mounts, in which other disks \
+                 that are here were used. Give more disks; or mount as stale: then files are as they \
+                 were before",
+                last_use - epoch
+            )));
+        }
         let pool = Pool::new(members, OldBlockCache::new(options.cache_bytes)?);
         find_successors(&meta, &pool).await?;
         claim_space(&meta, &pool).await?;
@@ -320,7 +329,8 @@ impl Fs {
         // Copies that are filled again would fill the memory that a read-only mount writes to.
         meta.array.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
-        let epoch = epoch + 1;
+        // Also behind those of mounts that copies shown as stale have missed.
+        let epoch = last_use + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
         let inner = FsState::new(rt.clone(), label, (meta, pool, log), &options, reopen);
@@ -333,6 +343,8 @@ impl Fs {
         for ino in orphans {
             fs.0.purge(ino).await?;
         }
+        // A disk with the number of this mount tells that metadata without its epoch is an old copy.
+        fs.0.commit().await?;
         fs.0.note_use(false).await?;
         fs.0.commit().await?;
         fs.revoke_when_asked();

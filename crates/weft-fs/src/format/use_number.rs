@@ -10,6 +10,10 @@
 //! unless it was set back: an image was put in its place that was taken before. What was written
 //! since is not on it, and nothing else would tell. A disk to which the number could not be written
 //! has none in the metadata, and is not judged.
+//!
+//! The other way round, a disk with the number of a mount of which the metadata knows nothing shows
+//! that the metadata is an old copy: a mount makes its epoch durable there before it writes its
+//! number to any disk.
 
 use std::mem::offset_of;
 
@@ -47,6 +51,11 @@ pub(crate) fn state_name(disk: u16) -> String {
 /// The number of the mount with this epoch, or of its unmount.
 pub(crate) fn number_of(epoch: u64, is_unmount: bool) -> u64 {
     2 * epoch + u64::from(is_unmount)
+}
+
+/// The epoch of the mount that wrote a number.
+pub(crate) fn epoch_of(number: u64) -> u64 {
+    number / 2
 }
 
 /// The number on a disk: 0 if it has none. None if it cannot be read.
