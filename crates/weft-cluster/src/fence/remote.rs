@@ -48,13 +48,22 @@ impl RemoteFence {
         NbdUri { export, ..self.uri.clone() }
     }
 
-    async fn name(&self, export: String) -> Result<(), FenceError> {
+    async fn open(&self, export: String) -> Result<(), OpenError> {
         let uri = NbdUri { export, ..self.uri.clone() };
         let (connect_timeout, read_only) = (self.patience, true);
         let options = NbdOptions { connect_timeout, read_only, ..NbdOptions::default() };
+        NbdDisk::open(&self.rt, &self.ring, &uri, options).await.map(drop)
+    }
+
+    async fn name(&self, export: String) -> Result<(), FenceError> {
         let disk = self.disk.clone();
-        match NbdDisk::open(&self.rt, &self.ring, &uri, options).await {
-            Ok(_) => Ok(()),
+        // Some servers accept every name, and mean nothing by that.
+        if self.open(format!("{disk}/-")).await.is_ok() {
+            let why = "its NBD server accepts any name; serve it with `weft disks serve`";
+            return Err(FenceError::Unsupported { disk, why: why.to_owned() });
+        }
+        match self.open(export).await {
+            Ok(()) => Ok(()),
             Err(OpenError::Protocol(Violation::Refused { reason, .. })) => {
                 Err(match reason.as_str() {
                     text if text.contains("fenced: ") => FenceError::Fenced { disk },
