@@ -501,8 +501,16 @@ impl Tree {
         if set.size == Some(0) && self.fs.attr(ino).await.map_err(errno_of)?.size > 0 {
             self.cut.borrow_mut().insert(ino);
         }
-        let inode = self.fs.set_attr(ino, set).await.map_err(errno_of)?;
-        self.attr(ino, &inode)
+        match self.fs.set_attr(ino, set).await {
+            Ok(inode) => self.attr(ino, &inode),
+            Err(error) => {
+                // A cut or growth that failed midway has changed the size that the kernel knows.
+                if set.size.is_some() {
+                    unwritten::forget_attributes(&self.fd, ino).await?;
+                }
+                Err(errno_of(error))
+            }
+        }
     }
 
     /// Makes a file that belongs to who asks.
