@@ -497,7 +497,7 @@ the daemon restarts.
 Examples:
   weft stop
   weft stop tank                (the daemon keeps serving the others)
-  weft stop --keep-devices && weft serve --background /dev      (an upgrade, under mounted devices)")]
+  weft stop --keep-devices             (an upgrade, under mounted devices)")]
 pub struct StopArgs {
     /// Only this array, by name or id
     pub array: Option<String>,

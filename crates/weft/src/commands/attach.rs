@@ -8,7 +8,9 @@
 //!
 //! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 
+use std::fs;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -118,6 +120,8 @@ fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &Runtime
     if let Some(device) = device.node().path().file_name().and_then(|name| name.to_str()) {
         // A link of another array of this name stays.
         link::set(name, device, ublk_device::is_attached);
+        // udev has seen the device before it had the link, and looks again.
+        let _ = fs::write(Path::new("/sys/block").join(device).join("uevent"), "change");
     }
     Ok(())
 }

@@ -3,10 +3,9 @@
 //! udev runs this for each block device that appears, so most of the time it reads one block, and
 //! finds that the device is none of weft's.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Component, Path};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use weft_array::Id;
@@ -17,6 +16,7 @@ use weft_cli::output::{answer, outln};
 use weft_cli::thread;
 use weft_fs::Label;
 
+use crate::block::link;
 use crate::cli::UdevArgs;
 use crate::control::client::Client;
 use crate::control::protocol::Request;
@@ -27,8 +27,6 @@ type Properties = Vec<(&'static str, String)>;
 
 /// What labels begin with, also while there is a second one: the first block is then zeros.
 const BEGINNINGS: [&[u8]; 3] = [b"WEFTMBR", b"weftfs.", &[0; 8]];
-/// Links to the block devices of attached arrays.
-const LINKS: &str = "/dev/weft";
 
 /// `weft udev`.
 pub fn udev(
@@ -124,53 +122,18 @@ fn plain(name: &str) -> String {
     name.chars().map(|c| if is_plain(&c) { c } else { '_' }).collect()
 }
 
-/// The array that is attached as this device.
+/// The array that is attached as this device, by the link that weft made of it. The name of a loop
+/// device's file tells nothing: users may be allowed to make such devices (udisks).
 fn attached(device: &Path) -> Option<String> {
     let name = device.file_name()?.to_str()?;
-    let array = match name {
-        name if name.starts_with("loop") => {
-            let file = format!("/sys/block/{name}/loop/backing_file");
-            of_file(Path::new(fs::read_to_string(file).ok()?.trim_end()))?
-        }
-        name if name.starts_with("ublkb") => linked(Path::new(LINKS), name)?,
-        _ => return None,
-    };
+    let is_front = ["loop", "ublkb"].iter().any(|prefix| name.starts_with(prefix));
+    let array = is_front.then(|| link::array_of(name))??;
     check_name(&array).is_ok().then_some(array)
-}
-
-/// The array whose file this is: `…/attach/ARRAY/disk` or `/run/weft-attach/FOLDER/ARRAY/disk`.
-fn of_file(file: &Path) -> Option<String> {
-    let folder = file.parent().filter(|_| file.file_name() == Some(OsStr::new("disk")))?;
-    let above = folder.parent()?;
-    let is_of_root = above.file_name() == Some(OsStr::new("attach"));
-    let is_of_others =
-        above.components().any(|part| part == Component::Normal("weft-attach".as_ref()));
-    let array = folder.file_name()?.to_str()?;
-    (is_of_root || is_of_others).then(|| array.to_owned())
-}
-
-/// The name of the link in a folder that leads to a device.
-fn linked(folder: &Path, device: &str) -> Option<String> {
-    let links = fs::read_dir(folder).ok()?.flatten();
-    let leads =
-        |path: &Path| fs::read_link(path).is_ok_and(|to| to.file_name() == Some(device.as_ref()));
-    let link = links.map(|entry| entry.path()).find(|path| leads(path))?;
-    link.file_name()?.to_str().map(str::to_owned)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_of_attached_arrays_are_known() {
-        let array = |path: &str| of_file(Path::new(path));
-        assert_eq!(array("/run/weft/attach/tank/disk"), Some("tank".to_owned()));
-        assert_eq!(array("/run/weft-attach/run-user-1000-weft/t/disk"), Some("t".to_owned()));
-        for other in ["/srv/tank/disk", "/run/weft/attach/tank", "/disk", "disk", ""] {
-            assert_eq!(array(other), None, "{other}");
-        }
-    }
 
     #[test]
     fn names_cannot_say_more_than_a_name() {

@@ -505,7 +505,10 @@ impl Daemon {
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served.clone());
-        self.take_over_device(name.clone(), served);
+        // One that was forced to start may be older than what users of its device have seen.
+        if !force_degraded {
+            self.take_over_device(name.clone(), served);
+        }
         if self.pending.is_up.get() {
             self.announce(&name);
         }

@@ -162,10 +162,17 @@ pub async fn search_devices(opener: &Opener, scan: &mut Scan, before: &[String])
         (place, found)
     });
     let mut examined = stream::iter(examined).buffered(EXAMINED_MAX);
+    let on_loops: BTreeSet<Id> = (scan.arrays.iter())
+        .filter(|array| array.members.iter().any(|member| is_loop(Path::new(&member.place))))
+        .map(|array| array.id)
+        .collect();
     let mut candidates: BTreeMap<(Id, Id), Vec<FoundMember>> = BTreeMap::new();
     while let Some((place, found)) = examined.next().await {
         let Ok(Some(superblock)) = found else { continue };
         let (array, member) = (superblock.array_id, superblock.self_id);
+        if is_loop(Path::new(&place)) && !on_loops.contains(&array) {
+            continue;
+        }
         if missing.get(&array).is_some_and(|wanted| wanted.contains_key(&member)) {
             let same = candidates.entry((array, member)).or_default();
             same.push(FoundMember { place, superblock });
@@ -367,7 +374,7 @@ pub fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
     let mut places = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        if may_be_member(&path) {
+        if may_be_member(&path) && !is_loop(&path) {
             // A member's name must be UTF-8; others are found by `unnameable`.
             places.extend(path.to_str().and_then(|path| absolute(path).ok()));
         }
@@ -382,6 +389,14 @@ fn may_be_member(path: &Path) -> bool {
         Ok(data) => data.file_type().is_block_device(),
         Err(_) => false,
     }
+}
+
+/// Whether this is a loop device. Users may be allowed to make one of a file of theirs (udisks), in
+/// which they can write what they want, also that it is the newest member of an array. So these are
+/// members only if they are named, or if other members of their array are.
+fn is_loop(place: &Path) -> bool {
+    let name = place.strip_prefix("/dev").ok().and_then(Path::to_str).unwrap_or_default();
+    name.strip_prefix("loop").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 /// Equal for all names of one file.
