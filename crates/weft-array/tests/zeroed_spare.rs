@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::common::bench::{Bench, members, options, run, sized_disk};
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::*;
-use weft_array::{ArrayState, MemberState, RebuildPolicy, ScrubMode};
+use weft_array::{ArrayState, Event, MemberState, RebuildPolicy, ScrubMode};
 use weft_code::SlotNo;
 use weft_rt::{MILLISECOND, Rt};
 
@@ -23,7 +23,7 @@ async fn zeroing(rt: &Rt) -> (Bench, Rc<TestDisk>) {
     options.spares = 1;
     let bench = Bench::on(rt, &options, disks).await;
     let data = bench.superblock.area.data_offset;
-    spare.medium.borrow_mut().poke(data + 4096, &[0xa5; 8192]);
+    spare.medium.borrow_mut().poke(data + 4096, &[0xa5; 64 * 4096]);
     write(&bench.array, 0, &pattern(0, 65536, 1)).await;
     spare.faults.hold(data..SIZE, 0);
     bench.array.fail(SlotNo(0)).await.expect("can lose one");
@@ -80,6 +80,43 @@ fn it_gets_the_superblocks_that_took_effect_meanwhile() {
             rt.sleep(MILLISECOND).await;
         }
         assert_eq!(array.status().slots[0].state, MemberState::Active, "{:#?}", array.status());
+    });
+}
+
+/// The power is cut as soon as the spare has the slot, and nothing survives that is not durable.
+#[test]
+fn its_zeros_are_durable_before_it_has_the_slot() {
+    run(|rt| async move {
+        let (bench, spare) = zeroing(&rt).await;
+        bench.array.flush().await.expect("flushed");
+        let events = bench.array.subscribe();
+        spare.faults.release();
+        while !matches!(events.next().await, Event::RebuildStarted { .. }) {}
+        let left = |disk: &Rc<TestDisk>| Leave::Nothing.of(&disk.medium.borrow());
+        let media: Vec<Medium> = bench.disks.iter().map(left).collect();
+        bench.array.stop().await.expect("stopped");
+
+        let disks = holding(&rt, &Power::new(), SIZE, &media[1..]);
+        let array = assemble(&rt, &members(&disks)).await;
+        let is_active = || array.status().slots[0].state == MemberState::Active;
+        for _ in 0..1000 {
+            rt.sleep(MILLISECOND).await;
+        }
+        assert!(is_active(), "{:#?}", array.status());
+        // A region that was never written is read only once some of it is.
+        let (size, stripe) = (array.size_bytes() as usize, array.stripe_bytes() as usize);
+        let mut expected = vec![0; size];
+        expected[..65536].copy_from_slice(&pattern(0, 65536, 1));
+        for at in (0..size).step_by(stripe).filter(|at| *at >= 65536) {
+            let bytes = pattern(at as u64, 512, 2);
+            write(&array, at as u64, &bytes).await;
+            expected[at..at + 512].copy_from_slice(&bytes);
+        }
+        let found = read(&array, 0, size).await;
+        let wrong = found.iter().zip(&expected).position(|(found, expected)| found != expected);
+        assert_eq!(wrong, None, "of {size} bytes in stripes of {stripe}");
+        let report = array.scrub(ScrubMode::Check).await.expect("scrubbed");
+        assert_eq!(report.mismatches, 0);
     });
 }
 

@@ -72,7 +72,7 @@ use crate::error::ArrayError;
 use crate::format::consistency::Consistency;
 use crate::format::lane::Lane;
 use crate::members::Removal;
-use crate::members::preparation::zero_data;
+use crate::members::preparation::clear_data;
 use crate::members::slot::Slot;
 use crate::members::{Change, Committer, Refusal, Spare};
 use crate::state::events::Event;
@@ -267,7 +267,7 @@ impl Engine {
             }
             let has = spares.begin_zeroing(&spare);
             let superblock = self.members.superblock().clone();
-            match zero_data(&*spare.disk, &superblock).await {
+            match clear_data(&*spare.disk, &superblock).await {
                 Ok(()) => spares.note_zeroed(&spare, member_bytes),
                 Err(error) => self.spare_failed(&spare, error.to_string()).await,
             }

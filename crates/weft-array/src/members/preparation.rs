@@ -18,8 +18,18 @@ const DIRTY_MAX: usize = 1024;
 const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
 const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false };
 
-/// Zeroes the data area.
-pub(crate) async fn zero_data(disk: &dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
+/// Makes the data area read as zeros, durably. A map and a superblock that are durable later may rely
+/// on it, and nothing else flushes the disk before them.
+///
+/// # Errors
+/// If the disk fails.
+pub(crate) async fn clear_data(disk: &dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
+    zero_data(disk, superblock).await?;
+    disk.flush().await
+}
+
+/// Zeroes the data area. Not durable before the next flush.
+async fn zero_data(disk: &dyn Disk, superblock: &Superblock) -> Result<(), DiskError> {
     let len = superblock.rows * superblock.unit_bytes;
     disk.write_zeroes(superblock.area.data_offset, len, MAINTENANCE).await
 }
