@@ -61,7 +61,7 @@ impl Lost {
             let bytes = map.sectors(&oracle.bytes(&(cut.cell..cut.cell + 1)));
             for piece in map.coded_pieces(bytes) {
                 for bytes in self.excused_bytes(map, policy, &piece, cut) {
-                    let cells = oracle.cells_of(&bytes);
+                    let cells = oracle.cells_at(&bytes);
                     count += cells.filter(|cell| oracle.excuse(*cell, cut.at)).count() as u64;
                 }
             }

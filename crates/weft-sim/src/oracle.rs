@@ -88,6 +88,7 @@ pub struct Mismatch {
 pub struct Oracle {
     contents: Contents,
     /// The candidates of each cell, in the order in which their writes began. Empty: never written.
+    /// Also of some cells beyond the end: the volume may become larger.
     cells: Vec<Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
@@ -124,13 +125,18 @@ impl Oracle {
         }
     }
 
-    /// The volume has become larger: what is new reads as zeros. Returns the new cells.
+    /// The volume has become larger: what is new reads as zeros, except where [`Oracle::excuse`]
+    /// said otherwise before. Returns the new cells.
     pub fn grow(&mut self, size_bytes: u64) -> Range<usize> {
         let count = usize::try_from(size_bytes).unwrap_or(usize::MAX) / self.cell_bytes();
         let before = self.count;
         self.count = count.max(before);
-        self.cells.resize(self.count, Vec::new());
+        self.reach(self.count);
         before..self.count
+    }
+
+    fn reach(&mut self, count: usize) {
+        self.cells.resize(count.max(self.cells.len()), Vec::new());
     }
 
     /// Number of cells.
@@ -166,7 +172,7 @@ impl Oracle {
 
     /// Cells that may hold more than one value, or anything.
     pub fn open_cells(&self) -> impl Iterator<Item = usize> + '_ {
-        self.open.iter().copied()
+        self.open.range(..self.count).copied()
     }
 
     /// Whether a cell may hold anything.
@@ -430,8 +436,14 @@ impl Oracle {
 
     /// The cells that overlap a byte range.
     pub fn cells_of(&self, bytes: &Range<u64>) -> Range<usize> {
+        let Range { start, end } = self.cells_at(bytes);
+        start.min(self.count)..end.min(self.count)
+    }
+
+    /// The cells that overlap a byte range, or will once the volume is large enough.
+    pub fn cells_at(&self, bytes: &Range<u64>) -> Range<usize> {
         let size = self.cell_bytes() as u64;
-        let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(self.count);
+        let index = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         index(bytes.start / size)..index(bytes.end.div_ceil(size))
     }
 }

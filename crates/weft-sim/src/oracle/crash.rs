@@ -100,12 +100,14 @@ impl Oracle {
 
     /// Ends the promise for a cell because of the crash `at`, unless the cell was written since.
     /// The cell may hold anything until it is written again, and may change until
-    /// [`Oracle::consistent_again`]; after that the first read decides. Returns whether the promise
-    /// ended.
+    /// [`Oracle::consistent_again`]; after that the first read decides. The cell may be beyond the
+    /// end: the stripes of a reshaped array hold more than it has so far, and their last units are
+    /// exposed like the others. Returns whether the promise ended.
     pub fn excuse(&mut self, cell: usize, at: Tick) -> bool {
         if self.is_rewritten(cell, at) {
             return false;
         }
+        self.reach(cell + 1);
         let now = self.tick();
         let version = Version::any(self.next_number());
         let list = self.candidates(cell);

@@ -199,6 +199,26 @@ fn an_excused_cell_may_change_until_the_volume_is_consistent() {
 }
 
 #[test]
+fn a_cell_beyond_the_end_that_was_excused_is_when_the_volume_is_larger() {
+    let mut oracle = oracle();
+    let (count, size) = (oracle.len(), SIZE as u64);
+    let end = count as u64 * size;
+    assert!(oracle.excuse(count + 1, oracle.now()));
+    assert_eq!((oracle.len(), oracle.open_cells().count()), (count, 0));
+    assert_eq!(oracle.cells_of(&(end - size..end + size)), count - 1..count);
+    assert_eq!(oracle.cells_at(&(end - size..end + size)), count - 1..count + 1);
+    assert_eq!(oracle.grow(end + 3 * size), count..count + 3);
+    let reads = |oracle: &mut Oracle, cell: usize, bytes: &[u8]| {
+        let read = oracle.begin_read(cell..cell + 1);
+        oracle.end_read(read, bytes).is_ok()
+    };
+    assert!(reads(&mut oracle, count + 1, &[0xee; SIZE]));
+    for zeros in [count, count + 2] {
+        assert!(!reads(&mut oracle, zeros, &[0xee; SIZE]) && reads(&mut oracle, zeros, &[0; SIZE]));
+    }
+}
+
+#[test]
 fn what_was_written_before_a_crash_may_be_excused_and_what_was_written_after_it_not() {
     let mut oracle = oracle();
     put(&mut oracle);

@@ -65,7 +65,7 @@ impl Torn {
                 for bytes in exposed {
                     let hit = |piece| self.hits(map, &map.place(piece));
                     if map.pieces(bytes.clone()).iter().any(hit) {
-                        let cells = oracle.cells_of(&bytes);
+                        let cells = oracle.cells_at(&bytes);
                         count += cells.filter(|cell| oracle.excuse(*cell, cut.at)).count() as u64;
                     }
                 }
