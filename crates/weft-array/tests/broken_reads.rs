@@ -6,7 +6,7 @@ use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
 use weft_array::{ArrayState, Consistency, create};
 use weft_code::SlotNo;
-use weft_rt::{Buf, Frozen};
+use weft_rt::{Buf, Frozen, MILLISECOND, SECOND};
 
 const SIZE: u64 = (3 << 20) + 64 * UNIT;
 const STRIPES: u64 = 8;
@@ -20,19 +20,34 @@ enum Request {
     Zero,
 }
 
-/// Loses the units `lost` of the first stripe, and then the writes to unit `bad`. Returns whether
-/// any unit could not be read.
+/// Loses the units `lost` of the first stripe, and then the writes to unit `bad`.
 fn breaks(code: &'static str, policy: Consistency, lost: &[usize], bad: usize, request: Request) {
+    breaks_in(code, policy, lost, bad, request, false);
+}
+
+/// As [`breaks`]. If `rebuilding`, it is about the last stripe, and a rebuild of that waits until
+/// the request has ended.
+fn breaks_in(
+    code: &'static str,
+    policy: Consistency,
+    lost: &[usize],
+    bad: usize,
+    request: Request,
+    rebuilding: bool,
+) {
     let what = format!("{code}, {policy}, {lost:?} lost, then {bad} with {request:?}");
     let lost = lost.to_vec();
     run(move |rt| async move {
         let count = CODES.iter().find(|(name, _)| *name == code).expect("one of them").1;
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
+        let mut disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); count + 1]);
+        let spare = disks.pop().expect("one more");
         let all = members(&disks);
         let options = weft_array::CreateOptions { consistency: policy, ..bench_options(code) };
         let superblock = create(&all, &options).await.expect("created");
         let array = assemble(&rt, &all).await;
         let stripe = array.stripe_bytes();
+        let number = if rebuilding { STRIPES - 1 } else { 0 };
+        let start = number * stripe;
         let old = pattern(0, (STRIPES * stripe) as usize, 1);
         write(&array, 0, &old).await;
         array.flush().await.expect("flushed");
@@ -40,21 +55,48 @@ fn breaks(code: &'static str, policy: Consistency, lost: &[usize], bad: usize, r
             weft_layout::for_code(superblock.code, superblock.algorithm, count, superblock.rows)
                 .expect("laid");
         for unit in &lost {
-            array.fail(layout.place(0, *unit).slot).await.expect("failed");
+            array.fail(layout.place(number, *unit).slot).await.expect("failed");
         }
-        let SlotNo(bad_slot) = layout.place(0, bad).slot;
+        if rebuilding {
+            // A stripe a second.
+            array.set_throttle(0, Some(UNIT));
+            array.add_spare(spare).await.expect("added");
+            rt.sleep(SECOND).await;
+        }
+        let SlotNo(bad_slot) = layout.place(number, bad).slot;
         *disks[bad_slot].faults.unwritable.borrow_mut() = superblock.area.data_offset..SIZE;
         let mut new = old.clone();
-        let done = match request {
-            Request::Write(offset, len) => {
-                let bytes = pattern(offset, len as usize, 9);
-                new[offset as usize..][..len as usize].copy_from_slice(&bytes);
-                array.write(offset, Frozen::copy_from(&bytes), false).await
+        match request {
+            Request::Write(from, len) => {
+                let bytes = pattern(from, len as usize, 9);
+                new[(start + from) as usize..][..len as usize].copy_from_slice(&bytes);
             }
-            Request::Zero => {
-                new[..stripe as usize].fill(0);
-                array.write_zeroes(0, stripe, false, true).await
+            Request::Zero => new[start as usize..][..stripe as usize].fill(0),
+        }
+        let request = async {
+            match request {
+                Request::Write(from, len) => {
+                    let bytes = &new[(start + from) as usize..][..len as usize];
+                    array.write(start + from, Frozen::copy_from(bytes), false).await
+                }
+                Request::Zero => array.write_zeroes(start, stripe, false, true).await,
             }
+        };
+        let done = if rebuilding {
+            disks[bad_slot].faults.hold(superblock.area.data_offset..SIZE, 0);
+            let rebuild = async {
+                // By now the request has written what it can.
+                rt.sleep(10 * MILLISECOND).await;
+                array.set_throttle(0, None);
+                rt.sleep(10 * SECOND).await;
+                assert!(!array.status().jobs.is_empty(), "{what}: no rebuild waits");
+                disks[bad_slot].faults.release();
+            };
+            let (done, ()) = futures_util::future::join(request, rebuild).await;
+            rt.sleep(SECOND).await;
+            done
+        } else {
+            request.await
         };
         assert!(done.is_err(), "{what}: acknowledged");
         assert_eq!(array.status().state, ArrayState::Broken, "{what}");
@@ -66,7 +108,7 @@ fn breaks(code: &'static str, policy: Consistency, lost: &[usize], bad: usize, r
             let mut sectors = buf.chunks(512).zip(one.chunks(512).zip(other.chunks(512)));
             let right = sectors.all(|(now, (one, other))| now == one || now == other);
             assert!(result.is_err() || right, "{what}: the unit at {at} is garbage");
-            let elsewhere = at as u64 >= stripe;
+            let elsewhere = !(start..start + stripe).contains(&(at as u64));
             assert!(result.is_ok() || !elsewhere, "{what}: the unit at {at} is readable");
         }
     });
@@ -84,6 +126,18 @@ fn the_lost_unit_of_a_stripe_that_was_being_written_is_an_error() {
             breaks("raid5", policy, &[2], 0, request);
             breaks("raid6", policy, &[1, 2], 0, request);
             breaks("rs:3+2", policy, &[2, 1], 0, request);
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_that_waited_for_the_stripe_leaves_it_as_it_is() {
+    for request in requests() {
+        for policy in [Consistency::Ppl, Consistency::Bitmap] {
+            breaks_in("raid5", policy, &[1], 0, request, true);
+            breaks_in("raid5", policy, &[1], 3, request, true);
+            breaks_in("raid6", policy, &[1, 2], 0, request, true);
+            breaks_in("rs:3+2", policy, &[2, 1], 0, request, true);
         }
     }
 }

@@ -7,6 +7,9 @@
 //! gathering and writing. So the lock is held over both; or, in the disk-oriented executor, units
 //! read without the lock are used only if no one locked the stripe for writing meanwhile.
 //!
+//! A stripe in which a write was given up halfway is not rebuilt any more: what the others hold of
+//! it is a mixture of old and new.
+//!
 //! The note is in memory. The region's mark on disk is cleared later, when all of its stripes are
 //! rebuilt and flushed (`finish`). So a crash may make a rebuilt region stale again, but never a
 //! stale one fresh.
@@ -48,6 +51,7 @@ impl Engine {
         requests: &Requests,
         by: RebuildSource,
     ) -> Result<(), ArrayError> {
+        self.check_not_torn(stripe)?;
         let targets = self.targets(stripe);
         let resolved = self.stripe(stripe);
         let wanted = self.stale_of(stripe, &targets);

@@ -104,6 +104,7 @@ impl Engine {
         self.pace(|| self.stopped.get()).await;
         let _memory = self.job_memory(self.geometry_of(stripe)).await?;
         let _lock = self.locks.exclusive(stripe).await;
+        self.check_not_torn(stripe)?;
         let result = self.resync_stripe(stripe).await;
         if matches!(result, Err(ArrayError::NoSpace { .. })) {
             self.room.resync.set(Some(stripe));

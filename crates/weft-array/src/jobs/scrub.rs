@@ -251,6 +251,9 @@ impl Engine {
         if !self.is_scrubbed(self.region_of(id)) {
             return Ok(());
         }
+        if self.check_not_torn(id).is_err() {
+            return Err(stripe);
+        }
         let mut seen = StripeFindings::default();
         for (from, len) in self.runs(self.geometry()) {
             let (resolved, at) = (self.stripe(id), Access::maintenance(from));

@@ -77,6 +77,9 @@ impl DiskOriented {
         if !undisturbed || array.stripe(stripe).lost != lost || array.stopped.get() {
             return false;
         }
+        if array.check_not_torn(stripe).is_err() {
+            return false;
+        }
         let units = wanted.iter().map(|unit| {
             let mut out = Buf::new(geometry.unit_len());
             compute(&plan, unit, &have, &mut out);

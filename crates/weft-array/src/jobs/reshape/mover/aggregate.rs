@@ -307,6 +307,7 @@ impl Mover<'_> {
     async fn gather(&self, source: &Source) -> Result<Buf, ArrayError> {
         let (array, at) = (self.array, source.at);
         let _lock = array.locks.shared(at.stripe).await;
+        array.check_not_torn(at.stripe)?;
         let access = Access::maintenance(at.unit_offset);
         let wanted = vec![(at.unit, Buf::new(source.len))];
         let (result, mut units) = array.gather(array.stripe(at.stripe), access, wanted).await;
