@@ -26,7 +26,7 @@ impl FaultInjector {
             if !self.world.is_on() {
                 return;
             }
-            let (array, status) = (&engine.0, engine.0.status());
+            let array = &engine.0;
             self.take_tail(engine).await;
             if array.is_reshaping() {
                 if reshape.turns {
@@ -41,12 +41,9 @@ impl FaultInjector {
                 let oracle = self.harness.oracle.borrow();
                 oracle.bytes(&(0..oracle.len())).end
             };
-            let is_first = status.slots.len() == self.setup.slots
-                && status.code == self.setup.code.to_string()
-                && status.unit_bytes == u64::from(self.setup.unit_bytes);
             let asked = match self.report.borrow().reshapes {
                 RESHAPES_MAX.. => return,
-                _ if is_first => reshape.options(&self.setup, used),
+                _ if self.is_first_geometry(engine) => reshape.options(&self.setup, used),
                 _ if reshape.returns => reshape.options_back(&self.setup, used),
                 _ => return,
             };
@@ -58,6 +55,14 @@ impl FaultInjector {
             }
             self.note_reshape("reshaping", begun);
         }
+    }
+
+    /// Whether the array has the geometry with which it was created.
+    pub(super) fn is_first_geometry(&self, engine: &Engine) -> bool {
+        let status = engine.0.status();
+        status.slots.len() == self.setup.slots
+            && status.code == self.setup.code.to_string()
+            && status.unit_bytes == u64::from(self.setup.unit_bytes)
     }
 
     /// Takes into use what the array has gained, unless another reshape would take it away again.

@@ -30,7 +30,10 @@ impl FaultInjector {
         let stripes = [self.setup.stripe_cells(), reshape.after(&self.setup).stripe_cells()];
         let [stripe, other] = stripes.map(|cells| usize::try_from(cells).unwrap_or(1).max(1));
         let span = (2 * stripe.max(other)).min(cells);
-        let from = if reshape.remove > 0 { cells - span } else { 0 };
+        // Only between the two geometries of the run: the map knows what these survive.
+        let goes_back = !self.is_first_geometry(engine);
+        let shrinks = (reshape.remove > 0) != goes_back;
+        let from = if shrinks { cells - span } else { 0 };
         for _ in 0..rng.within(1, 3) {
             let cell = from + rng.index(span.max(1));
             self.write(volume, cell..cell + 1).await;
@@ -38,7 +41,11 @@ impl FaultInjector {
         self.harness.flush(&**volume, 90).await;
         let used = self.harness.oracle.borrow().bytes(&(0..cells)).end;
         array.set_throttle(0, Some(*rng.pick(&[256 << 10, 1 << 20, 8 << 20])));
-        let begun = array.reshape(reshape.options(&self.setup, used)).await;
+        let asked = match goes_back {
+            true => reshape.options_back(&self.setup, used),
+            false => reshape.options(&self.setup, used),
+        };
+        let begun = array.reshape(asked).await;
         let has_begun = begun.is_ok();
         self.report.borrow_mut().reshapes += u64::from(has_begun);
         self.note_reshape("reshaping", begun);
