@@ -27,13 +27,16 @@ use crate::foreign::Foreign;
 use crate::member::Member;
 use crate::panics;
 use crate::report::{Failure, Options, Report, Scenario};
-use crate::setup::{GrowthSetup, ReshapeSetup, Setup};
+use crate::setup::{GrowthSetup, ReshapeSetup, SLOW, Setup};
 use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
 use state::Run;
 
 /// The most turns of the executor that a run may take.
 const TURNS_MAX: u64 = 20_000_000;
+
+/// How often the creation of an array with a slow disk is tried.
+const CREATIONS_MAX: usize = 4;
 
 /// Runs `seed`.
 ///
@@ -168,7 +171,11 @@ impl Run {
         if cuts {
             self.world.cut_at(Some(self.world.steps() + self.rng.within(1, 60)));
         }
-        for _ in 0..2 {
+        // Zeroing much of a slow disk may take longer than an operation may. Rightly, the array is
+        // not created then.
+        let has_slow = self.setup.disks.iter().any(|disk| disk.latency_factor >= SLOW);
+        let attempts = if has_slow { CREATIONS_MAX } else { 2 };
+        for _ in 0..attempts {
             let (setup, disks) = (self.setup.clone(), self.open());
             let mut id = [0; 16];
             id[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
@@ -178,6 +185,10 @@ impl Run {
                 Some(Ok(())) => {
                     self.world.cut_at(None);
                     return Ok(());
+                }
+                // The operator tries again, once the disk works on nothing of the first attempt.
+                Some(Err(error)) if has_slow && error.contains("gave no answer within") => {
+                    self.cut_power();
                 }
                 Some(Err(error)) => {
                     let text = format!("creation failed: {error}");

@@ -18,6 +18,9 @@ pub use growth::GrowthSetup;
 pub use reshape::ReshapeSetup;
 use scale::Scale;
 
+/// The latency factor of a slow disk.
+pub(crate) const SLOW: u64 = 100;
+
 /// A disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSetup {
@@ -199,7 +202,7 @@ impl Setup {
                 sector_bytes: if mixed { *rng.pick(&[512, 4096]) } else { sector },
                 fast_zeroes: fast_zeroes || rng.chance(30),
                 volatile_cache: true,
-                latency_factor: if rng.chance(4) { 100 } else { rng.within(1, 3) },
+                latency_factor: if rng.chance(4) { SLOW } else { rng.within(1, 3) },
             })
             .collect::<Vec<_>>();
         let block = disks[..slots].iter().map(|disk| disk.sector_bytes).max().unwrap_or(512);
