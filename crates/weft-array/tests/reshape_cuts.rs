@@ -448,7 +448,7 @@ fn raid5_by_one_disk_less() {
 
 #[test]
 fn raid5_by_two_disks_less_while_a_member_fails() {
-    cut_everywhere(&Setup { slots: 5, remove: 2, fails: true, lost: 0, ..SHRINK });
+    cut_everywhere(&Setup { slots: 5, remove: 2, fails: true, lost: 0, pace: PACE, ..SHRINK });
 }
 
 #[test]
