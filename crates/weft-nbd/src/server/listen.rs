@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{
@@ -22,6 +23,9 @@ use super::ServerError;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
+/// How long a process that was killed may take to end, and how often it is looked.
+const END_OF_KILLED: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A listening socket; dropping it removes its file.
 pub(super) struct Listener {
@@ -63,7 +67,7 @@ impl Listener {
             Ok(meta) if !meta.file_type().is_socket() => {
                 return Err(ServerError::NotASocket(address));
             }
-            Ok(_) if is_alive(path).map_err(failed)? => return Err(ServerError::InUse(address)),
+            Ok(_) if stays_alive(path).map_err(failed)? => return Err(ServerError::InUse(address)),
             Ok(_) => fs::remove_file(path).map_err(failed)?,
         }
         let fd = bind_unix(path, group).map_err(failed)?;
@@ -105,6 +109,19 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
     fs::set_permissions(path, Permissions::from_mode(mode))?;
     listen(&fd, BACKLOG)?;
     Ok(fd)
+}
+
+/// Whether a server listens on the socket at `path`, and goes on to. That of a process that was just
+/// killed takes connections until the kernel has ended what its ring was doing.
+fn stays_alive(path: &Path) -> io::Result<bool> {
+    let start = Instant::now();
+    while is_alive(path)? {
+        if start.elapsed() > END_OF_KILLED {
+            return Ok(true);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(false)
 }
 
 /// Whether a server listens on the socket at `path`.
