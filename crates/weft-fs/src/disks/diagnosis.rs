@@ -81,12 +81,16 @@ impl Pool {
         let Some(present) = member.present().filter(|_| !member.is_lost()) else { return false };
         let number = self.next_diagnosis();
         let mut works = present.works(number).await;
-        if let Some(path) = present.path.as_ref().filter(|_| !works) {
-            works = path.try_again().await && present.works(number).await;
-        }
         if !works {
-            *member.why_lost.borrow_mut() = present.why().await;
-            self.lose(member);
+            // If it cannot be opened again, it says no more than that.
+            let why = present.why().await;
+            if let Some(path) = &present.path {
+                works = path.try_again().await && present.works(number).await;
+            }
+            if !works {
+                *member.why_lost.borrow_mut() = why;
+                self.lose(member);
+            }
         }
         !member.is_lost()
     }

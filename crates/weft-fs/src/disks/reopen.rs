@@ -122,6 +122,8 @@ pub(crate) struct PathDisk {
     opening: Semaphore,
     in_flight: Cell<u32>,
     idle: Notify,
+    /// What the request said after which it could not be opened again.
+    why_gone: RefCell<String>,
     /// Whether a request may still be carried out although it has ended.
     abandoned: Cell<bool>,
     unflushed: RefCell<Unflushed>,
@@ -138,6 +140,7 @@ impl PathDisk {
             opening: Semaphore::new(1),
             in_flight: Cell::new(0),
             idle: Notify::default(),
+            why_gone: RefCell::default(),
             abandoned: Cell::new(false),
             unflushed: RefCell::default(),
         }
@@ -256,6 +259,12 @@ impl PathDisk {
             let mut guard = InFlight { path: self, has_ended: false };
             let (result, value) = one(disk).await;
             let kind = result.as_ref().err().map(|error| error.kind);
+            if let Err(error) = &result
+                && kind == Some(DiskErrorKind::Gone)
+                && self.opened.get() == opened
+            {
+                *self.why_gone.borrow_mut() = error.to_string();
+            }
             guard.has_ended = kind != Some(DiskErrorKind::TimedOut);
             drop(guard);
             if kind != Some(DiskErrorKind::Gone) || !self.open_again(opened).await {
@@ -265,7 +274,8 @@ impl PathDisk {
     }
 
     fn gone(&self, op: DiskOp, offset: u64, len: u64) -> DiskError {
-        let why = io::Error::new(io::ErrorKind::NotConnected, "it could not be opened again");
+        let why = format!("it could not be opened again: {}", self.why_gone.borrow());
+        let why = io::Error::new(io::ErrorKind::NotConnected, why);
         DiskError::new(&self.info.name, op, offset, len, why)
     }
 
