@@ -343,7 +343,8 @@ impl Fs {
         for ino in orphans {
             fs.0.purge(ino).await?;
         }
-        // A disk with the number of this mount tells that metadata without its epoch is an old copy.
+        // A disk with the number of this mount tells that metadata without its epoch is an old
+        // copy.
         fs.0.commit().await?;
         fs.0.note_use(false).await?;
         fs.0.commit().await?;

@@ -4,8 +4,8 @@
 //! this knows what the lab's schemas need: `type`, `properties`, `required`,
 //! `additionalProperties`, `items`, `minItems`, `minimum`, `maximum`, `exclusiveMinimum`,
 //! `multipleOf`, `minLength`, `enum`, `const`, `oneOf` and `$ref`. Three things are the lab's own,
-//! which editors ignore: a `format` names a kind of word ([`Rules::word`]), `x-check` a rule for a
-//! whole table ([`Rules::table`]), and `x-name-in` the list in which a name must be.
+//! which editors ignore: a `format` names a kind of word (`Rules::word`), `x-check` a rule for a
+//! whole table (`Rules::table`), and `x-name-in` the list in which a name must be.
 
 use serde_json::Value;
 use toml::Spanned;

@@ -4,7 +4,7 @@
 //! says what is run, and each finished cell is one more. A file is complete or not there: it is
 //! written beside its place, made durable and renamed. Cell c belongs to shard c mod n, so that
 //! costly cells, which are neighbours, are spread. What a cell found has the same bytes wherever it
-//! was measured ([`Found`]), and so has the figure that is made of all.
+//! was measured (`Found`), and so has the figure that is made of all.
 //!
 //! Cells of different runs never mix: the folder says which experiment, seed, divisor, traces,
 //! modelled disks and version of weft its cells come from, and another run is refused.

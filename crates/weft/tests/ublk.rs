@@ -71,7 +71,7 @@ refused 1 weft attach tank; has 'attached already as /dev/ublkb0' /tmp/said
 
 step "fio, and the daemon killed under it, twice: the second time one disk is lost"
 fio --name=v --filename=/dev/weft/tank --rw=randwrite --bsrange=4k-128k --ioengine=libaio \
-    --direct=1 --iodepth=16 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
+    --direct=1 --iodepth=16 --rate_iops=,15 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
     --randseed=7 --output=/tmp/fio & fio=$!
 writes() { awk '{ print $5 }' /sys/block/ublkb0/stat; }
 before=$(writes)

@@ -329,19 +329,6 @@ impl Engine {
         cuts
     }
 
-    /// Whether a write to this stripe was given up halfway.
-    fn is_torn(&self, stripe: StripeId) -> bool {
-        self.torn.borrow().contains(&stripe)
-    }
-
-    /// Fails if a write to this stripe was given up halfway, which breaks the array. What is lost
-    /// of the stripe cannot be reconstructed, neither for a reader nor by a job that was already
-    /// waiting for its turn: from the replacement readers would get a mixture. The answer holds
-    /// while the stripe is locked.
-    pub(crate) fn check_not_torn(&self, stripe: StripeId) -> Result<(), ArrayError> {
-        if self.is_torn(stripe) { self.check_whole() } else { Ok(()) }
-    }
-
     /// Whether the copies of this stripe, or its parity, may disagree although nobody writes it.
     fn copies_may_differ(&self, stripe: StripeId) -> bool {
         self.awaits_resync(stripe) || self.is_torn(stripe)

@@ -18,8 +18,8 @@ const DIRTY_MAX: usize = 1024;
 const DURABLE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: true };
 const MAINTENANCE: WriteOpts = WriteOpts { class: Class::Maintenance, fua: false };
 
-/// Makes the data area read as zeros, durably. A map and a superblock that are durable later may rely
-/// on it, and nothing else flushes the disk before them.
+/// Makes the data area read as zeros, durably. A map and a superblock that are durable later may
+/// rely on it, and nothing else flushes the disk before them.
 ///
 /// # Errors
 /// If the disk fails.

@@ -111,8 +111,8 @@ fn bind_unix(path: &Path, group: Option<u32>) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether a server listens on the socket at `path`, and goes on to. That of a process that was just
-/// killed takes connections until the kernel has ended what its ring was doing.
+/// Whether a server listens on the socket at `path`, and goes on to. That of a process that was
+/// just killed takes connections until the kernel has ended what its ring was doing.
 fn stays_alive(path: &Path) -> io::Result<bool> {
     let start = Instant::now();
     while is_alive(path)? {

@@ -3,9 +3,10 @@
 //! A device is made when an array is attached. If the daemon ends under it, its users wait; the
 //! next daemon that serves the array finds the device by the tag that the kernel keeps for it, made
 //! from the array's id, and takes it over. The array has recovered by then, as after any crash, and
-//! no operation of the dead daemon is left on files and block devices: its claim on them lasts until
-//! the last one ends. An NBD server has no such claim (`docs/consistency.md`). An array that was forced
-//! to start may be older than what its device showed: it is taken over only by `weft attach`.
+//! no operation of the dead daemon is left on files and block devices: its claim on them lasts
+//! until the last one ends. An NBD server has no such claim (`docs/consistency.md`). An array that
+//! was forced to start may be older than what its device showed: it is taken over only by
+//! `weft attach`.
 //!
 //! *What must not be taken over.* A device takes writes, or is larger, and the array does not, or
 //! is smaller: its users would get errors. It is left as it is, and they wait on.

@@ -97,7 +97,7 @@ Examples:
   weft lab run drc-table1 drc-fig9
   weft lab run drc-fig11 --csv > fig11.csv
   weft lab run ./my.toml --models models
-  weft lab run pro-table3 --out cells            (finished cells are kept in cells)
+  weft lab run pro-table3 --out cells     (finished cells are kept in cells)
   weft lab run pro-table3 --out cells --resume   (go on after Ctrl-C)
   weft lab run pro-table3 --out cells --shard 3/16
   weft lab merge cells
