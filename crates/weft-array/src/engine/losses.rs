@@ -11,6 +11,7 @@ use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
 use crate::engine::Engine;
 use crate::engine::status::ByteRange;
+use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::superblock::SlotState;
