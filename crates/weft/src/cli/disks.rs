@@ -99,7 +99,7 @@ node may still write to the disk, or be refused already.
 Example:
   weft disks fence nbd://10.0.0.2/d0 home alpha 7")]
 pub struct DisksFenceArgs {
-    /// The disk: nbd://HOST[:PORT]/DISK or nbd+unix:///DISK?socket=PATH
+    /// The disk: nbd://HOST/DISK, nbd://HOST:PORT/DISK or nbd+unix:///DISK?socket=PATH
     #[arg(value_name = "URI")]
     pub disk: String,
     /// The cluster that the disk belongs to
