@@ -2,7 +2,7 @@
 //!
 //! The kernel's ublk driver passes the requests of `/dev/ublkbN` to a process and takes its
 //! answers, on the process's own io_uring. When the process dies, the device stays and its users
-//! wait: the next process takes it over ([`device::Recovery`]) and is handed the unanswered
+//! wait: the next process takes it over ([`device::Starting`]) and is handed the unanswered
 //! requests again. Users notice a pause and no error. That is sound for any [`Volume`] that keeps
 //! what it has acknowledged when only the process dies, as weft's arrays do: their data is on the
 //! members before a write is answered.

@@ -69,15 +69,24 @@ weft status >/tmp/said; has 'attached as /dev/ublkb0 (ublk)' /tmp/said
 weft status --json >/tmp/said; has '"via":"ublk","link":"/dev/weft/tank"' /tmp/said
 refused 1 weft attach tank; has 'attached already as /dev/ublkb0' /tmp/said
 
+step "a device in use is not removed"
+sleep 1000 </dev/weft/tank & user=$!
+refused 1 weft detach tank; has 'sleep' /tmp/said
+kill $user; wait $user || true
+
 step "fio, and the daemon killed under it, twice: the second time one disk is lost"
 fio --name=v --filename=/dev/weft/tank --rw=randwrite --bsrange=4k-128k --ioengine=libaio \
-    --direct=1 --iodepth=16 --rate_iops=,15 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
+    --direct=1 --iodepth=16 --size=40M --verify=crc32c --do_verify=1 --verify_fatal=1 \
     --randseed=7 --output=/tmp/fio & fio=$!
 writes() { awk '{ print $5 }' /sys/block/ublkb0/stat; }
 before=$(writes)
-until [ $(writes) -gt $((before + 100)) ]; do sleep 0.1; done
-kill -0 $fio || fail "fio was too quick"
-refused 1 weft detach tank; has 'fio' /tmp/said
+more_writes() {
+    until [ $(writes) -gt $((before + $1)) ]; do
+        kill -0 $fio || fail "fio was too quick: $(cat /tmp/fio)"
+        sleep 0.1
+    done
+}
+more_writes 100
 for turn in 1 2; do
     killed
     refused 5 weft status; has 'ORPHANED BLOCK DEVICE: /dev/ublkb0' /tmp/said
@@ -86,7 +95,7 @@ for turn in 1 2; do
     serve .
     attached
     before=$(writes)
-    until [ $(writes) -gt $((before + 20)) ]; do sleep 0.1; done
+    more_writes 20
     [ $turn = 2 ] || weft fail tank d4
 done
 wait $fio || fail "fio: $(cat /tmp/fio)"
