@@ -125,18 +125,14 @@ fn the_baseline_asks_the_disks_for_what_md_asks_them() {
     for ((case, ours), part) in CASES.iter().zip(&ours).zip(parts) {
         let md = by_md(case, part);
         assert_eq!(md.len(), ours.members.len());
-        let count = md.len();
-        for (member, (md, ours)) in md.iter().zip(&ours.members).enumerate() {
+        // weft looks at the last block of a disk that joins: it may have a second label.
+        let mut members = ours.members.clone();
+        let spare = members.last_mut().expect("there is one");
+        (spare.reads, spare.read_sectors) = (spare.reads - 1, spare.read_sectors - 8);
+        for (member, (md, ours)) in md.iter().zip(&members).enumerate() {
             println!("{} member {}: md {md:?}, ours {ours:?}", case.code, member + 1);
             if !case.spares_a_read {
-                let mut asked = ours.asked();
-                if member + 1 == count {
-                    // weft looks at the last block of a disk that joins: it may have a second
-                    // label.
-                    asked[0] -= 1;
-                    asked[1] -= 8;
-                }
-                assert_eq!(md.asked(), asked, "{} member {}", case.code, member + 1);
+                assert_eq!(md.asked(), ours.asked(), "{} member {}", case.code, member + 1);
                 let (by_md, by_us) = (md.reads - md.reads_joined, ours.reads - ours.reads_joined);
                 assert!(near(by_md, by_us), "{} member {}: {by_md} {by_us}", case.code, member + 1);
             }
@@ -147,7 +143,7 @@ fn the_baseline_asks_the_disks_for_what_md_asks_them() {
             // MD reads each survivor whole.
             let survivors = u64::try_from(case.slots - 1).expect("few");
             let reads = |all: &[Counts]| all.iter().map(|counts| counts.reads).sum::<u64>();
-            assert_eq!(reads(&ours.members) * survivors, reads(&md) * (survivors - 1));
+            assert_eq!(reads(&members) * survivors, reads(&md) * (survivors - 1));
         }
         // Apart from its superblocks MD writes the spare once, and nothing else.
         let sectors = ours.rows * UNIT_KIB * 2;
