@@ -96,7 +96,7 @@ pub(crate) fn text(error: impl ToString) -> String {
 impl Bench {
     async fn build(rt: &Rt, setup: ArraySetup) -> Result<Self, String> {
         let disks: Vec<_> = (0..setup.disks).map(|slot| disk(rt, &setup, slot)).collect();
-        let array = array_on(rt, &setup, &disks).await.map_err(text)?;
+        let array = array_on(rt, &setup, &disks, None).await.map_err(text)?;
         let contents = Rc::new(Contents::new(array.size_bytes(), setup.seed));
         let bench = Self { rt: rt.clone(), array, disks, contents, setup };
         bench.fill().await?;

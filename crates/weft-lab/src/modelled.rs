@@ -74,7 +74,7 @@ impl ModelledArray {
     /// If no such array can be created.
     pub async fn open(rt: &Rt, setup: ArraySetup) -> Result<Self, ModelledError> {
         let disks: Vec<_> = (0..setup.disks).map(|number| disk(rt, &setup, number)).collect();
-        let array = array_on(rt, &setup, &disks).await?;
+        let array = array_on(rt, &setup, &disks, None).await?;
         mark_written(&array).await?;
         rt.sleep(REST).await;
         Ok(Self { rt: rt.clone(), setup, array, disks: RefCell::new(disks) })
@@ -122,12 +122,13 @@ impl DiskTimes for ModelledArray {
     }
 }
 
-/// Creates an array on `disks`. Without log and bitmap, as Linux MD by default, with which the
-/// papers compare.
+/// Creates an array on `disks`, with head room as given, or with what arrays have by default.
+/// Without log and bitmap, as Linux MD by default, with which the papers compare.
 pub(crate) async fn array_on(
     rt: &Rt,
     setup: &ArraySetup,
     disks: &[Rc<ModelDisk>],
+    head_room_bytes: Option<u64>,
 ) -> Result<Array, ModelledError> {
     let members = || disks.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
     let options = CreateOptions {
@@ -138,7 +139,7 @@ pub(crate) async fn array_on(
         consistency: Consistency::None,
         region_bytes: setup.region_bytes,
         log_bytes: None,
-        head_room_bytes: None,
+        head_room_bytes,
         spares: 0,
         force: false,
         id: [1; 16],

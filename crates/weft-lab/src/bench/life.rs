@@ -9,10 +9,10 @@ use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
+use weft_array::Array;
 use weft_array::reshape::ReshapeOptions;
-use weft_array::{Array, AssembleOptions, Consistency, CreateOptions, create};
 use weft_code::SlotNo;
-use weft_disk::{Disk, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
+use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::replay::{
@@ -23,7 +23,7 @@ use weft_trace::{Histogram, Record};
 use super::above::{CacheAbove, CacheSetup};
 use super::recovery::endless;
 use super::text;
-use crate::modelled::{ArraySetup, disk, mark_written};
+use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 use crate::rebuild::Way;
 
 /// The phases, in order.
@@ -78,7 +78,8 @@ pub(crate) fn live(life: &Life, records: &[Record]) -> Result<Lived, String> {
         };
         let disks: Vec<_> = (0..setup.disks + 2).map(|n| disk(&rt, &of_disk, n)).collect();
         let (members, more) = disks.split_at(setup.disks);
-        let array = array_with_head_room(&rt, setup, members).await?;
+        let array = array_on(&rt, setup, members, Some(HEAD_ROOM_BYTES)).await.map_err(text)?;
+        mark_written(&array).await.map_err(text)?;
         array.set_throttle(life.min_bytes_s, life.max_bytes_s);
         array.set_latency_target(life.target);
         life.way.apply(&array).await.map_err(text)?;
@@ -119,33 +120,6 @@ pub(crate) fn live(life: &Life, records: &[Record]) -> Result<Lived, String> {
         let phases = lengths.into_iter().zip(times.iter().map(Latency::from)).collect();
         Ok(Lived { phases, series: outcome.series })
     })
-}
-
-async fn array_with_head_room(
-    rt: &Rt,
-    setup: &ArraySetup,
-    members: &[Rc<ModelDisk>],
-) -> Result<Array, String> {
-    let members = || members.iter().map(|disk| disk.clone() as Rc<dyn Disk>).collect::<Vec<_>>();
-    let options = CreateOptions {
-        name: "modelled".into(),
-        code: setup.code,
-        algorithm: None,
-        unit_bytes: setup.unit_bytes,
-        consistency: Consistency::None,
-        region_bytes: setup.region_bytes,
-        log_bytes: None,
-        head_room_bytes: Some(HEAD_ROOM_BYTES),
-        spares: 0,
-        force: false,
-        id: [1; 16],
-        now_unix_s: 0,
-    };
-    create(&members(), &options).await.map_err(text)?;
-    let options = AssembleOptions { nonce: setup.seed, ..AssembleOptions::default() };
-    let array = Array::assemble(rt, members(), options).await.map_err(text)?;
-    mark_written(&array).await.map_err(text)?;
-    Ok(array)
 }
 
 /// Takes the array through its phases, and ends the replay. Returns how long each took.

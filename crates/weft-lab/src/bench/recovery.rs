@@ -112,7 +112,7 @@ impl Written {
     pub(super) async fn new(rt: &Rt, setup: &ArraySetup) -> Result<Self, String> {
         let disks: Vec<_> = (0..=setup.disks).map(|number| disk(rt, setup, number)).collect();
         let members = &disks[..setup.disks];
-        let array = array_on(rt, setup, members).await.map_err(text)?;
+        let array = array_on(rt, setup, members, None).await.map_err(text)?;
         mark_written(&array).await.map_err(text)?;
         Ok(Self { rt: rt.clone(), array, disks })
     }
