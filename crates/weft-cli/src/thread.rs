@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::Read as _;
 use std::time::SystemTime;
 
-use futures_channel::oneshot;
+use futures_channel::{mpsc, oneshot};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use weft_rt::ring::{self, RingConfig};
 
 use crate::disks::Opener;
 use crate::failure::{Failure, Outcome};
+use crate::output::log_line;
 
 /// Runs `work` on an executor with a ring of its own, on the calling thread.
 ///
@@ -72,6 +73,23 @@ pub fn on_signals(pass: impl Fn(i32, usize) + Send + 'static) -> Outcome {
     };
     let thread = std::thread::Builder::new().name("weft-signals".into());
     thread.spawn(listen).map(drop).map_err(failed)
+}
+
+/// Receives every SIGTERM, SIGINT and SIGHUP, for a command that ends on the first of them. The
+/// second one ends the process at once.
+///
+/// # Errors
+/// As [`on_signals`].
+pub fn ending_signals() -> Result<mpsc::UnboundedReceiver<i32>, Failure> {
+    let (signals, inbox) = mpsc::unbounded();
+    on_signals(move |signal, before| {
+        if before > 0 {
+            log_line("second signal: ending at once");
+            std::process::exit(1);
+        }
+        let _ = signals.unbounded_send(signal);
+    })?;
+    Ok(inbox)
 }
 
 /// The wall clock, in seconds since 1970.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::output::{announce, announce_answer, answer, log_line, outln};
+use weft_cli::output::{announce, announce_answer, answer, outln};
 use weft_cli::{listen, size, thread};
 use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
 use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
@@ -122,14 +121,7 @@ async fn run(
     opener: &Opener,
     json: bool,
 ) -> Outcome {
-    let (signals, mut inbox) = unbounded();
-    thread::on_signals(move |signal, before| {
-        if before > 0 {
-            log_line("second signal: ending at once");
-            std::process::exit(1);
-        }
-        let _ = signals.unbounded_send(signal);
-    })?;
+    let mut inbox = thread::ending_signals()?;
     let mut disks = BTreeMap::new();
     for (name, place) in &places {
         let disk = open(opener, place).await?;

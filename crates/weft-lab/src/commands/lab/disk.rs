@@ -4,7 +4,6 @@ use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use weft_cli::disks::Opener;
@@ -50,14 +49,7 @@ pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
 }
 
 async fn serve(args: &LabDiskArgs, model: &'static Model, opener: &Opener, json: bool) -> Outcome {
-    let (signals, mut inbox) = unbounded();
-    thread::on_signals(move |signal, before| {
-        if before > 0 {
-            log_line("second signal: ending at once");
-            std::process::exit(1);
-        }
-        let _ = signals.unbounded_send(signal);
-    })?;
+    let mut inbox = thread::ending_signals()?;
     let mut disks = Vec::new();
     for number in 0..args.count {
         disks.push(open(args, model, opener, number).await?);
