@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
-use weft_code::{Margin, SlotSet};
+use weft_code::{Margin, SLOTS_MAX, SlotSet};
 use weft_disk::{CachedContents, Disk, DiskError};
 use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Nanos, Rt, SECOND};
@@ -30,6 +30,7 @@ use crate::state::budget::Budget;
 use crate::state::events::Events;
 use crate::state::moving_range::MovingRange;
 use crate::state::pending_writes::PendingWrites;
+use crate::state::service::Service;
 use crate::state::space_waits::SpaceWaits;
 use crate::state::stripe_locks::StripeLocks;
 
@@ -53,15 +54,35 @@ const WRITE_BUDGET_BYTES: usize = BUDGET_BYTES / 2;
 /// Converts the engine's time to dates.
 pub(crate) struct WallClock {
     /// When the array was assembled, in the engine's time.
-    pub assembled: Nanos,
+    assembled: Nanos,
     /// The start of the clock in seconds since 1970, as given by the caller.
-    pub unix_s: u64,
+    unix_s: u64,
 }
 
 impl WallClock {
+    /// The clock of an array that is assembled now: `assembled` in the engine's time, `unix_s`
+    /// seconds since 1970.
+    pub fn new(assembled: Nanos, unix_s: u64) -> Self {
+        Self { assembled, unix_s }
+    }
+
+    /// When the array was assembled, in the engine's time.
+    pub fn assembled(&self) -> Nanos {
+        self.assembled
+    }
+
     /// A moment of the engine's time in seconds since 1970.
     pub fn unix_s(&self, at: Nanos) -> u64 {
         self.unix_s + at.saturating_sub(self.assembled) / SECOND
+    }
+}
+
+/// The array grows, until this is dropped.
+pub(crate) struct Growing<'a>(&'a Cell<bool>);
+
+impl Drop for Growing<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
@@ -69,47 +90,195 @@ impl WallClock {
 /// geometries that hold data.
 pub(crate) type RemainingOf = (SlotSet, (Generation, Option<Generation>));
 
+/// An array while it runs. Its parts are private: each has a method that lends it, and state of
+/// the whole has methods that say what happens to it.
 pub(crate) struct Engine {
-    pub rt: Rt,
-    pub clock: WallClock,
-    pub geometries: Geometries,
-    pub moving: MovingRange,
+    rt: Rt,
+    clock: WallClock,
+    geometries: Geometries,
+    moving: MovingRange,
     /// The array is about to use more of each member.
-    pub growing: Cell<bool>,
-    pub members: Members,
-    pub map: RegionMap,
-    pub locks: StripeLocks,
-    pub pending: PendingWrites,
-    pub log: Option<Log>,
-    pub room: SpaceWaits,
-    pub budget: Budget,
+    growing: Cell<bool>,
+    members: Members,
+    map: RegionMap,
+    locks: StripeLocks,
+    pending: PendingWrites,
+    log: Option<Log>,
+    space: SpaceWaits,
+    memory: Budget,
     /// The part of it that writes may take.
-    pub write_budget: Budget,
-    pub events: Events,
-    pub jobs: Jobs,
+    write_memory: Budget,
+    events: Events,
+    jobs: Jobs,
+    service: Service,
     /// Whether repairs for users avoid members with deep queues.
-    pub load_aware_reconstruction: Cell<bool>,
-    pub read_only: Cell<bool>,
-    pub stopped: Cell<bool>,
-    /// The stop is complete: no superblock is written any more.
-    pub closed: Cell<bool>,
-    /// Why the array takes no more writes.
-    pub broken: RefCell<Option<String>>,
-    /// The slots whose loss broke it.
-    pub broken_slots: Cell<SlotSet>,
+    load_aware_reconstruction: Cell<bool>,
     /// Stripes in which a write was given up halfway: until the next assembly has recovered them,
     /// what is lost of them cannot be reconstructed, and copies may differ.
-    pub torn: RefCell<BTreeSet<StripeId>>,
+    torn: RefCell<BTreeSet<StripeId>>,
     /// What is known above the array of its contents.
-    pub above: RefCell<Option<Weak<dyn CachedContents>>>,
+    above: RefCell<Option<Weak<dyn CachedContents>>>,
     /// See [`weft_disk::Volume::corrections`].
-    pub corrections: Cell<u64>,
+    corrections: Cell<u64>,
     /// The redundancy remaining, and for what it was computed.
-    pub remaining: Cell<Option<(RemainingOf, Option<Margin>)>>,
-    pub me: Weak<Engine>,
+    remaining: Cell<Option<(RemainingOf, Option<Margin>)>>,
+    me: Weak<Engine>,
+}
+
+/// Its parts.
+impl Engine {
+    /// An array of these parts, read-only for now.
+    pub fn new(
+        rt: Rt,
+        clock: WallClock,
+        geometries: Geometries,
+        members: Members,
+        map: RegionMap,
+        log: Option<Log>,
+        jobs: Jobs,
+    ) -> Rc<Self> {
+        Rc::new_cyclic(|me| Self {
+            rt,
+            clock,
+            geometries,
+            moving: MovingRange::default(),
+            growing: Cell::new(false),
+            members,
+            map,
+            locks: StripeLocks::default(),
+            pending: PendingWrites::default(),
+            log,
+            space: SpaceWaits::new(SLOTS_MAX),
+            memory: Budget::new(BUDGET_BYTES),
+            write_memory: Budget::new(WRITE_BUDGET_BYTES),
+            events: Events::new(),
+            jobs,
+            service: Service::new(),
+            load_aware_reconstruction: Cell::new(true),
+            torn: RefCell::default(),
+            above: RefCell::default(),
+            corrections: Cell::new(0),
+            remaining: Cell::new(None),
+            me: me.clone(),
+        })
+    }
+
+    #[inline]
+    pub fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    pub fn clock(&self) -> &WallClock {
+        &self.clock
+    }
+
+    #[inline]
+    pub fn geometries(&self) -> &Geometries {
+        &self.geometries
+    }
+
+    /// What a reshape is moving.
+    #[inline]
+    pub fn moving(&self) -> &MovingRange {
+        &self.moving
+    }
+
+    #[inline]
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The region map.
+    #[inline]
+    pub fn map(&self) -> &RegionMap {
+        &self.map
+    }
+
+    #[inline]
+    pub fn locks(&self) -> &StripeLocks {
+        &self.locks
+    }
+
+    /// Writes that wait for their stripe.
+    #[inline]
+    pub fn pending(&self) -> &PendingWrites {
+        &self.pending
+    }
+
+    /// The log, if the array has one.
+    #[inline]
+    pub fn log(&self) -> Option<&Log> {
+        self.log.as_ref()
+    }
+
+    /// What waits for space below the members.
+    #[inline]
+    pub fn space(&self) -> &SpaceWaits {
+        &self.space
+    }
+
+    /// Memory for operations in progress.
+    #[inline]
+    pub fn memory(&self) -> &Budget {
+        &self.memory
+    }
+
+    pub fn events(&self) -> &Events {
+        &self.events
+    }
+
+    #[inline]
+    pub fn jobs(&self) -> &Jobs {
+        &self.jobs
+    }
+
+    /// Whether the array takes requests.
+    #[inline]
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
 }
 
 impl Engine {
+    /// Whether the array is about to use more of each member.
+    pub fn is_growing(&self) -> bool {
+        self.growing.get()
+    }
+
+    /// The array grows until the guard is dropped.
+    pub fn begin_growth(&self) -> Growing<'_> {
+        self.growing.set(true);
+        Growing(&self.growing)
+    }
+
+    /// Whether repairs for users avoid members with deep queues.
+    pub fn load_aware_reconstruction(&self) -> bool {
+        self.load_aware_reconstruction.get()
+    }
+
+    pub fn set_load_aware_reconstruction(&self, enabled: bool) {
+        self.load_aware_reconstruction.set(enabled);
+    }
+
+    /// What is known above the array of its contents, if anything.
+    pub fn contents_above(&self) -> Option<Rc<dyn CachedContents>> {
+        self.above.borrow().as_ref().and_then(Weak::upgrade)
+    }
+
+    pub fn set_contents_above(&self, above: Weak<dyn CachedContents>) {
+        *self.above.borrow_mut() = Some(above);
+    }
+
+    /// See [`weft_disk::Volume::corrections`].
+    pub fn corrections(&self) -> u64 {
+        self.corrections.get()
+    }
+
+    /// A stop waits while the permit is held: its holder writes to members.
+    pub async fn hold_off_stop(&self) -> Permit {
+        self.memory.acquire(1).await
+    }
+
     /// Reads may give other contents from now on, although no user wrote.
     pub fn note_correction(&self) {
         self.corrections.set(self.corrections.get() + 1);
@@ -123,14 +292,6 @@ impl Engine {
     /// An owning handle, for tasks.
     pub fn handle(&self) -> Rc<Self> {
         self.me.upgrade().expect("a method runs on a living array")
-    }
-
-    pub fn new_budget() -> Budget {
-        Budget::new(BUDGET_BYTES)
-    }
-
-    pub fn new_write_budget() -> Budget {
-        Budget::new(WRITE_BUDGET_BYTES)
     }
 
     /// Most memory that a stripe operation over a range of `len` offsets in the units takes. Buffer
@@ -160,8 +321,8 @@ impl Engine {
     /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
     /// nothing may be begun then.
     pub async fn job_memory(&self, geometry: &Geometry) -> Result<Permit, ArrayError> {
-        let memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
-        if self.stopped.get() { Err(ArrayError::Stopped) } else { Ok(memory) }
+        let memory = self.memory.acquire(self.memory_of(geometry, geometry.unit_len())).await;
+        if self.service.is_stopped() { Err(ArrayError::Stopped) } else { Ok(memory) }
     }
 
     /// The geometry in which a stripe counts.
@@ -188,13 +349,13 @@ impl Engine {
     pub async fn write_memory(&self, geometry: &Geometry, len: usize) -> (Permit, Permit) {
         let bytes = self.memory_of(geometry, len);
         let of_writes = bytes.min(WRITE_BUDGET_BYTES);
-        if let Some(of_writes) = self.write_budget.try_acquire(of_writes)
-            && let Some(of_all) = self.budget.try_acquire(bytes)
+        if let Some(of_writes) = self.write_memory.try_acquire(of_writes)
+            && let Some(of_all) = self.memory.try_acquire(bytes)
         {
             return (of_writes, of_all);
         }
-        let of_writes = self.write_budget.acquire(of_writes).await;
-        (of_writes, self.budget.acquire(bytes).await)
+        let of_writes = self.write_memory.acquire(of_writes).await;
+        (of_writes, self.memory.acquire(bytes).await)
     }
 
     pub fn check_range(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
@@ -205,27 +366,16 @@ impl Engine {
         }
     }
 
+    /// Fails if the array takes no writes.
     #[inline]
     pub fn check_writable(&self) -> Result<(), ArrayError> {
-        let refuses = self.stopped.get() || self.read_only.get() || self.broken.borrow().is_some();
-        if refuses { Err(self.why_not_writable()) } else { Ok(()) }
-    }
-
-    #[cold]
-    fn why_not_writable(&self) -> ArrayError {
-        match &*self.broken.borrow() {
-            _ if self.stopped.get() => ArrayError::Stopped,
-            Some(cause) if !self.read_only.get() => ArrayError::Broken { cause: cause.clone() },
-            _ => ArrayError::ReadOnly,
-        }
+        self.service.check_writable()
     }
 
     /// Fails if the array is broken.
+    #[inline]
     pub fn check_whole(&self) -> Result<(), ArrayError> {
-        match &*self.broken.borrow() {
-            Some(cause) => Err(ArrayError::Broken { cause: cause.clone() }),
-            None => Ok(()),
-        }
+        self.service.check_whole()
     }
 
     /// Marks a region as dirty, durably, for as long as the guard lives.
@@ -235,7 +385,7 @@ impl Engine {
 
     /// Makes every write durable that was acknowledged before this call.
     pub async fn flush(&self) -> Result<(), ArrayError> {
-        if self.stopped.get() {
+        if self.service.is_stopped() {
             return Err(ArrayError::Stopped);
         }
         self.flush_members().await;
@@ -269,7 +419,7 @@ impl Engine {
     }
 
     async fn retire_up_to(&self, log: &Log, seq: u64) {
-        while !log.is_retired(seq) && self.broken.borrow().is_none() {
+        while !log.is_retired(seq) && !self.service.is_broken() {
             let progress = log.progress();
             if log.completed_below() > seq {
                 self.flush_members().await;

@@ -29,7 +29,7 @@ pub(crate) struct Geometry {
     pub data_offset: u64,
     /// Which stripes there are, and which share an entry of the region map. There may become more
     /// (`growth.rs`).
-    pub regions: Cell<Regions>,
+    regions: Cell<Regions>,
 }
 
 /// A place in the array.

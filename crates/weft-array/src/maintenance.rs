@@ -69,19 +69,19 @@ pub struct JobStatus {
 
 /// The jobs of an array.
 pub(crate) struct Jobs {
-    pub bell: Notify,
-    pub throttle: Throttle,
-    pub rebuild: RebuildState,
-    pub paused: Cell<bool>,
-    pub current: RefCell<Option<Progress>>,
-    pub scrub: ScrubState,
+    bell: Notify,
+    throttle: Throttle,
+    rebuild: RebuildState,
+    paused: Cell<bool>,
+    current: RefCell<Option<Progress>>,
+    scrub: ScrubState,
     /// The rebuild cannot continue, and waits for a change.
-    pub stalled: Cell<bool>,
-    /// The job state of the resync.
-    pub resync_stalled: Cell<bool>,
-    /// The job state of the reshape.
-    pub reshape_stalled: Cell<bool>,
-    pub tasks: RefCell<Vec<Task<()>>>,
+    rebuild_stalled: Cell<bool>,
+    /// Neither can the resync.
+    resync_stalled: Cell<bool>,
+    /// Neither can the reshape.
+    reshape_stalled: Cell<bool>,
+    tasks: RefCell<Vec<Task<()>>>,
 }
 
 #[derive(Debug, Clone)]
@@ -135,16 +135,82 @@ impl Jobs {
             paused: Cell::new(false),
             current: RefCell::default(),
             scrub: ScrubState::default(),
-            stalled: Cell::new(false),
+            rebuild_stalled: Cell::new(false),
             resync_stalled: Cell::new(false),
             reshape_stalled: Cell::new(false),
             tasks: RefCell::default(),
         }
     }
 
+    pub fn throttle(&self) -> &Throttle {
+        &self.throttle
+    }
+
+    /// The state of rebuilds.
+    pub fn rebuild(&self) -> &RebuildState {
+        &self.rebuild
+    }
+
+    /// The state of the scrub.
+    pub fn scrub(&self) -> &ScrubState {
+        &self.scrub
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused.get()
+    }
+
+    /// Pauses the jobs, or resumes them.
+    pub fn set_paused(&self, paused: bool) {
+        self.paused.set(paused);
+        self.wake();
+    }
+
+    /// The progress of the running job.
+    pub fn current(&self) -> Option<Progress> {
+        self.current.borrow().clone()
+    }
+
+    /// The rebuild cannot continue before something changes.
+    pub fn stall_rebuild(&self) {
+        self.rebuild_stalled.set(true);
+    }
+
+    pub fn is_rebuild_stalled(&self) -> bool {
+        self.rebuild_stalled.get()
+    }
+
+    /// The resync cannot continue before something changes.
+    pub fn stall_resync(&self) {
+        self.resync_stalled.set(true);
+    }
+
+    pub fn is_resync_stalled(&self) -> bool {
+        self.resync_stalled.get()
+    }
+
+    /// The reshape cannot continue before something changes.
+    pub fn stall_reshape(&self) {
+        self.reshape_stalled.set(true);
+    }
+
+    pub fn is_reshape_stalled(&self) -> bool {
+        self.reshape_stalled.get()
+    }
+
+    /// These tasks run the jobs.
+    pub fn add_tasks(&self, tasks: impl IntoIterator<Item = Task<()>>) {
+        self.tasks.borrow_mut().extend(tasks);
+    }
+
+    /// Takes the tasks, to wait for their end.
+    pub fn take_tasks(&self) -> Vec<Task<()>> {
+        std::mem::take(&mut *self.tasks.borrow_mut())
+    }
+
     /// Something changed: jobs look again for work.
     pub fn wake(&self) {
-        self.stalled.set(false);
+        self.rebuild_stalled.set(false);
         self.resync_stalled.set(false);
         self.reshape_stalled.set(false);
         self.bell.notify_all();

@@ -51,10 +51,10 @@ pub(crate) struct Members {
     /// For every slot that an array can have; the first `len` are in use.
     places: Vec<SlotDisks>,
     len: Cell<usize>,
-    pub spares: Spares,
+    spares: Spares,
     /// The array's metadata, as it is on disk or is about to be.
     superblock: RefCell<Superblock>,
-    pub changes: Changes,
+    changes: Changes,
     /// Held while a superblock is written: one at a time.
     turn: Semaphore,
     /// The slots that are not active.
@@ -120,6 +120,16 @@ impl Members {
         };
         members.note_states();
         members
+    }
+
+    pub fn spares(&self) -> &Spares {
+        &self.spares
+    }
+
+    /// Which changes are in effect on disk.
+    #[inline]
+    pub fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     pub fn len(&self) -> usize {

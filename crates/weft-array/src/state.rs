@@ -5,5 +5,6 @@ pub(crate) mod budget;
 pub(crate) mod events;
 pub(crate) mod moving_range;
 pub(crate) mod pending_writes;
+pub(crate) mod service;
 pub(crate) mod space_waits;
 pub(crate) mod stripe_locks;

@@ -50,7 +50,7 @@ impl Array {
 
     /// Capacity in bytes.
     pub fn size_bytes(&self) -> u64 {
-        self.0.geometries.size_bytes()
+        self.0.geometries().size_bytes()
     }
 
     /// The smallest range that can be written without reading around it, in bytes: 512 or 4096.
@@ -67,15 +67,15 @@ impl Array {
     /// of whole stripes, up to the border of a reshape. A discard of all of it frees space, and
     /// spares rebuilds their work.
     pub fn region_at(&self, offset: u64) -> std::ops::Range<u64> {
-        self.0.geometries.region_around(offset).1
+        self.0.geometries().region_around(offset).1
     }
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        let begun = self.0.rt.turn_time();
-        self.0.jobs.throttle.note_user(begun, buf.len() as u64);
+        let begun = self.0.rt().turn_time();
+        self.0.jobs().throttle().note_user(begun, buf.len() as u64);
         let done = self.0.read(offset, buf).await;
-        self.0.jobs.throttle.note_served(begun, || self.0.rt.turn_time());
+        self.0.jobs().throttle().note_served(begun, || self.0.rt().turn_time());
         done
     }
 
@@ -84,12 +84,12 @@ impl Array {
     /// # Errors
     /// After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
-        let begun = self.0.rt.turn_time();
-        self.0.jobs.throttle.note_user(begun, data.len() as u64);
+        let begun = self.0.rt().turn_time();
+        self.0.jobs().throttle().note_user(begun, data.len() as u64);
         let array = self.0.clone();
         let write = move || async move { array.write(offset, data, fua).await };
-        let done = self.0.rt.attach(write).await;
-        self.0.jobs.throttle.note_served(begun, || self.0.rt.turn_time());
+        let done = self.0.rt().attach(write).await;
+        self.0.jobs().throttle().note_served(begun, || self.0.rt().turn_time());
         done
     }
 
@@ -99,7 +99,7 @@ impl Array {
     /// If the array is broken or stopped.
     pub async fn flush(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
-        self.0.rt.attach(move || async move { array.flush().await }).await
+        self.0.rt().attach(move || async move { array.flush().await }).await
     }
 
     /// Makes a range read as zeros; with `may_deallocate` the storage below may be freed.
@@ -113,11 +113,11 @@ impl Array {
         fua: bool,
         may_deallocate: bool,
     ) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), len);
+        self.0.jobs().throttle().note_user(self.0.rt().turn_time(), len);
         let array = self.0.clone();
         let task =
             move || async move { array.write_zeroes(offset, len, fua, may_deallocate).await };
-        self.0.rt.attach(task).await
+        self.0.rt().attach(task).await
     }
 
     /// Notes that a range is not needed. Whole stripes in it read as zeros afterwards; the rest
@@ -126,9 +126,9 @@ impl Array {
     /// # Errors
     /// As [`Array::write`].
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), ArrayError> {
-        self.0.jobs.throttle.note_user(self.0.rt.turn_time(), len);
+        self.0.jobs().throttle().note_user(self.0.rt().turn_time(), len);
         let array = self.0.clone();
-        self.0.rt.attach(move || async move { array.discard(offset, len).await }).await
+        self.0.rt().attach(move || async move { array.discard(offset, len).await }).await
     }
 
     /// Which parts of a range are data and which are holes; consecutive, covering the range.
@@ -141,9 +141,9 @@ impl Array {
         let mut at = offset;
         while at < offset + len {
             // As a read of this address finds it.
-            let (region, bytes) = self.0.geometries.region_around(at);
+            let (region, bytes) = self.0.geometries().region_around(at);
             let end = bytes.end.min(offset + len);
-            let hole = !self.0.map.is_written(region);
+            let hole = !self.0.map().is_written(region);
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.len += end - at,
                 _ => extents.push(AllocationRange { len: end - at, hole }),
@@ -160,13 +160,13 @@ impl Array {
 
     /// Subscribes to events from now on.
     pub fn subscribe(&self) -> Subscription {
-        self.0.events.subscribe()
+        self.0.events().subscribe()
     }
 
     /// Subscribes to all events since the array was assembled, with those of its start, such as
     /// [`Event::MetadataRepaired`]. The first caller gets them; later callers get only new events.
     pub fn subscribe_from_start(&self) -> Subscription {
-        self.0.events.subscribe_from_start()
+        self.0.events().subscribe_from_start()
     }
 
     /// Excludes the member of a slot, as if its disk had failed. Returns when the exclusion is
@@ -176,7 +176,7 @@ impl Array {
     /// If the slot has no member, the code cannot do without it, members that could take its place
     /// are not active on disk yet, or the array breaks meanwhile.
     pub async fn fail(&self, slot: SlotNo) -> Result<(), ArrayError> {
-        let mut disks = self.0.members.disks().into_iter();
+        let mut disks = self.0.members().disks().into_iter();
         let member = disks.find(|(of, _)| *of == slot).map(|(_, disk)| disk);
         self.fail_disk(slot, member, "has no member").await
     }
@@ -187,7 +187,7 @@ impl Array {
     /// # Errors
     /// If the member has no replacement, or the array breaks meanwhile.
     pub async fn fail_replacement(&self, slot: SlotNo) -> Result<(), ArrayError> {
-        let members = &self.0.members;
+        let members = self.0.members();
         let filling = members.rebuilding().iter().any(|(of, _)| *of == slot);
         let replacement = filling.then(|| members.second_disk(slot)).flatten();
         self.fail_disk(slot, replacement, "is not being replaced").await
@@ -220,8 +220,8 @@ impl Array {
     /// Checks that the code can do without the disk; a replacement can always be removed.
     fn check_removable(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> Result<(), ArrayError> {
         let gone = self.0.incomplete_slots();
-        let unsound = gone.union(&self.0.room.short()).with(slot);
-        let is_whole_member = self.0.members.holds(slot, disk) && !gone.contains(slot);
+        let unsound = gone.union(&self.0.space().short()).with(slot);
+        let is_whole_member = self.0.members().holds(slot, disk) && !gone.contains(slot);
         if is_whole_member && !self.0.survives(unsound) {
             return Err(ArrayError::Refused(format!(
                 "slot {slot} cannot be failed: the array would lose data; wait for the rebuild, or add a spare first"
@@ -248,8 +248,8 @@ impl Array {
         }
         let name = spare.disk.info().name.clone();
         self.0.change(|change| change.add_spare(spare)).await?;
-        self.0.events.emit(Event::SpareAdded { disk: name });
-        self.0.jobs.wake();
+        self.0.events().emit(Event::SpareAdded { disk: name });
+        self.0.jobs().wake();
         Ok(())
     }
 
@@ -263,14 +263,14 @@ impl Array {
     pub async fn take_back(&self, disk: Rc<dyn Disk>) -> Result<Option<SlotNo>, ArrayError> {
         self.0.check_writable()?;
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.take_back(&disk).await }).await
+        self.0.rt().spawn(async move { array.take_back(&disk).await }).await
     }
 
     /// The slot that [`Array::take_back`] would give to the disk with this superblock, and whether
     /// its member was absent when the array was assembled rather than failed.
     #[must_use]
     pub fn slot_left_by(&self, own: &Superblock) -> Option<(SlotNo, bool)> {
-        let superblock = self.0.members.superblock();
+        let superblock = self.0.members().superblock();
         let slot = crate::members::assemble::may_return(&superblock, own)?;
         Some((slot, superblock.was_absent(slot)))
     }
@@ -284,24 +284,24 @@ impl Array {
     /// one.
     pub async fn replace(&self, slot: SlotNo, disk: Rc<dyn Disk>) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        if slot.0 >= self.0.members.len() {
+        if slot.0 >= self.0.members().len() {
             return Err(ArrayError::Refused(format!("there is no slot {slot}")));
         }
         // Another member may be about to become active.
-        let members = &self.0.members;
-        let known = || members.changes.is_settled() || !members.is_only_active(slot);
+        let members = self.0.members();
+        let known = || members.changes().is_settled() || !members.is_only_active(slot);
         self.0.changed_soon(known).await;
         if members.state(slot) == SlotState::Active {
             self.0.check_settled()?;
         }
         self.0.check_replaceable(slot)?;
         let spare = self.0.prepare_spare(disk).await?;
-        if self.0.members.state(slot) == SlotState::Active {
+        if self.0.members().state(slot) == SlotState::Active {
             let array = self.0.clone();
             let begun = async move { array.begin_replacement(slot, spare).await };
-            return self.0.rt.spawn(begun).await;
+            return self.0.rt().spawn(begun).await;
         }
-        let old = self.0.members.disk(slot);
+        let old = self.0.members().disk(slot);
         if let Some(old) = &old {
             self.await_failable(slot, old).await?;
         }
@@ -311,13 +311,13 @@ impl Array {
             self.0.exclude(slot, old, "failed by command", Trust::Kept).await;
         }
         added.await?;
-        self.0.jobs.wake();
+        self.0.jobs().wake();
         Ok(())
     }
 
     /// Whether the array is being moved to another geometry.
     pub fn is_reshaping(&self) -> bool {
-        self.0.geometries.former().is_some()
+        self.0.geometries().former().is_some()
     }
 
     /// What a reshape would do.
@@ -336,7 +336,7 @@ impl Array {
     /// As [`Array::plan_reshape`]; or if a disk fails meanwhile.
     pub async fn reshape(&self, options: ReshapeOptions) -> Result<ReshapePlan, ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.begin_reshape(&options).await }).await
+        self.0.rt().spawn(async move { array.begin_reshape(&options).await }).await
     }
 
     /// What [`Array::grow`] would do.
@@ -355,7 +355,7 @@ impl Array {
     /// As [`Array::plan_growth`]; or if a disk fails meanwhile.
     pub async fn grow(&self, member_bytes: Option<u64>) -> Result<GrowthPlan, ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.grow(member_bytes).await }).await
+        self.0.rt().spawn(async move { array.grow(member_bytes).await }).await
     }
 
     /// Turns a reshape back. When this returns that is in effect, and goes on in the background
@@ -367,7 +367,7 @@ impl Array {
     /// way back is not free.
     pub async fn turn_reshape(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.turn_reshape().await }).await
+        self.0.rt().spawn(async move { array.turn_reshape().await }).await
     }
 
     /// Scrubs the whole array; returns when the scrub has ended. If the array is stopped or crashes
@@ -377,47 +377,46 @@ impl Array {
     /// If a scrub is running already, or repair is requested while the array takes no writes.
     pub async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.scrub(mode).await }).await
+        self.0.rt().spawn(async move { array.scrub(mode).await }).await
     }
 
     /// Ends a running scrub early; returns when it has ended. It will not be continued.
     pub async fn cancel_scrub(&self) {
-        if self.0.jobs.scrub.is_running() {
-            self.0.jobs.scrub.cancel();
-            self.0.jobs.wake();
-            self.0.jobs.scrub.ended().await;
+        if self.0.jobs().scrub().is_running() {
+            self.0.jobs().scrub().cancel();
+            self.0.jobs().wake();
+            self.0.jobs().scrub().ended().await;
         }
     }
 
     /// Pauses or resumes rebuild, resync and scrub.
     pub fn set_paused(&self, paused: bool) {
-        self.0.jobs.paused.set(paused);
-        self.0.jobs.wake();
+        self.0.jobs().set_paused(paused);
     }
 
     /// Bounds the rate of jobs, in bytes per second and member. [`Array::store_throttle`] stores
     /// the bounds.
     pub fn set_throttle(&self, min_bytes_s: u64, max_bytes_s: Option<u64>) {
-        self.0.jobs.throttle.set(min_bytes_s, max_bytes_s);
-        self.0.jobs.changed();
+        self.0.jobs().throttle().set(min_bytes_s, max_bytes_s);
+        self.0.jobs().changed();
     }
 
     /// While users are active, jobs run as fast as they can so that users' requests take `target`
     /// nanoseconds on average, within the bounds of [`Array::set_throttle`]; `None`: no target.
     pub fn set_latency_target(&self, target: Option<Nanos>) {
-        self.0.jobs.throttle.set_latency_target(target);
-        self.0.jobs.changed();
+        self.0.jobs().throttle().set_latency_target(target);
+        self.0.jobs().changed();
     }
 
     /// Stores the bounds of the rate and the latency target for the next assembly.
     pub async fn store_throttle(&self) {
-        let throttle = self.0.jobs.throttle.get();
+        let throttle = self.0.jobs().throttle().get();
         self.0.choose(|chosen| chosen.throttle = throttle).await;
     }
 
     /// The cache that was chosen for this array, if one was.
     pub fn cache_choice(&self) -> Option<CacheChoice> {
-        self.0.members.superblock().rebuild.as_ref()?.cache.clone()
+        self.0.members().superblock().rebuild.as_ref()?.cache.clone()
     }
 
     /// Stores the cache that was chosen for this array, for those who serve it; `None`: none was.
@@ -429,12 +428,12 @@ impl Array {
     /// default is yes; otherwise they always read the fewest units, as in the papers' arrays. For
     /// experiments: the setting is not stored.
     pub fn set_load_aware_reconstruction(&self, enabled: bool) {
-        self.0.load_aware_reconstruction.set(enabled);
+        self.0.set_load_aware_reconstruction(enabled);
     }
 
     /// The policy of rebuilds.
     pub fn rebuild_policy(&self) -> RebuildPolicy {
-        self.0.jobs.rebuild.policy()
+        self.0.jobs().rebuild().policy()
     }
 
     /// Changes the policy of rebuilds, also of a running one: stripes in flight end as they began,
@@ -444,8 +443,8 @@ impl Array {
     /// If a parameter is out of range; nothing is changed then.
     pub async fn set_rebuild_policy(&self, policy: RebuildPolicy) -> Result<(), ArrayError> {
         policy.check().map_err(ArrayError::Refused)?;
-        self.0.jobs.rebuild.set_policy(policy.clone());
-        self.0.jobs.changed();
+        self.0.jobs().rebuild().set_policy(policy.clone());
+        self.0.jobs().changed();
         self.0.choose(|chosen| chosen.policy = policy).await;
         Ok(())
     }
@@ -453,13 +452,13 @@ impl Array {
     /// Replaces parts of rebuilds, also of a running one; `None` ends the experiment. It is not
     /// stored.
     pub fn set_rebuild_experiment(&self, experiment: Option<Rc<dyn Experiment>>) {
-        self.0.jobs.rebuild.set_experiment(experiment);
-        self.0.jobs.changed();
+        self.0.jobs().rebuild().set_experiment(experiment);
+        self.0.jobs().changed();
     }
 
     /// Counts of rebuild work since the array was assembled.
     pub fn rebuild_counts(&self) -> RebuildCounts {
-        self.0.jobs.rebuild.counts.get()
+        self.0.jobs().rebuild().counts().get()
     }
 
     /// How many more members could fail, in any combination, after the member of `slot` had failed.
@@ -471,10 +470,10 @@ impl Array {
     /// Slots, other than incomplete ones, whose loss now would lose data.
     pub fn essential_slots(&self) -> Vec<SlotNo> {
         let gone = self.0.incomplete_slots();
-        let unsound = gone.union(&self.0.room.short());
+        let unsound = gone.union(&self.0.space().short());
         let essential =
             |slot: &SlotNo| !gone.contains(*slot) && !self.0.survives(unsound.with(*slot));
-        self.0.members.slots().filter(essential).collect()
+        self.0.members().slots().filter(essential).collect()
     }
 
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
@@ -485,7 +484,7 @@ impl Array {
     /// If the array is broken; it is stopped all the same.
     pub async fn stop(&self) -> Result<(), ArrayError> {
         let array = self.0.clone();
-        self.0.rt.spawn(async move { array.stop().await }).await
+        self.0.rt().spawn(async move { array.stop().await }).await
     }
 }
 

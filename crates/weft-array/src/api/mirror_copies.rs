@@ -15,15 +15,15 @@ impl Array {
     /// The slots whose members may have a copy of a mirror.
     #[must_use]
     pub fn copies(&self) -> Vec<SlotNo> {
-        self.0.members.disks().into_iter().map(|(slot, _)| slot).collect()
+        self.0.members().disks().into_iter().map(|(slot, _)| slot).collect()
     }
 
     /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it of
     /// which the same is known.
     #[must_use]
     pub fn awaits_resync(&self, offset: u64) -> (bool, std::ops::Range<u64>) {
-        let (region, bytes) = self.0.geometries.region_around(offset);
-        (self.0.map.needs_resync(region), bytes)
+        let (region, bytes) = self.0.geometries().region_around(offset);
+        (self.0.map().needs_resync(region), bytes)
     }
 
     /// The copy of a range that the member in a slot has. None if it has not all of it, or it
@@ -32,11 +32,11 @@ impl Array {
     pub async fn read_copy(&self, slot: SlotNo, offset: u64, len: usize) -> Option<Buf> {
         let array = &self.0;
         array.check_range(offset, len as u64).ok()?;
-        let pieces: Vec<Piece> = array.geometries.pieces(offset, len).collect();
+        let pieces: Vec<Piece> = array.geometries().pieces(offset, len).collect();
         let mut parts = Vec::new();
         for Piece { at, len } in pieces {
             let geometry = array.geometry_of(at.stripe);
-            if !array.map.is_written(geometry.regions().of(at.stripe.number)) {
+            if !array.map().is_written(geometry.regions().of(at.stripe.number)) {
                 parts.push(Buf::zeroed(len));
                 continue;
             }
@@ -45,9 +45,9 @@ impl Array {
                 return None;
             }
             let (_, from) = geometry.locate(at.stripe.number, unit, at.unit_offset);
-            let disk = array.members.disk(slot)?;
+            let disk = array.members().disk(slot)?;
             let (result, part) = disk.read(from, Buf::new(len), Class::User).await;
-            if result.is_err() || !array.members.holds(slot, &disk) {
+            if result.is_err() || !array.members().holds(slot, &disk) {
                 return None;
             }
             parts.push(part);

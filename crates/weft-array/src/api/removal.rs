@@ -15,13 +15,13 @@ use crate::superblock::wipe::wipe;
 impl Array {
     /// The identity of the array, and of every disk that it uses: members, replacements, spares.
     pub fn identities(&self) -> (Id, Vec<Id>) {
-        let superblock = self.0.members.superblock();
+        let superblock = self.0.members().superblock();
         let slots = superblock.slots.iter().filter(|slot| slot.state != SlotState::Missing);
         let members = slots.flat_map(|slot| {
             let replacement = slot.replacement.as_ref().map(|replacement| replacement.member_id);
             [slot.member_id, replacement]
         });
-        let spares = self.0.members.spares.all();
+        let spares = self.0.members().spares().all();
         let ids = members.flatten().chain(spares.iter().map(|spare| spare.id)).collect();
         (superblock.array_id, ids)
     }
@@ -33,7 +33,7 @@ impl Array {
     /// last case it is out of the array all the same.
     pub async fn remove_spare(&self, name: &str) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        let spares = &self.0.members.spares;
+        let spares = self.0.members().spares();
         let named = spares.all().iter().find(|spare| spare.disk.info().name == name).cloned();
         let Some(spare) = named else {
             return Err(ArrayError::Refused(format!("{name} is not a spare of this array")));
@@ -51,7 +51,7 @@ impl Array {
     /// If the slot is not missing, or the array takes no writes.
     pub async fn forget(&self, slot: SlotNo) -> Result<(), ArrayError> {
         self.0.check_writable()?;
-        let members = &self.0.members;
+        let members = self.0.members();
         if !members.missing().contains(&slot) {
             return Err(ArrayError::Refused(format!("slot {slot} is not missing")));
         }

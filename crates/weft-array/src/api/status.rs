@@ -9,15 +9,15 @@ use crate::superblock::SlotState;
 
 impl Engine {
     pub(crate) fn status(&self) -> Status {
-        let superblock = self.members.superblock();
-        let broken = self.broken.borrow().clone();
+        let superblock = self.members().superblock();
+        let broken = self.service().cause();
         let margin = self.redundancy_remaining();
         let lossy = broken.is_some() || margin.is_none();
         let unreadable = if lossy { self.unreadable_ranges() } else { Vec::new() };
         let geometry = self.geometry();
-        let spares = self.members.spares.all();
+        let spares = self.members().spares().all();
         let name = |spare: &Spare| spare.disk.info().name.clone();
-        let too_small = spares.iter().filter(|spare| !self.members.spares.fits(spare));
+        let too_small = spares.iter().filter(|spare| !self.members().spares().fits(spare));
         Status {
             name: superblock.name.clone(),
             id: superblock.array_id.to_string(),
@@ -28,46 +28,47 @@ impl Engine {
             state: self.state(),
             broken,
             unreadable,
-            size_bytes: self.geometries.size_bytes(),
+            size_bytes: self.geometries().size_bytes(),
             unit_bytes: geometry.unit_bytes,
             sector_bytes: geometry.sector_bytes,
             consistency: superblock.consistency,
-            write_hole_closed: self.log.is_some()
+            write_hole_closed: self.log().is_some()
                 || self.geometry().code().p() == 0
                 || self.geometry().mirrored,
-            slots: self.members.slots().map(|slot| self.slot_status(slot)).collect(),
+            slots: self.members().slots().map(|slot| self.slot_status(slot)).collect(),
             spares: spares.iter().map(name).collect(),
             spares_too_small: too_small.map(name).collect(),
             member_bytes: superblock.member_bytes(),
             unused_member_bytes: self.unused_member_bytes(),
-            paused: self.jobs.paused.get(),
+            paused: self.jobs().is_paused(),
             jobs: self.job_status(),
             rebuild: self.rebuild_status(),
             scrub: self.scrub_report(),
             last_rebuild: superblock.last_rebuild,
-            throttle: self.jobs.throttle.get(),
+            throttle: self.jobs().throttle().get(),
             regions: RegionCounts {
                 region_bytes: geometry.regions().region_bytes,
                 total: geometry.regions().count(),
-                written: self.map.written_count(),
-                dirty: self.map.dirty_count() as u64,
-                resync: self.map.resync_count(),
+                written: self.map().written_count(),
+                dirty: self.map().dirty_count() as u64,
+                resync: self.map().resync_count(),
             },
-            reshaping: self.geometries.former().is_some(),
+            reshaping: self.geometries().former().is_some(),
             seq: superblock.seq,
         }
     }
 
     fn slot_status(&self, slot: SlotNo) -> SlotStatus {
-        let (read_errors, repaired) = self.members.error_counts(slot);
-        let (disk, wants_room_bytes) = (self.members.name(slot), self.waiting_bytes(slot));
-        let failed = self.broken_slots.get().contains(slot);
-        let replacement = self.members.copying(slot).and_then(|_| self.members.second_disk(slot));
-        let (state, stale_regions) = match self.members.state(slot) {
+        let (read_errors, repaired) = self.members().error_counts(slot);
+        let (disk, wants_room_bytes) = (self.members().name(slot), self.waiting_bytes(slot));
+        let failed = self.service().broken_slots().contains(slot);
+        let replacement =
+            self.members().copying(slot).and_then(|_| self.members().second_disk(slot));
+        let (state, stale_regions) = match self.members().state(slot) {
             SlotState::Active if failed => (MemberState::Failed, 0),
             state => {
-                let lane = self.members.slot(slot).filling();
-                (state.into(), lane.map_or(0, |lane| self.map.stale_count(lane)))
+                let lane = self.members().slot(slot).filling();
+                (state.into(), lane.map_or(0, |lane| self.map().stale_count(lane)))
             }
         };
         SlotStatus {
@@ -83,19 +84,19 @@ impl Engine {
     }
 
     fn state(&self) -> ArrayState {
-        if self.stopped.get() {
+        if self.service().is_stopped() {
             ArrayState::Stopped
-        } else if self.broken.borrow().is_some() {
+        } else if self.service().is_broken() {
             ArrayState::Broken
-        } else if !self.members.only_copies() {
+        } else if !self.members().only_copies() {
             ArrayState::Rebuilding
-        } else if !self.members.all_active() {
+        } else if !self.members().all_active() {
             ArrayState::Degraded
-        } else if self.map.resync_count() > 0 {
+        } else if self.map().resync_count() > 0 {
             ArrayState::Resyncing
-        } else if !self.members.rebuilding().is_empty() {
+        } else if !self.members().rebuilding().is_empty() {
             ArrayState::Replacing
-        } else if self.geometries.former().is_some() {
+        } else if self.geometries().former().is_some() {
             ArrayState::Reshaping
         } else {
             ArrayState::Healthy

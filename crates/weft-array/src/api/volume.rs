@@ -93,29 +93,29 @@ impl Volume for Array {
     }
 
     fn failure_domains(&self) -> usize {
-        self.0.members.len()
+        self.0.members().len()
     }
 
     fn failure_domain(&self, offset: u64) -> usize {
-        let at = self.0.geometries.home(offset).address(offset);
+        let at = self.0.geometries().home(offset).address(offset);
         self.0.slot_of(at.stripe, at.unit).0
     }
 
     fn note_cached_read(&self, offset: u64, len: u64) {
         if self.0.is_monitored() {
             self.0
-                .geometries
+                .geometries()
                 .pieces(offset, to_len(len))
                 .for_each(|piece| self.0.note_read(piece.at));
         }
     }
 
     fn offer(&self, at_hand: Weak<dyn CachedContents>) {
-        *self.0.above.borrow_mut() = Some(at_hand);
+        self.0.set_contents_above(at_hand);
     }
 
     fn corrections(&self) -> u64 {
-        self.0.corrections.get()
+        self.0.corrections()
     }
 
     fn rebuilt(&self) -> u64 {
@@ -125,13 +125,13 @@ impl Volume for Array {
 
     fn changes(&self) -> u64 {
         // Neither number ever falls.
-        self.0.members.changes.membership() + self.0.broken_slots.get().len() as u64
+        self.0.members().changes().membership() + self.0.service().broken_slots().len() as u64
     }
 }
 
 impl Engine {
     fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
-        if self.stopped.get() || self.check_range(offset, len).is_err() {
+        if self.service().is_stopped() || self.check_range(offset, len).is_err() {
             return None;
         }
         if len == 0 {
@@ -139,7 +139,7 @@ impl Engine {
         }
         let sector = self.geometry().sector_bytes;
         let (start, end) = (offset - offset % sector, (offset + len).next_multiple_of(sector));
-        let pieces: Vec<Piece> = self.geometries.pieces(start, to_len(end - start)).collect();
+        let pieces: Vec<Piece> = self.geometries().pieces(start, to_len(end - start)).collect();
         let stripes = pieces.chunk_by(|one, next| one.at.stripe == next.at.stripe);
         stripes.map(|pieces| self.stripe_cost(pieces)).sum()
     }
@@ -147,11 +147,11 @@ impl Engine {
     /// The disk reads of a read of these pieces of a stripe.
     fn stripe_cost(&self, pieces: &[Piece]) -> Option<u64> {
         let stripe = pieces[0].at.stripe;
-        if !self.map.is_written(self.region_of(stripe)) {
+        if !self.map().is_written(self.region_of(stripe)) {
             return Some(0);
         }
         let geometry = self.geometry_of(stripe);
-        let broken = geometry.units_on(stripe.number, self.broken_slots.get());
+        let broken = geometry.units_on(stripe.number, self.service().broken_slots());
         let lost = self.avoided_units(stripe).union(&broken);
         if !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
             return Some(pieces.len() as u64);

@@ -61,7 +61,7 @@ impl Engine {
     /// As [`Engine::repair_metadata`], of the spares' labels: their superblocks are written anyway.
     /// Only at a start, when none is being removed.
     pub(crate) async fn repair_spares(&self) {
-        let spares = self.members.spares.all().clone();
+        let spares = self.members.spares().all().clone();
         for spare in spares {
             self.check_metadata(spare.id, &spare.disk).await;
         }
@@ -74,7 +74,7 @@ impl Engine {
         let mut faults = self.faults_of(id, disk).await?;
         if !faults.is_sound() {
             // A copy that was just being written may look damaged.
-            self.members.changes.committed().await;
+            self.members.changes().committed().await;
             faults = self.faults_of(id, disk).await?;
         }
         let array_id = self.members.superblock().array_id;
@@ -93,7 +93,7 @@ impl Engine {
 
     /// Writes the second labels of all disks where they belong, after the array has grown.
     pub(crate) async fn move_second_labels(&self) {
-        let spares = self.members.spares.all().clone();
+        let spares = self.members.spares().all().clone();
         let spares = spares.into_iter().map(|spare| (spare.id, spare.disk));
         for (id, disk) in self.members.named_disks().into_iter().chain(spares) {
             self.repair_second_label(id, &disk).await;
@@ -152,7 +152,7 @@ impl Engine {
 
     /// Whether the disk still belongs to the array: one that is removed may be erased.
     fn is_named(&self, id: Id, disk: &Rc<dyn Disk>) -> bool {
-        let spares = self.members.spares.all();
+        let spares = self.members.spares().all();
         let is_spare = spares.iter().any(|spare| spare.id == id);
         let members = self.members.named_disks();
         is_spare || members.iter().any(|(of, held)| *of == id && Rc::ptr_eq(held, disk))

@@ -29,6 +29,11 @@ impl Engine {
         self.torn.borrow().contains(&stripe)
     }
 
+    /// A write to these stripes is given up halfway.
+    pub(crate) fn note_torn(&self, stripes: impl IntoIterator<Item = StripeId>) {
+        self.torn.borrow_mut().extend(stripes);
+    }
+
     /// Fails if a write to this stripe was given up halfway, which breaks the array. What is lost
     /// of the stripe cannot be reconstructed, neither for a reader nor by a job that was already
     /// waiting for its turn: from the replacement readers would get a mixture. The answer holds
@@ -45,7 +50,7 @@ impl Engine {
             return UnitSet::new();
         }
         let lost = self.lost_units(stripe);
-        if self.jobs.rebuild.redirects() {
+        if self.jobs.rebuild().redirects() {
             return lost;
         }
         let replaced = self.units_not_on_disk(stripe, |_| true);
@@ -169,14 +174,14 @@ impl Engine {
 
     /// How many more members could fail after the member of `slot` had failed.
     pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
-        let gone = self.incomplete_slots().union(&self.broken_slots.get());
+        let gone = self.incomplete_slots().union(&self.service.broken_slots());
         self.geometries.margin(gone.with(slot))
     }
 
     /// How many more members may fail, in any combination.
     pub fn redundancy_remaining(&self) -> Option<Margin> {
         let gone =
-            self.incomplete_slots().union(&self.broken_slots.get()).union(&self.room.short());
+            self.incomplete_slots().union(&self.service.broken_slots()).union(&self.space.short());
         let of = (gone, self.geometries.in_use());
         if let Some((known, remaining)) = self.remaining.get()
             && known == of
@@ -188,10 +193,15 @@ impl Engine {
         remaining
     }
 
+    /// What losses the code survives may have changed: the redundancy remaining is computed again.
+    pub fn forget_remaining(&self) {
+        self.remaining.set(None);
+    }
+
     /// Ranges of the array whose data is unavailable, adjacent ones joined; at most the first few.
     pub fn unreadable_ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
-        let broken = self.broken_slots.get();
+        let broken = self.service.broken_slots();
         let regions = self.regions_at_risk(broken);
         let stripes = regions.flat_map(|region| self.geometries.stripes_of(region));
         for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {

@@ -113,15 +113,15 @@ impl Trust {
 
 impl Committer for Engine {
     fn start_commit(&self) {
-        let changes = &self.members.changes;
+        let changes = self.members.changes();
         // A read-only array is never changed on disk.
-        let may_write = !self.read_only.get() && !self.closed.get();
+        let may_write = !self.service.is_read_only() && !self.service.is_closed();
         let is_due = may_write && !changes.is_in_effect(changes.made());
         if is_due && changes.begin_committing() {
             let array = self.handle();
             let commit = async move {
                 array.commit_changes().await;
-                array.members.changes.end_committing();
+                array.members.changes().end_committing();
             };
             drop(self.rt.spawn(commit));
         }
@@ -135,7 +135,7 @@ impl Engine {
     /// # Errors
     /// If the array broke: what relies on the changes must not be acknowledged.
     pub async fn settled(&self) -> Result<(), ArrayError> {
-        let changes = &self.members.changes;
+        let changes = self.members.changes();
         if changes.is_settled() {
             return Ok(());
         }
@@ -165,15 +165,15 @@ impl Engine {
     }
 
     async fn in_effect(&self, change: u64) -> Result<(), ArrayError> {
-        let changes = &self.members.changes;
+        let changes = self.members.changes();
         loop {
             let progress = changes.progress();
             // A read-only array is never changed on disk.
-            if changes.is_in_effect(change) || self.read_only.get() {
+            if changes.is_in_effect(change) || self.service.is_read_only() {
                 return Ok(());
             }
             self.check_whole()?;
-            if self.closed.get() {
+            if self.service.is_closed() {
                 return Err(ArrayError::Stopped);
             }
             progress.await;
@@ -183,7 +183,7 @@ impl Engine {
     /// A lane for a disk that joins in the poll in which this ends: one that no superblock gives to
     /// another disk. It may have to become that first, and may be taken from a former member.
     pub async fn lane_to_join(&self) -> Option<Lane> {
-        let changes = &self.members.changes;
+        let changes = self.members.changes();
         loop {
             if let Some(lane) = self.members.unused_lane() {
                 return Some(lane);
@@ -200,10 +200,10 @@ impl Engine {
 
     /// Writes superblocks until all changes are in effect, or the array is broken.
     async fn commit_changes(&self) {
-        let changes = &self.members.changes;
-        while !self.closed.get() && !changes.is_in_effect(changes.made()) {
+        let changes = self.members.changes();
+        while !self.service.is_closed() && !changes.is_in_effect(changes.made()) {
             let turn = self.members.turn_to_commit().await;
-            if self.broken.borrow().is_some() {
+            if self.service.is_broken() {
                 return;
             }
             if let Err(cause) = self.members.check_majority() {
@@ -229,7 +229,7 @@ impl Engine {
             if complete {
                 let was_settled = changes.is_settled();
                 changes.take_effect(round.change);
-                for spare in self.members.spares.begin_updating(round.superblock) {
+                for spare in self.members.spares().begin_updating(round.superblock) {
                     let array = self.handle();
                     drop(self.rt.spawn(async move { array.update_spare(spare, None).await }));
                 }
@@ -242,7 +242,7 @@ impl Engine {
 
     /// Writes superblocks to a spare until it has the newest one. It `has` the one of that number.
     async fn update_spare(&self, spare: Spare, mut has: Option<u64>) {
-        while let Some(superblock) = self.members.spares.next_for(&spare, has) {
+        while let Some(superblock) = self.members.spares().next_for(&spare, has) {
             match write_superblock(&*spare.disk, &superblock, spare.id).await {
                 Ok(()) => has = Some(superblock.seq),
                 Err(error) => self.spare_failed(&spare, error.to_string()).await,
@@ -256,7 +256,7 @@ impl Engine {
     /// array relies on that, it reads as zeros: one that was in a slot before may hold units of
     /// that, in rows that belong to regions not written so far.
     pub async fn take_ready_spare(&self) -> Option<Spare> {
-        let spares = &self.members.spares;
+        let spares = self.members.spares();
         loop {
             self.await_spares(|| spares.is_last_ready()).await;
             let spare = spares.last_ready()?;
@@ -277,31 +277,31 @@ impl Engine {
 
     /// Removes a spare that failed, unless it has been removed before.
     async fn spare_failed(&self, spare: &Spare, cause: String) {
-        if !self.members.spares.remove(spare) {
+        if !self.members.spares().remove(spare) {
             return;
         }
         let disk = spare.disk.info().name.clone();
         self.events.emit(Event::SpareFailed { disk, cause });
-        if !self.stopped.get() {
+        if !self.service.is_stopped() {
             let _ = self.change(|_| ()).await;
         }
     }
 
     /// Waits until all spares have the newest superblock, but not long for one that hangs.
     pub async fn spares_updated(&self) {
-        self.await_spares(|| self.members.spares.all_ready()).await;
+        self.await_spares(|| self.members.spares().all_ready()).await;
     }
 
     /// Waits until a spare can be taken, if there are any, for a limited time.
     pub async fn spare_updated(&self) {
-        let spares = &self.members.spares;
+        let spares = self.members.spares();
         self.await_spares(|| spares.any_ready() || spares.usable() == 0).await;
     }
 
     async fn await_spares(&self, done: impl Fn() -> bool) {
         let deadline = self.rt.now() + SPARE_PATIENCE;
         loop {
-            let change = std::pin::pin!(self.members.spares.change());
+            let change = std::pin::pin!(self.members.spares().change());
             if done() || self.rt.now() >= deadline {
                 return;
             }
@@ -352,7 +352,7 @@ impl Engine {
     /// As [`Engine::member_failed`], for any cause.
     pub async fn exclude(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str, trust: Trust) {
         while self.must_wait_before_removing(slot, disk) {
-            self.members.changes.progress().await;
+            self.members.changes().progress().await;
         }
         self.take_out(slot, disk, cause, trust);
         // Callers that rely on it check for themselves whether the array is broken.
@@ -362,9 +362,9 @@ impl Engine {
     /// Whether pending changes must take effect before `disk` is removed from `slot`, because
     /// otherwise too few of the members that are active on disk would remain.
     fn must_wait_before_removing(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
-        !self.members.changes.is_settled()
-            && !self.read_only.get()
-            && self.broken.borrow().is_none()
+        !self.members.changes().is_settled()
+            && !self.service.is_read_only()
+            && !self.service.is_broken()
             && self.members.uses(slot, disk)
             && !self.members.may_remove(slot, disk)
             && !self.would_lose_data(slot)
@@ -394,8 +394,8 @@ impl Engine {
     pub async fn changed_soon(&self, done: impl Fn() -> bool) -> bool {
         let deadline = self.rt.now() + COMMAND_PATIENCE;
         loop {
-            let progress = std::pin::pin!(self.members.changes.progress());
-            if done() || self.broken.borrow().is_some() {
+            let progress = std::pin::pin!(self.members.changes().progress());
+            if done() || self.service.is_broken() {
                 return true;
             }
             if self.rt.now() >= deadline {
@@ -441,7 +441,7 @@ impl Engine {
             return;
         }
         // A broken array's metadata stays as it was when the array broke.
-        if self.broken.borrow().is_some() || self.would_lose_data(slot) {
+        if self.service.is_broken() || self.would_lose_data(slot) {
             return self.set_broken(SlotSet::one(slot), &cause);
         }
         self.empty_slot(slot, trust);
@@ -460,7 +460,7 @@ impl Engine {
                 // are valid.
                 error => self.set_broken(SlotSet::new(), &error.to_string()),
             }
-            if self.broken.borrow().is_some() {
+            if self.service.is_broken() {
                 return false;
             }
         }
@@ -506,11 +506,8 @@ impl Engine {
 
     /// Stops the array from taking writes.
     pub fn set_broken(&self, slots: SlotSet, cause: &str) {
-        self.broken_slots.set(self.broken_slots.get().union(&slots));
-        let mut broken = self.broken.borrow_mut();
-        if broken.is_none() {
-            *broken = Some(cause.to_owned());
-            drop(broken);
+        self.service.note_broken_slots(slots);
+        if self.service.break_off(|| cause.to_owned()) {
             self.events.emit(Event::ArrayBroken { cause: cause.to_owned() });
             self.end_waits();
         }
@@ -519,7 +516,7 @@ impl Engine {
     /// The array is broken: no change takes effect, and no log record is retired any more. What
     /// waits for that looks again.
     pub fn end_waits(&self) {
-        self.members.changes.give_up();
+        self.members.changes().give_up();
         self.moving.look_again();
         if let Some(log) = &self.log {
             log.give_up();

@@ -41,7 +41,7 @@ impl Engine {
         }
         let known = self.members.all_disks().into_iter().map(|(_, disk)| disk);
         let spares: Vec<_> =
-            self.members.spares.all().iter().map(|spare| spare.disk.clone()).collect();
+            self.members.spares().all().iter().map(|spare| spare.disk.clone()).collect();
         if known.chain(spares).any(|member| member.info().name == info.name) {
             return Err(ArrayError::Refused(format!(
                 "{} is already a member of this array",
@@ -63,7 +63,7 @@ impl Engine {
             matches!(self.members.slot(*slot), Slot::Staged { .. } | Slot::ReplacementStaged { .. })
         };
         let joining = self.members.slots().filter(joining).count();
-        if self.members.spares.all().len() + released + joining < SPARES_MAX {
+        if self.members.spares().all().len() + released + joining < SPARES_MAX {
             return Ok(());
         }
         let why = match released {

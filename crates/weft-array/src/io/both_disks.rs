@@ -41,7 +41,7 @@ impl Engine {
         len: u64,
         opts: WriteOpts,
     ) -> Result<(), DiskError> {
-        let second = self.members.second_disk(slot);
+        let second = self.members().second_disk(slot);
         let own = self.zero_with_room(slot, disk, offset, len, opts);
         let also = async |second: &dyn Disk| second.write_zeroes(offset, len, opts).await;
         let result = self.on_both(slot, own, second.as_ref(), also).await;
@@ -78,13 +78,13 @@ impl Engine {
         second: &Rc<dyn Disk>,
     ) {
         let no_space = result.as_ref().is_err_and(DiskError::is_no_space);
-        if !no_space || !self.members.is_second(slot, second) {
+        if !no_space || !self.members().is_second(slot, second) {
             return;
         }
-        match self.members.copying(slot) {
+        match self.members().copying(slot) {
             Some(lane) => {
                 let region = self.region_of(stripe);
-                let _ = self.map.make_stale(self, lane, region).await;
+                let _ = self.map().make_stale(self, lane, region).await;
             }
             None => drop(self.take_second(slot, second)),
         }

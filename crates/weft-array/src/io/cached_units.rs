@@ -12,8 +12,6 @@
 //! its own there. So what is cached is what the disks hold, and stays so until the lock is
 //! released.
 
-use std::rc::Weak;
-
 use weft_code::UnitSet;
 use weft_rt::Frozen;
 use weft_stripe::Stripe;
@@ -32,11 +30,11 @@ impl Engine {
     ) -> Vec<(usize, Frozen)> {
         // Units that have moved elsewhere are frozen here, while the cache has their contents of
         // now.
-        if !self.geometries.is_settled_in(stripe.id) {
+        if !self.geometries().is_settled_in(stripe.id) {
             return Vec::new();
         }
         let missing = wanted.intersection(&stripe.lost);
-        let above = self.above.borrow().as_ref().and_then(Weak::upgrade);
+        let above = self.contents_above();
         let (Some(unit), Some(above)) = (missing.iter().next(), above) else { return Vec::new() };
         let (number, geometry) = (stripe.id.number, self.geometry_of(stripe.id));
         let address = |unit| geometry.offset(number, unit, from);

@@ -29,7 +29,7 @@
 use std::rc::Rc;
 
 use futures_util::future::select;
-use weft_code::{SlotNo, SlotSet};
+use weft_code::SlotNo;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::{Frozen, Nanos, SECOND};
 
@@ -99,20 +99,20 @@ impl Engine {
         write: impl Fn() -> F,
         mut error: DiskError,
     ) -> Result<(), DiskError> {
-        if self.members.holds(slot, disk) && self.waiting_bytes(slot) == 0 {
+        if self.members().holds(slot, disk) && self.waiting_bytes(slot) == 0 {
             self.emit_no_space(slot);
         }
-        let _waiting = self.room.begin_waiting(slot, len);
-        let _turn = self.room.turns[slot.0].acquire(1).await;
+        let _waiting = self.space().begin_waiting(slot, len);
+        let _turn = self.space().turn(slot).await;
         loop {
-            if !self.members.holds(slot, disk) {
+            if !self.members().holds(slot, disk) {
                 return Err(error);
             }
             let is_last = self.check_writable().is_err();
-            if is_last && self.broken.borrow().is_some() {
+            if is_last && self.service().is_broken() {
                 return Err(error);
             }
-            let bell = self.jobs.bell();
+            let bell = self.jobs().bell();
             match write().await {
                 Err(again) if again.is_no_space() => error = again,
                 result => return result,
@@ -121,20 +121,19 @@ impl Engine {
                 self.abandon(disk);
                 return Err(error);
             }
-            let end = self.rt.sleep_until(self.rt.now() + WRITE_PERIOD);
+            let end = self.rt().sleep_until(self.rt().now() + WRITE_PERIOD);
             select(end, std::pin::pin!(bell)).await;
         }
     }
 
     /// The array is stopped, and a write still finds no room on this disk.
     fn abandon(&self, disk: &Rc<dyn Disk>) {
-        let mut broken = self.broken.borrow_mut();
-        if broken.is_none() {
+        let name = &disk.info().name;
+        let cause = || format!("it was stopped while writes waited for space on {name}");
+        if self.service().break_off(cause) {
+            self.space().abandon(name.clone());
             // From now on nothing may be retired, committed or marked clean.
             self.end_waits();
-            let name = disk.info().name.clone();
-            *broken = Some(format!("it was stopped while writes waited for space on {name}"));
-            *self.room.abandoned.borrow_mut() = Some(name);
         }
     }
 
@@ -162,7 +161,7 @@ impl Engine {
         disk: &Rc<dyn Disk>,
         error: &DiskError,
     ) -> Result<(), ArrayError> {
-        if error.is_no_space() && self.members.holds(slot, disk) {
+        if error.is_no_space() && self.members().holds(slot, disk) {
             return Err(self.note_no_space(slot));
         }
         self.member_failed(slot, disk, error).await;
@@ -171,8 +170,8 @@ impl Engine {
 
     /// Bytes that wait for space in a slot.
     pub(crate) fn waiting_bytes(&self, slot: SlotNo) -> u64 {
-        let job = if self.room.short().contains(slot) { self.geometry().unit_bytes } else { 0 };
-        self.room.waiting[slot.0].get() + job
+        let job = if self.space().short().contains(slot) { self.geometry().unit_bytes } else { 0 };
+        self.space().waiting_bytes(slot) + job
     }
 
     /// Notes that a job found no space in a slot; it is retried automatically.
@@ -180,22 +179,19 @@ impl Engine {
         if self.waiting_bytes(slot) == 0 {
             self.emit_no_space(slot);
         }
-        let (now, before) = self.room.short.get();
-        self.room.short.set((now.with(slot), before));
-        ArrayError::NoSpace { disk: self.members.name(slot) }
+        self.space().note_short(slot);
+        ArrayError::NoSpace { disk: self.members().name(slot) }
     }
 
     fn emit_no_space(&self, slot: SlotNo) {
-        let disk = self.members.name(slot);
-        self.events.emit(Event::NoSpace { slot, disk });
+        let disk = self.members().name(slot);
+        self.events().emit(Event::NoSpace { slot, disk });
     }
 
     /// Retries the jobs that found no space.
     pub(crate) fn try_room(&self) {
-        let (now, _) = self.room.short.get();
-        self.room.short.set((SlotSet::new(), now));
-        if !now.is_empty() {
-            self.jobs.wake();
+        if self.space().begin_retry() {
+            self.jobs().wake();
         }
     }
 }

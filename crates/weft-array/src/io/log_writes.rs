@@ -16,17 +16,17 @@ impl LogHost for Engine {
     }
 
     fn rt(&self) -> &Rt {
-        &self.rt
+        Engine::rt(self)
     }
 
     fn log(&self) -> &Log {
-        self.log.as_ref().expect("an array with a log")
+        Engine::log(self).expect("an array with a log")
     }
 
     async fn write_batch(&self, slot: SlotNo, offset: u64, batch: Frozen) -> bool {
-        let Some(disk) = self.members.disk(slot) else { return false };
+        let Some(disk) = self.members().disk(slot) else { return false };
         let own = self.write_with_room(slot, &disk, offset, batch.clone(), WriteOpts::USER_FUA);
-        let second = self.members.second_disk(slot);
+        let second = self.members().second_disk(slot);
         let also = async |second: &dyn Disk| second.write(offset, batch, WriteOpts::USER_FUA).await;
         let result = self.on_both(slot, own, second.as_ref(), also).await;
         if let Err(error) = &result {

@@ -58,7 +58,7 @@ impl MapStore for Engine {
             if self.members_zeroed() {
                 return Ok(());
             }
-            self.zero_units(self.geometries.stripes_of(region)).await?;
+            self.zero_units(self.geometries().stripes_of(region)).await?;
             self.durable_or_broken()
         })
     }
@@ -67,23 +67,21 @@ impl MapStore for Engine {
 impl Engine {
     /// Makes room in the region map for so many regions: see `make_room` there.
     pub(crate) async fn make_room_in_map(&self, regions: u64) -> Result<(), ArrayError> {
-        let disks: Vec<_> = self.members.disks().into_iter().map(|(_, disk)| disk).collect();
-        let (map_offset, added) = (self.map.config().area_offset, self.map.pages_to_add(regions));
+        let disks: Vec<_> = self.members().disks().into_iter().map(|(_, disk)| disk).collect();
+        let (map_offset, added) =
+            (self.map().config().area_offset, self.map().pages_to_add(regions));
         let mut found = BTreeMap::new();
         for from in added.clone().step_by(PAGES_AT_ONCE) {
             let pages = from..(from + PAGES_AT_ONCE).min(added.end);
             let parts = read_pages(map_offset, &disks, &pages).await;
             let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
-            found.extend(self.map.numbers_in(pages, &parts));
+            found.extend(self.map().numbers_in(pages, &parts));
         }
-        Ok(self.map.make_room(self, regions, &found).await?)
+        Ok(self.map().make_room(self, regions, &found).await?)
     }
 
     /// Whether metadata that was just written is as durable as the array can make it.
     fn durable_or_broken(&self) -> Result<(), MapStoreError> {
-        match &*self.broken.borrow() {
-            Some(cause) => Err(MapStoreError::Refused(cause.clone())),
-            None => Ok(()),
-        }
+        self.service().cause().map_or(Ok(()), |cause| Err(MapStoreError::Refused(cause)))
     }
 }

@@ -24,15 +24,15 @@ impl Owner for Engine {
     }
 
     fn disk(&self, slot: SlotNo) -> Option<Rc<dyn Disk>> {
-        self.members.disk(slot)
+        self.members().disk(slot)
     }
 
     fn holds(&self, slot: SlotNo, disk: &Rc<dyn Disk>) -> bool {
-        self.members.holds(slot, disk)
+        self.members().holds(slot, disk)
     }
 
     fn in_flight(&self, slot: SlotNo) -> &Cell<u32> {
-        self.members.in_flight(slot)
+        self.members().in_flight(slot)
     }
 
     fn sector_bytes(&self) -> usize {
@@ -44,19 +44,19 @@ impl Owner for Engine {
     }
 
     fn balances_load(&self) -> bool {
-        self.load_aware_reconstruction.get()
+        self.load_aware_reconstruction()
     }
 
     fn is_rotational(&self) -> bool {
-        self.members.any_rotational()
+        self.members().any_rotational()
     }
 
     fn met(&self, slot: SlotNo, what: DeviceEvent) {
         match what {
-            DeviceEvent::ReadError => self.members.count_read_error(slot),
+            DeviceEvent::ReadError => self.members().count_read_error(slot),
             DeviceEvent::Repaired { offset, len } => {
-                self.members.count_repair(slot);
-                self.events.emit(Event::ReadErrorRepaired { slot, offset, len });
+                self.members().count_repair(slot);
+                self.events().emit(Event::ReadErrorRepaired { slot, offset, len });
             }
         }
     }
@@ -71,7 +71,7 @@ impl Owner for Engine {
     }
 
     fn second(&self, id: StripeId, slot: SlotNo) -> Option<Rc<dyn Disk>> {
-        self.members.second_for_write(slot, |lane| self.map.is_stale(lane, id))
+        self.members().second_for_write(slot, |lane| self.map().is_stale(lane, id))
     }
 
     fn write_both<'a>(
@@ -100,7 +100,7 @@ impl Owner for Engine {
         Box::pin(self.wait_for_room(slot, disk, len, write, error))
     }
     fn record_room(&self, slot: SlotNo, len: usize) -> Payload {
-        match &self.log {
+        match self.log() {
             Some(log) => log.room(slot, len),
             None => Payload::new(len),
         }

@@ -30,7 +30,7 @@ impl Engine {
     /// Notes that a user reads a unit (of a mirror: any copy) while members are incomplete.
     pub(crate) fn note_read(&self, at: Address) {
         let on_replacement = |unit: usize| {
-            let state = self.members.state(self.slot_of(at.stripe, unit));
+            let state = self.members().state(self.slot_of(at.stripe, unit));
             matches!(state, SlotState::Rebuilding { .. })
         };
         let geometry = self.geometry_of(at.stripe);
@@ -39,9 +39,9 @@ impl Engine {
         if units.is_empty() {
             return;
         }
-        let now = self.rt.now();
+        let now = self.rt().now();
         let stale = self.avoided_units(at.stripe).intersects(&units);
-        self.jobs.rebuild.counts.count_user_read(!stale, now);
+        self.jobs().rebuild().counts().count_user_read(!stale, now);
         if stale {
             self.note_access(at.stripe);
         }
@@ -51,7 +51,7 @@ impl Engine {
     /// the stripes of the newest geometry only.
     fn note_access(&self, stripe: StripeId) {
         if stripe.generation == self.geometry().generation {
-            self.jobs.rebuild.monitor.borrow_mut().note(stripe.number, self.rt.now());
+            self.jobs().rebuild().note_access(stripe.number, self.rt().now());
         }
     }
 
@@ -66,14 +66,15 @@ impl Engine {
 
     /// The kind of piggybacking that is possible now.
     fn piggyback(&self, geometry: &Geometry) -> Piggyback {
-        if self.jobs.paused.get() || self.map.is_partial_full() || self.check_writable().is_err() {
+        if self.jobs().is_paused() || self.map().is_partial_full() || self.check_writable().is_err()
+        {
             return Piggyback::Off;
         }
         // Units too large to be held whole are not piggybacked.
         if self.run_max(geometry) < geometry.unit_len() {
             return Piggyback::Off;
         }
-        self.jobs.rebuild.with_policy(|policy| match policy.piggyback {
+        self.jobs().rebuild().with_policy(|policy| match policy.piggyback {
             Piggyback::Widen if geometry.unit_bytes > policy.widen_bytes_max => Piggyback::Covered,
             piggyback => piggyback,
         })
@@ -83,7 +84,7 @@ impl Engine {
     pub(crate) fn can_piggyback(&self, pieces: &StripePieces) -> bool {
         let stripe = pieces[0].0.stripe;
         let geometry = self.geometry_of(stripe);
-        if self.members.rebuilding().is_empty() || geometry.mirrored {
+        if self.members().rebuilding().is_empty() || geometry.mirrored {
             return false;
         }
         let (_, stale) = self.stale_targets(stripe);
@@ -126,7 +127,7 @@ impl Engine {
         let bring = self.write_targets(Access::user(0), &targets, covered);
         let (written, failed) = join(write, bring).await;
         if written.as_ref().is_ok_and(|written| written.whole) {
-            self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
+            self.jobs().throttle().charge(self.rt().now(), geometry.unit_bytes);
             self.note_rebuilt(
                 stripe,
                 &targets,
@@ -169,17 +170,17 @@ impl Engine {
 
     /// Rebuilds a stripe once its lock is free, unless enough others are waiting for that.
     fn rebuild_behind(&self, stripe: StripeId) {
-        let Some(place) = self.jobs.rebuild.behind.try_acquire(1) else { return };
+        let Some(place) = self.jobs().rebuild().place_behind_write() else { return };
         let array = self.handle();
         let task = async move {
             let _place = place;
             let geometry = array.geometry_of(stripe);
             let Ok(_memory) = array.job_memory(geometry).await else { return };
-            let _lock = array.locks.exclusive(stripe).await;
-            array.jobs.throttle.charge(array.rt.now(), geometry.unit_bytes);
+            let _lock = array.locks().exclusive(stripe).await;
+            array.jobs().throttle().charge(array.rt().now(), geometry.unit_bytes);
             // The rebuild meets this failure again, and reports it.
             let _ = array.rebuild_whole(stripe, RebuildSource::Piggyback).await;
         };
-        drop(self.rt.spawn(task));
+        drop(self.rt().spawn(task));
     }
 }

@@ -38,21 +38,21 @@ impl Engine {
         if let Err(error) = self.check_range(offset, buf.len() as u64) {
             return (Err(error), buf);
         }
-        if self.stopped.get() {
+        if self.service().is_stopped() {
             return (Err(ArrayError::Stopped), buf);
         }
         if buf.is_empty() {
             // An empty range at the array's end lies in no stripe.
             return (Ok(()), buf);
         }
-        let geometry = self.geometries.home(offset);
+        let geometry = self.geometries().home(offset);
         let sector = geometry.sector_bytes;
         if !offset.is_multiple_of(sector) || !buf.is_aligned_to(to_len(sector)) {
             return Box::pin(self.read_unaligned(offset, buf)).await;
         }
         let at = geometry.address(offset);
         let in_one_unit = at.unit_offset + buf.len() as u64 <= geometry.unit_bytes;
-        if in_one_unit && self.geometries.is_settled_in(at.stripe) {
+        if in_one_unit && self.geometries().is_settled_in(at.stripe) {
             return self.read_piece(at, buf).await;
         }
         self.read_pieces(offset, buf).await
@@ -75,7 +75,7 @@ impl Engine {
 
     async fn read_pieces(&self, offset: u64, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let mut stripes: Vec<StripePieces> = Vec::new();
-        for Piece { at, len } in self.geometries.pieces(offset, buf.len()) {
+        for Piece { at, len } in self.geometries().pieces(offset, buf.len()) {
             let rest = buf.split_off(len);
             let piece = std::mem::replace(&mut buf, rest);
             match stripes.last_mut() {
@@ -99,7 +99,7 @@ impl Engine {
         let degraded = !self.geometry_of(stripe).mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
-        if degraded && self.map.is_written(self.region_of(stripe)) {
+        if degraded && self.map().is_written(self.region_of(stripe)) {
             if self.is_monitored() {
                 pieces.iter().for_each(|(at, _)| self.note_read(*at));
             }
@@ -121,7 +121,7 @@ impl Engine {
     /// Reads a piece of one unit: directly if its disk is there, otherwise reconstructed.
     async fn read_piece(&self, at: Address, mut buf: Buf) -> (Result<(), ArrayError>, Buf) {
         let geometry = self.geometry_of(at.stripe);
-        if !self.map.is_written(geometry.regions().of(at.stripe.number)) {
+        if !self.map().is_written(geometry.regions().of(at.stripe.number)) {
             buf.fill(0);
             return (Ok(()), buf);
         }
@@ -132,13 +132,15 @@ impl Engine {
         if !self.avoided_units(at.stripe).contains(unit) {
             let (slot, offset) = geometry.locate(at.stripe.number, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
-                let turns = self.geometries.turns();
+                let turns = self.geometries().turns();
                 let _busy = Busy::on(self.in_flight(slot));
                 let (result, back) = disk.read(offset, buf, Class::User).await;
                 buf = back;
                 match result {
                     // It is not there any more, or it was elsewhere and came back.
-                    Ok(()) if turns != self.geometries.turns() || !self.is_home(at, buf.len()) => {
+                    Ok(())
+                        if turns != self.geometries().turns() || !self.is_home(at, buf.len()) =>
+                    {
                         return Box::pin(self.read_again(at, buf)).await;
                     }
                     Ok(()) if self.holds(slot, &disk) => return (Ok(()), buf),
@@ -170,9 +172,9 @@ impl Engine {
     fn is_home(&self, at: Address, len: usize) -> bool {
         let held = || {
             let start = self.offset_of(at.stripe, at.unit, at.unit_offset);
-            self.geometries.holds(at.stripe, &(start..start + len as u64))
+            self.geometries().holds(at.stripe, &(start..start + len as u64))
         };
-        self.geometries.is_settled_in(at.stripe) || held()
+        self.geometries().is_settled_in(at.stripe) || held()
     }
 
     /// Reads a piece that has moved to another geometry meanwhile. Its old place may hold something
@@ -187,8 +189,8 @@ impl Engine {
         let stripe = pieces[0].0.stripe;
         let geometry = self.geometry_of(stripe);
         let len = geometry.unit_len();
-        let _memory = self.budget.acquire(self.memory_of(geometry, len)).await;
-        let _lock = self.locks.exclusive(stripe).await;
+        let _memory = self.memory().acquire(self.memory_of(geometry, len)).await;
+        let _lock = self.locks().exclusive(stripe).await;
         let resolved = self.stripe(stripe);
         let (targets, stale) = self.stale_targets(stripe);
         if stale.is_empty() || self.check_writable().is_err() {
@@ -231,7 +233,7 @@ impl Engine {
         back.extend(others);
         back.sort_by_key(|(at, _)| (at.unit, at.unit_offset));
         answer.send((result, back));
-        self.jobs.throttle.charge(self.rt.now(), geometry.unit_bytes);
+        self.jobs().throttle().charge(self.rt().now(), geometry.unit_bytes);
         let at = Access::maintenance(0);
         let failed = self.write_targets(at, &targets, brought).await;
         self.note_rebuilt(stripe, &targets, stale.difference(&failed), RebuildSource::Piggyback);
@@ -244,10 +246,10 @@ impl Engine {
         let array = self.handle();
         if self.can_piggyback(&pieces) {
             let (sender, answer) = oneshot();
-            drop(self.rt.spawn(async move { array.read_and_piggyback(pieces, sender).await }));
+            drop(self.rt().spawn(async move { array.read_and_piggyback(pieces, sender).await }));
             return answer.await.expect("the task answers before it ends");
         }
-        self.rt.spawn(async move { array.read_degraded(pieces).await }).await
+        self.rt().spawn(async move { array.read_degraded(pieces).await }).await
     }
 
     /// Reads pieces of one stripe of which some are lost.
@@ -255,8 +257,8 @@ impl Engine {
         let longest = pieces.iter().map(|(_, buf)| buf.len()).max().unwrap_or(0);
         let stripe = pieces[0].0.stripe;
         let memory = self.memory_of(self.geometry_of(stripe), longest);
-        let _memory = self.budget.acquire(memory).await;
-        let _lock = self.locks.shared(stripe).await;
+        let _memory = self.memory().acquire(memory).await;
+        let _lock = self.locks().shared(stripe).await;
         self.read_locked(pieces).await
     }
 
@@ -338,7 +340,7 @@ impl Engine {
     fn source_of(&self, at: Address) -> usize {
         let geometry = self.geometry_of(at.stripe);
         let copies = geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.copies_may_differ(at.stripe) || self.locks.is_busy(at.stripe) {
+        if self.copies_may_differ(at.stripe) || self.locks().is_busy(at.stripe) {
             return copies.iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)

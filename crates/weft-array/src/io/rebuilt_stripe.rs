@@ -93,7 +93,7 @@ impl Engine {
         };
         let number = stripe.id.number;
         if let Ok(plan) = stripe.coding.plan(number, stripe.lost, wanted, UnitSet::new()) {
-            self.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
+            self.jobs().rebuild().counts().count_reads(plan.reads.len(), len);
         }
         let bufs: Units = wanted.iter().map(|unit| (unit, Buf::new(len))).collect();
         let (result, units) = self.gather(stripe, at, bufs).await;
@@ -110,7 +110,7 @@ impl Engine {
     ) -> UnitSet {
         let writes = units.into_iter().map(|(unit, data)| async move {
             let target = targets.iter().find(|target| target.unit == unit)?;
-            self.jobs.rebuild.counts.count_write(data.len());
+            self.jobs().rebuild().counts().count_write(data.len());
             let opts = WriteOpts { class: at.class, fua: false };
             let error = target
                 .disk
@@ -131,7 +131,7 @@ impl Engine {
         failed: UnitSet,
     ) -> Option<String> {
         let full = |t: &&ReplacementUnit| {
-            failed.contains(t.unit) && self.members.holds(t.place.slot, &t.disk)
+            failed.contains(t.unit) && self.members().holds(t.place.slot, &t.disk)
         };
         targets.iter().find(full).map(|target| target.disk.info().name.clone())
     }
@@ -148,35 +148,35 @@ impl Engine {
         by: RebuildSource,
     ) {
         let lanes = self.lanes();
-        if !self.map.is_stale_in(lanes, stripe) {
+        if !self.map().is_stale_in(lanes, stripe) {
             return;
         }
-        let state = &self.jobs.rebuild;
+        let state = self.jobs().rebuild();
         let region = self.region_of(stripe);
         for ReplacementUnit { unit, place, lane, disk } in targets {
-            let now = self.members.rebuilt_disk(place.slot);
+            let now = self.members().rebuilt_disk(place.slot);
             let is_target = now.is_some_and(|now| Rc::ptr_eq(&now, disk));
             let whole = written.contains(*unit) && is_target;
-            if whole && self.map.mark_stripe_rebuilt(*lane, stripe) {
+            if whole && self.map().mark_stripe_rebuilt(*lane, stripe) {
                 state.region_done(*lane, region);
             }
         }
         // Replacements without a unit of the stripe: nothing had to be rebuilt there.
-        for (slot, lane) in self.members.rebuilding() {
+        for (slot, lane) in self.members().rebuilding() {
             let absent = self.unit_on(stripe, slot).is_none();
-            if absent && self.map.mark_stripe_rebuilt(lane, stripe) {
+            if absent && self.map().mark_stripe_rebuilt(lane, stripe) {
                 state.region_done(lane, region);
             }
         }
-        if !self.map.is_stale_in(lanes, stripe) {
-            state.counts.count_stripe(by);
-            self.jobs.step(self.rt.now(), 1);
+        if !self.map().is_stale_in(lanes, stripe) {
+            state.counts().count_stripe(by);
+            self.jobs().step(self.rt().now(), 1);
         }
     }
 
     /// The lanes of all slots that are being rebuilt.
     pub(crate) fn lanes(&self) -> LaneSet {
-        self.members.rebuilding().into_iter().map(|(_, lane)| lane).collect()
+        self.members().rebuilding().into_iter().map(|(_, lane)| lane).collect()
     }
 }
 
@@ -196,7 +196,7 @@ impl Rebuilder for Engine {
     ) -> LocalBoxFuture<'a, Result<(), ArrayError>> {
         Box::pin(async move {
             let _memory = self.job_memory(self.geometry_of(stripe)).await?;
-            let _lock = self.locks.exclusive(stripe).await;
+            let _lock = self.locks().exclusive(stripe).await;
             self.rebuild_locked(stripe, requests, RebuildSource::Executor).await
         })
     }

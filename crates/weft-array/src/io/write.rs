@@ -80,17 +80,17 @@ impl Engine {
     ) -> Result<(), ArrayError> {
         self.check_writable()?;
         self.check_range(offset, data.len() as u64)?;
-        let geometry = self.geometries.home(offset);
+        let geometry = self.geometries().home(offset);
         let at = geometry.address(offset);
         let in_one_unit = at.unit_offset + data.len() as u64 <= geometry.unit_bytes;
         let fits = in_one_unit && data.len() <= self.run_max(geometry) && !data.is_empty();
-        if fits && self.geometries.is_settled_in(at.stripe) {
+        if fits && self.geometries().is_settled_in(at.stripe) {
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             return self.write_part(at.stripe, vec![segment], fua).await;
         }
         let mut stripes: Vec<(StripeId, Vec<Segment>)> = Vec::new();
         let mut done = 0;
-        for Piece { at, len } in self.geometries.pieces(offset, data.len()) {
+        for Piece { at, len } in self.geometries().pieces(offset, data.len()) {
             let data = data.slice(done, len);
             let segment = Segment { unit: at.unit, from: at.unit_offset, data };
             done += len;
@@ -146,7 +146,7 @@ impl Engine {
         }
         let dirty = self.begin_write(self.region_of(stripe)).await?;
         // The stripe is idle, so no other write waits for it either.
-        if let Some(_lock) = self.locks.try_exclusive(stripe)
+        if let Some(_lock) = self.locks().try_exclusive(stripe)
             && self.may_write(stripe, &segments)
         {
             return self.write_locked(stripe, segments, fua).await;
@@ -162,7 +162,7 @@ impl Engine {
     /// and they are not being moved. The answer holds while the stripe is locked.
     #[inline]
     fn may_write(&self, stripe: StripeId, segments: &[Segment]) -> bool {
-        self.geometries.is_settled_in(stripe) || self.may_change_all(stripe, segments)
+        self.geometries().is_settled_in(stripe) || self.may_change_all(stripe, segments)
     }
 
     #[cold]
@@ -174,7 +174,7 @@ impl Engine {
 
     /// Whether these addresses are in the stripe now, and not being moved.
     pub(crate) fn may_change(&self, stripe: StripeId, addresses: &Range<u64>) -> bool {
-        self.geometries.holds(stripe, addresses) && !self.moving.meets(addresses)
+        self.geometries().holds(stripe, addresses) && !self.moving().meets(addresses)
     }
 
     fn addresses_of(&self, stripe: StripeId, segment: &Segment) -> Range<u64> {
@@ -192,7 +192,7 @@ impl Engine {
     ) -> Result<(), ArrayError> {
         for segment in segments {
             let addresses = self.addresses_of(stripe, &segment);
-            self.moving.settled(&addresses, || self.check_writable().is_err()).await;
+            self.moving().settled(&addresses, || self.check_writable().is_err()).await;
             self.write(addresses.start, segment.data, fua).await?;
         }
         Ok(())
@@ -208,8 +208,8 @@ impl Engine {
         fua: bool,
     ) -> Result<bool, ArrayError> {
         let (done, mut served) = oneshot();
-        self.pending.push(stripe, PendingWrite { segments, fua, done });
-        let lock = std::pin::pin!(self.locks.exclusive(stripe));
+        self.pending().push(stripe, PendingWrite { segments, fua, done });
+        let lock = std::pin::pin!(self.locks().exclusive(stripe));
         let _lock = match select(&mut served, lock).await {
             Either::Left((result, _)) => return own(result),
             Either::Right((lock, _)) => lock,
@@ -225,7 +225,7 @@ impl Engine {
     /// Carries out queued writes of a locked stripe: the first ones up to, but not including, the
     /// first that overlaps an earlier one.
     async fn write_batch(&self, stripe: StripeId) {
-        let batch = self.pending.take_batch(stripe, self.geometry().sector_bytes);
+        let batch = self.pending().take_batch(stripe, self.geometry().sector_bytes);
         let fua = batch.iter().any(|pending| pending.fua);
         let mut segments = Vec::new();
         let mut waiters = Vec::new();
@@ -258,11 +258,11 @@ impl Engine {
         self.check_writable()?;
         let Updated { writes, records } = self.prepare(stripe, &segments).await?;
         let others = records.iter().any(BandRecord::leaves_out_others);
-        let logged = match &self.log {
+        let logged = match self.log() {
             Some(log) => Some(log.append(self, stripe, records).await?),
             None => None,
         };
-        let through = fua || self.map.is_finishing(self.region_of(stripe));
+        let through = fua || self.map().is_finishing(self.region_of(stripe));
         let write = || self.write_units(stripe, &writes, through);
         let written = match self.is_monitored() {
             true => Box::pin(self.write_and_piggyback(stripe, &segments, write())).await?,
@@ -280,7 +280,7 @@ impl Engine {
     /// may turn old again. If there is a log, the exclusion of lost members is durable.
     async fn prepare(&self, id: StripeId, segments: &[Segment]) -> Result<Updated, ArrayError> {
         loop {
-            if let Some(log) = &self.log {
+            if let Some(log) = self.log() {
                 self.flush_lost(log, id).await?;
                 // A record counts a lost unit with its new value. If its member came back after a
                 // crash with the old value, recovery would make parity agree with neither.
@@ -288,16 +288,16 @@ impl Engine {
             }
             let stripe = self.stripe(id);
             let lost_later = || stripe.lost.union(&self.lost_after_crash(id));
-            let later = if self.log.is_some() { lost_later() } else { stripe.lost };
+            let later = if self.log().is_some() { lost_later() } else { stripe.lost };
             let mut updated = Updated {
                 writes: Vec::with_capacity(segments.len() + stripe.code().p()),
-                records: Vec::with_capacity(usize::from(self.log.is_some())),
+                records: Vec::with_capacity(usize::from(self.log().is_some())),
             };
             // Bands in which a crash may turn other units old again: where, and which.
             let mut relied: Vec<(Band<'_>, Vec<Unflushed>)> = Vec::new();
-            let flushes = self.log.as_ref().map(Log::flushes);
+            let flushes = self.log().map(Log::flushes);
             for band in Band::of(segments) {
-                let Some(log) = &self.log else {
+                let Some(log) = self.log() else {
                     self.update(stripe, &band, None, &mut updated).await?;
                     continue;
                 };
@@ -320,11 +320,11 @@ impl Engine {
                 }
             }
             let same_lost = self.lost_units(id) == stripe.lost;
-            let same_log = self.log.as_ref().is_none_or(|log| {
+            let same_log = self.log().is_none_or(|log| {
                 let same = |(band, found): &(Band<'_>, Vec<Unflushed>)| {
                     log.unflushed(id, band.from, band.len, band.units) == *found
                 };
-                self.members.changes.is_settled()
+                self.members().changes().is_settled()
                     && self.lost_after_crash(id).is_subset(&later)
                     && (Some(log.flushes()) == flushes || relied.iter().all(same))
             });
@@ -445,9 +445,9 @@ impl Engine {
         for FailedWrite { slot, disk, error } in &failed {
             self.data_write_failed(*slot, disk, error).await;
         }
-        let stays = |failed: &FailedWrite| self.members.uses(failed.slot, &failed.disk);
+        let stays = |failed: &FailedWrite| self.members().uses(failed.slot, &failed.disk);
         if failed.iter().any(stays) {
-            self.torn.borrow_mut().extend(stripe);
+            self.note_torn(stripe);
         }
         // The failed units now count as lost; they can be decoded as long as the array is not
         // broken.

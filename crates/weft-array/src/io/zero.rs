@@ -79,11 +79,11 @@ impl Engine {
     /// The first part of a range of addresses that is in one geometry, and which that is.
     fn part_in_one(&self, addresses: Range<u64>) -> (&Geometry, Range<u64>) {
         let Range { start, end } = addresses;
-        let end = match self.geometries.former() {
+        let end = match self.geometries().former() {
             Some((_, border)) if (start + 1..end).contains(&border.at) => border.at,
             _ => end,
         };
-        (self.geometries.home(start), start..end)
+        (self.geometries().home(start), start..end)
     }
 
     async fn write_zero_bytes(
@@ -106,8 +106,8 @@ impl Engine {
     }
 
     fn is_hole(&self, offset: u64, len: u64) -> bool {
-        let mut pieces = self.geometries.pieces(offset, to_len(len));
-        pieces.all(|piece| !self.map.is_written(self.region_of(piece.at.stripe)))
+        let mut pieces = self.geometries().pieces(offset, to_len(len));
+        pieces.all(|piece| !self.map().is_written(self.region_of(piece.at.stripe)))
     }
 
     async fn zero_stripes(
@@ -123,11 +123,11 @@ impl Engine {
             let all = geometry.regions().stripes_of(region);
             let end = stripes.end.min(all.end);
             let bytes = geometry.addresses(next).start..geometry.addresses(end).start;
-            if !self.geometries.holds(geometry.id(next), &bytes) {
+            if !self.geometries().holds(geometry.id(next), &bytes) {
                 // A reshape has moved some of them in the meantime.
                 let len = bytes.end - bytes.start;
                 Box::pin(self.write_zeroes(bytes.start, len, fua, may_deallocate)).await?;
-            } else if self.map.is_written(region) {
+            } else if self.map().is_written(region) {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.members_zeroed() && whole;
                 let moving = self.zero_within(geometry, region, next..end, fua, forget).await?;
@@ -152,13 +152,13 @@ impl Engine {
         forget: bool,
     ) -> Result<Vec<Range<u64>>, ArrayError> {
         // Held throughout: the array is not stopped while any of the budget is taken.
-        let _memory = self.budget.acquire(1).await;
+        let _memory = self.hold_off_stop().await;
         self.check_writable()?;
         let dirty = self.begin_write(region).await?;
         if forget {
             // A write that begins during the zeroing, or before the region is marked, keeps the
             // region written.
-            self.map.unwriting_begins(region);
+            self.map().unwriting_begins(region);
         }
         let mut moving = Vec::new();
         let mut next = stripes.start;
@@ -185,7 +185,7 @@ impl Engine {
         stripe: StripeId,
         fua: bool,
     ) -> Result<Option<Range<u64>>, ArrayError> {
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks().exclusive(stripe).await;
         self.check_writable()?;
         let addresses = self.geometry_of(stripe).addresses(stripe.number);
         if !self.may_change(stripe, &addresses) {
@@ -197,7 +197,7 @@ impl Engine {
         let lost_later = lost.union(&self.lost_after_crash(stripe));
         // Nothing may be written without the record: a lost unit would be neither old nor new.
         let logged = self.log_zero_stripe(stripe, lost, lost_later).await?;
-        let durable = fua || self.map.is_finishing(self.region_of(stripe));
+        let durable = fua || self.map().is_finishing(self.region_of(stripe));
         let opts = WriteOpts { class: Class::User, fua: durable };
         let geometry = self.geometry_of(stripe);
         let len = geometry.unit_bytes;
@@ -229,7 +229,7 @@ impl Engine {
         lost: UnitSet,
         lost_later: UnitSet,
     ) -> Result<Option<crate::log::LoggedWrite<'_>>, ArrayError> {
-        let Some(log) = &self.log else { return Ok(None) };
+        let Some(log) = self.log() else { return Ok(None) };
         let geometry = self.geometry_of(stripe);
         let (code, len) = (geometry.code(), geometry.unit_len());
         let needed = !lost_later.is_empty() || log.has_records(stripe, 0, len);
@@ -247,10 +247,10 @@ impl Engine {
     /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
     /// cannot be written, the region stays written and reads as zeros.
     async fn forget_region(&self, region: RegionNo) {
-        if self.geometries.former().is_some() {
+        if self.geometries().former().is_some() {
             return;
         }
-        let _ = self.map.mark_unwritten(self, &[region]).await;
+        let _ = self.map().mark_unwritten(self, &[region]).await;
     }
 
     /// Zeroes all units of these stripes on all members, durably.
@@ -273,7 +273,7 @@ impl Engine {
         let zeroes = runs.filter_map(|(Location { slot, offset }, len)| {
             let disk = self.disk(slot)?;
             Some(async move {
-                let second = self.members.second_disk(slot);
+                let second = self.members().second_disk(slot);
                 let own = self.zero_with_room(slot, &disk, offset, len, WriteOpts::USER);
                 let also = async |second: &dyn Disk| {
                     second.write_zeroes(offset, len, WriteOpts::USER).await

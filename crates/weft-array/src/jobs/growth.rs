@@ -267,15 +267,6 @@ async fn probe(disk: &dyn Disk, end: u64) -> Result<(), DiskError> {
     disk.read(end - PROBE_BYTES, Buf::new(len), Class::Maintenance).await.0
 }
 
-/// Says that the array grows, until it is dropped.
-struct Growing<'a>(&'a Engine);
-
-impl Drop for Growing<'_> {
-    fn drop(&mut self) {
-        self.0.growing.set(false);
-    }
-}
-
 impl Engine {
     /// What growth would do.
     ///
@@ -283,15 +274,15 @@ impl Engine {
     /// [`ArrayError::Refused`] if it is not possible, now or at all.
     pub(crate) fn plan_growth(&self, wanted: Option<u64>) -> Result<GrowthPlan, ArrayError> {
         self.check_writable()?;
-        if self.geometries.former().is_some() {
+        if self.geometries().former().is_some() {
             return refused("the array is being reshaped: wait until that has ended");
         }
-        if self.members.slots().any(|slot| self.members.slot(slot) != Slot::Active) {
+        if self.members().slots().any(|slot| self.members().slot(slot) != Slot::Active) {
             return refused(
                 "a member is missing, or being rebuilt or replaced: wait until all are active",
             );
         }
-        if self.jobs.scrub.is_running() || self.members.superblock().scrub.is_some() {
+        if self.jobs().scrub().is_running() || self.members().superblock().scrub.is_some() {
             return refused("a scrub is running: wait until it has ended, or cancel it");
         }
         self.plan_growth_of_members(wanted)
@@ -300,15 +291,15 @@ impl Engine {
     fn plan_growth_of_members(&self, wanted: Option<u64>) -> Result<GrowthPlan, ArrayError> {
         let sized = |disk: &Rc<dyn Disk>| (disk.info().name.clone(), disk.size_now());
         let members: Vec<Sized> =
-            self.members.disks().iter().map(|(_, disk)| sized(disk)).collect();
-        let spares = self.members.spares.all();
+            self.members().disks().iter().map(|(_, disk)| sized(disk)).collect();
+        let spares = self.members().spares().all();
         let spares: Vec<Sized> = spares.iter().map(|spare| sized(&spare.disk)).collect();
-        plan_growth(&self.members.superblock(), &members, &spares, wanted)
+        plan_growth(&self.members().superblock(), &members, &spares, wanted)
     }
 
     /// Bytes of each member that growth would add now; 0 if it would add none.
     pub(crate) fn unused_member_bytes(&self) -> u64 {
-        if self.geometries.former().is_some() || !self.members.all_active() {
+        if self.geometries().former().is_some() || !self.members().all_active() {
             return 0;
         }
         let plan = self.plan_growth_of_members(None);
@@ -322,30 +313,29 @@ impl Engine {
     /// As [`Engine::plan_growth`]; or if a disk fails meanwhile.
     pub(crate) async fn grow(&self, wanted: Option<u64>) -> Result<GrowthPlan, ArrayError> {
         // A stop waits until this has ended: it writes to the members.
-        let _running = self.budget.acquire(1).await;
+        let _running = self.hold_off_stop().await;
         self.check_settled()?;
-        if self.growing.get() {
+        if self.is_growing() {
             return refused("the array is growing already");
         }
         let plan = self.plan_growth(wanted)?;
-        self.growing.set(true);
-        let _growing = Growing(self);
-        let members = self.members.changes.membership();
+        let _growing = self.begin_growth();
+        let members = self.members().changes().membership();
         let grown = {
-            let superblock = self.members.superblock();
+            let superblock = self.members().superblock();
             let shape = shape_of(&superblock, plan.new_member_bytes);
             geometry(shape, superblock.generation, &superblock)?
         };
         let all_zeroed = self.clear_new_room(&grown, plan.new_member_bytes).await?;
         let count = self.geometry().regions().count();
         // What an array gave up may have been marked again by a write that was then refused.
-        self.map.give_up_from(self, RegionNo(count)).await?;
+        self.map().give_up_from(self, RegionNo(count)).await?;
         self.make_room_in_map(grown.regions().count()).await?;
         // From here on, in one poll and in memory: what the superblock says, and the geometry.
         let now = self.plan_growth(Some(plan.new_member_bytes))?;
         let is_same =
             (now.member_bytes, now.new_member_bytes) == (plan.member_bytes, plan.new_member_bytes);
-        if !is_same || self.members.changes.membership() != members {
+        if !is_same || self.members().changes().membership() != members {
             return refused("the array has changed meanwhile: try again");
         }
         let changed = self.change(|change| {
@@ -357,24 +347,24 @@ impl Engine {
             }
             drop(superblock);
             change.note_size();
-            self.geometries.grow(grown.regions());
-            self.map.set_live(self.geometries.live());
+            self.geometries().grow(grown.regions());
+            self.map().set_live(self.geometries().live());
             // Which losses the code survives may depend on the stripe.
-            self.remaining.set(None);
+            self.forget_remaining();
         });
         changed.await?;
-        self.geometries.end_growth();
+        self.geometries().end_growth();
         self.move_second_labels().await;
-        let size_bytes = self.geometries.size_bytes();
-        self.events.emit(Event::Grown { size_bytes, member_bytes: plan.new_member_bytes });
-        self.jobs.wake();
+        let size_bytes = self.geometries().size_bytes();
+        self.events().emit(Event::Grown { size_bytes, member_bytes: plan.new_member_bytes });
+        self.jobs().wake();
         Ok(GrowthPlan { spares_too_small: now.spares_too_small, ..plan })
     }
 
     /// Checks the new room, and zeroes as much of it as must read as zeros. Returns whether that is
     /// all of it.
     async fn clear_new_room(&self, grown: &Geometry, new_end: u64) -> Result<bool, ArrayError> {
-        let disks = self.members.disks();
+        let disks = self.members().disks();
         let all = self.members_zeroed() && disks.iter().all(|(_, disk)| disk.info().fast_zeroes);
         let old = self.geometry();
         let ranges = match all {

@@ -48,9 +48,9 @@ use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::RebuildPolicy;
-use crate::maintenance::JobKind;
 use crate::maintenance::experiment::{Admission, Executor, Pace};
 use crate::maintenance::throttle::WithinBounds;
+use crate::maintenance::{JobKind, Monitor};
 use crate::state::events::Event;
 use disk_oriented::DiskOriented;
 use order::{Order, Pick};
@@ -91,22 +91,22 @@ enum Step {
 impl Engine {
     /// The kind of job that fills the present replacements.
     pub(super) fn rebuild_kind(&self) -> JobKind {
-        if self.members.only_copies() { JobKind::Replace } else { JobKind::Rebuild }
+        if self.members().only_copies() { JobKind::Replace } else { JobKind::Rebuild }
     }
 
     /// Rebuilds all slots that are being rebuilt, until nothing is stale or something else comes
     /// first.
     pub(crate) async fn rebuild(&self) {
-        let slots = self.members.rebuilding();
+        let slots = self.members().rebuilding();
         for (_, lane) in &slots {
-            self.jobs.rebuild.set_done(*lane, self.map.unfinished(*lane));
+            self.jobs().rebuild().set_done(*lane, self.map().unfinished(*lane));
         }
-        let left = self.map.stale_stripes(self.lanes());
+        let left = self.map().stale_stripes(self.lanes());
         // Out of all stripes: after a pause, a crash or another failure, progress does not start at
         // zero.
-        self.jobs.begin(self.rebuild_kind(), self.map.live().count(), left, self.rt.now());
+        self.jobs().begin(self.rebuild_kind(), self.map().live().count(), left, self.rt().now());
         let unreadable = Pass::new(self, slots.clone()).run().await;
-        self.jobs.end();
+        self.jobs().end();
         if self.must_yield() {
             return;
         }
@@ -114,9 +114,9 @@ impl Engine {
             // Lack of space was reported already, and is retried automatically.
             if !matches!(cause, ArrayError::NoSpace { .. }) {
                 let job = "rebuild".to_owned();
-                self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
+                self.events().emit(Event::JobStalled { job, cause: cause.to_string() });
             }
-            self.jobs.stalled.set(true);
+            self.jobs().stall_rebuild();
             return;
         }
         self.finish_slots(&slots).await;
@@ -125,13 +125,13 @@ impl Engine {
 
 impl<'a> Pass<'a> {
     fn new(array: &'a Engine, slots: Vec<(SlotNo, Lane)>) -> Self {
-        let policy = array.jobs.rebuild.policy();
+        let policy = array.jobs().rebuild().policy();
         let incomplete = array.incomplete_slots();
         Self {
             array,
             slots,
             incomplete,
-            epoch: array.jobs.rebuild.epoch(),
+            epoch: array.jobs().rebuild().epoch(),
             orders: new_orders(&policy, array, incomplete.len()),
             executor: new_executor(&policy, array),
             pace: new_pace(array),
@@ -147,17 +147,17 @@ impl<'a> Pass<'a> {
         loop {
             match self.step() {
                 Step::Begin(stripe) => self.begin(stripe),
-                Step::Yield => self.array.rt.yield_now().await,
+                Step::Yield => self.array.rt().yield_now().await,
                 Step::WaitUntil(time) => self.wait_until(time).await,
                 Step::Wait => self.one_ended().await,
                 Step::End => break,
             }
             self.finish(finish::FINISH_REGIONS);
         }
-        if self.array.stopped.get() && !self.array.jobs.paused.get() && !self.must_end() {
+        if self.array.service().is_stopped() && !self.array.jobs().is_paused() && !self.must_end() {
             self.array.complete_partial(&self.taken).await;
         }
-        while self.finishing.is_some() || self.array.jobs.rebuild.regions_done() > 0 {
+        while self.finishing.is_some() || self.array.jobs().rebuild().regions_done() > 0 {
             self.finish(1);
             if let Some(task) = self.finishing.take() {
                 task.await;
@@ -168,13 +168,13 @@ impl<'a> Pass<'a> {
 
     fn step(&mut self) -> Step {
         let array = self.array;
-        let now = array.rt.now();
+        let now = array.rt().now();
         if array.must_yield() || self.must_end() {
             return if self.in_flight.is_empty() { Step::End } else { Step::Wait };
         }
         self.follow_policy();
         let window = self.executor.window();
-        match self.pace.admit(&array.jobs.throttle, now, self.in_flight.len(), window) {
+        match self.pace.admit(array.jobs().throttle(), now, self.in_flight.len(), window) {
             Admission::At(time) => return Step::WaitUntil(time),
             Admission::AfterOne if !self.in_flight.is_empty() => return Step::Wait,
             Admission::AfterOne | Admission::Now => {}
@@ -184,7 +184,7 @@ impl<'a> Pass<'a> {
 
     fn must_end(&self) -> bool {
         let array = self.array;
-        array.members.rebuilding() != self.slots
+        array.members().rebuilding() != self.slots
             || array.incomplete_slots() != self.incomplete
             || array.can_take_spare()
             || matches!(self.unreadable, Some(ArrayError::NoSpace { .. }))
@@ -192,7 +192,7 @@ impl<'a> Pass<'a> {
 
     /// Adopts a changed policy. Stripes in flight end as they began.
     fn follow_policy(&mut self) {
-        let state = &self.array.jobs.rebuild;
+        let state = self.array.jobs().rebuild();
         if state.epoch() == self.epoch {
             return;
         }
@@ -208,7 +208,7 @@ impl<'a> Pass<'a> {
         for (generation, order) in &mut self.orders {
             let generation = *generation;
             let work = Work {
-                map: &array.map,
+                map: array.map(),
                 generation,
                 lanes: array.lanes(),
                 taken: &self.taken,
@@ -216,10 +216,13 @@ impl<'a> Pass<'a> {
                 lost_max: self.incomplete.len(),
             };
             // If no more regions may be partly rebuilt, some of them are completed first.
-            let begun = array.map.is_partial_full().then(|| work.next_begun()).flatten();
+            let begun = array.map().is_partial_full().then(|| work.next_begun()).flatten();
             let pick = match begun {
                 Some(stripe) => Pick::Stripe(stripe),
-                None => order.next(&work, &mut array.jobs.rebuild.monitor.borrow_mut(), now),
+                None => {
+                    let next = |monitor: &mut Monitor| order.next(&work, monitor, now);
+                    array.jobs().rebuild().with_monitor(next)
+                }
             };
             match pick {
                 Pick::Stripe(number) => return Step::Begin(StripeId { generation, number }),
@@ -236,7 +239,7 @@ impl<'a> Pass<'a> {
         // A stripe with no unit on the replacements is only noted.
         if !array.targets(stripe).is_empty() {
             let bytes = array.geometry_of(stripe).unit_bytes;
-            self.pace.begun(&array.jobs.throttle, array.rt.now(), bytes);
+            self.pace.begun(array.jobs().throttle(), array.rt().now(), bytes);
         }
         let rebuilt = self.executor.clone().rebuild(stripe);
         self.in_flight.push(Box::pin(async move { (stripe, rebuilt.await) }));
@@ -259,8 +262,8 @@ impl<'a> Pass<'a> {
     /// Waits until `time`, or until something happens that the pass should look at.
     async fn wait_until(&mut self, time: Nanos) {
         let array = self.array;
-        let bell = std::pin::pin!(array.jobs.bell.wait());
-        let pause = select(array.rt.sleep_until(time), bell);
+        let bell = std::pin::pin!(array.jobs().bell());
+        let pause = select(array.rt().sleep_until(time), bell);
         if self.in_flight.is_empty() {
             pause.await;
             return;
@@ -279,7 +282,7 @@ impl<'a> Pass<'a> {
         if self.finishing.as_ref().is_some_and(Task::is_finished) {
             self.finishing = None;
         }
-        if self.finishing.is_none() && self.array.jobs.rebuild.regions_done() >= regions {
+        if self.finishing.is_none() && self.array.jobs().rebuild().regions_done() >= regions {
             self.finishing = Some(self.array.start_finishing());
         }
     }
@@ -293,20 +296,20 @@ fn new_orders(
 ) -> Vec<(Generation, Box<dyn Order>)> {
     let order = order::in_effect(policy, lost_max);
     let newest = (array.geometry().generation, order::new(order, policy));
-    let former = array.geometries.former();
+    let former = array.geometries().former();
     let former = former.map(|(old, _)| (old.generation, order::of_former(order)));
     [Some(newest), former].into_iter().flatten().collect()
 }
 
 /// The executor of the experiment, or else the engine's.
 fn new_executor(policy: &RebuildPolicy, array: &Engine) -> Rc<dyn Executor> {
-    let chosen = array.jobs.rebuild.experiment().and_then(|e| e.executor(array.handle()));
+    let chosen = array.jobs().rebuild().experiment().and_then(|e| e.executor(array.handle()));
     chosen.unwrap_or_else(|| Rc::new(DiskOriented::new(policy.pace, array.handle())))
 }
 
 /// The pace of the experiment, or else the bounds alone: the process of each disk lets the users of
 /// that disk go first.
 fn new_pace(array: &Engine) -> Box<dyn Pace> {
-    let chosen = array.jobs.rebuild.experiment().and_then(|e| e.pace(array.rt.now()));
+    let chosen = array.jobs().rebuild().experiment().and_then(|e| e.pace(array.rt().now()));
     chosen.unwrap_or_else(|| Box::new(WithinBounds))
 }

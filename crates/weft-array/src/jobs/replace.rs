@@ -41,16 +41,16 @@ impl Engine {
     /// Checks whether the member of `slot`, if it works, may be replaced now.
     pub(crate) fn check_replaceable(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let refused = |why: String| Err(ArrayError::Refused(why));
-        if self.members.state(slot) != SlotState::Active {
+        if self.members().state(slot) != SlotState::Active {
             return Ok(());
         }
-        if let Some(second) = self.members.second_disk(slot) {
+        if let Some(second) = self.members().second_disk(slot) {
             let name = &second.info().name;
             return refused(format!(
                 "slot {slot} is already being replaced by {name}; fail that disk first to choose another"
             ));
         }
-        if self.members.is_only_active(slot) {
+        if self.members().is_only_active(slot) {
             return refused(format!(
                 "slot {slot} is the only active member, and cannot be replaced by a copy: add a disk to the array and let it be rebuilt first"
             ));
@@ -68,13 +68,13 @@ impl Engine {
         spare: Spare,
     ) -> Result<(), ArrayError> {
         // A stop waits until this has ended: it writes to the members.
-        let _running = self.budget.acquire(1).await;
+        let _running = self.hold_off_stop().await;
         let lane = self.lane_to_join().await;
         self.check_writable()?;
         self.check_settled()?;
         self.check_replaceable(slot)?;
         let refused = |why: &str| ArrayError::Refused(why.to_owned());
-        if self.members.state(slot) != SlotState::Active {
+        if self.members().state(slot) != SlotState::Active {
             return Err(refused("the member failed meanwhile: add the disk as a spare"));
         }
         let lane = lane.ok_or_else(|| {
@@ -84,35 +84,35 @@ impl Engine {
         })?;
         // The array may use more of its members since the disk was prepared.
         self.check_size(&*spare.disk)?;
-        if self.members_zeroed() && !spare.is_zeroed(self.members.superblock().member_bytes()) {
+        if self.members_zeroed() && !spare.is_zeroed(self.members().superblock().member_bytes()) {
             return Err(refused("the array was enlarged meanwhile: try again"));
         }
         let disk = spare.disk.clone();
         // In one poll: regions written so far are stale on the new disk, and regions first written
         // later go to both.
-        self.members.join(slot, spare, lane);
-        if let Err(cause) = self.map.start_lane(self, lane).await {
+        self.members().join(slot, spare, lane);
+        if let Err(cause) = self.map().start_lane(self, lane).await {
             self.take_second(slot, &disk);
             return Err(cause.into());
         }
         // Records that are only in the member's own ring are retired, and the new ring says so.
         self.retire_all().await;
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log() {
             log.begin_ring(self, slot).await;
         }
-        self.map.lane_joined(lane);
-        let is_second = || self.members.is_second(slot, &disk);
+        self.map().lane_joined(lane);
+        let is_second = || self.members().is_second(slot, &disk);
         if is_second() {
             self.change(|change| change.publish(slot)).await?;
         }
         self.check_writable()?;
-        if !is_second() && !self.members.holds(slot, &disk) {
+        if !is_second() && !self.members().holds(slot, &disk) {
             return Err(refused("the member or its replacement failed meanwhile; see the status"));
         }
         let disk = disk.info().name.clone();
-        self.jobs.rebuild.counts.started(self.rt.now());
-        self.events.emit(Event::ReplaceStarted { slot, disk });
-        self.jobs.wake();
+        self.jobs().rebuild().counts().started(self.rt().now());
+        self.events().emit(Event::ReplaceStarted { slot, disk });
+        self.jobs().wake();
         Ok(())
     }
 }

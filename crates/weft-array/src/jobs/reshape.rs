@@ -73,22 +73,22 @@ impl Engine {
         self.check_writable()?;
         self.check_settled()?;
         // Not even a disk that is about to join.
-        if self.members.slots().any(|slot| self.members.slot(slot) != Slot::Active) {
+        if self.members().slots().any(|slot| self.members().slot(slot) != Slot::Active) {
             return refused(
                 "a member is missing, or being rebuilt or replaced: wait until all are active",
             );
         }
-        if self.jobs.scrub.is_running() || self.members.superblock().scrub.is_some() {
+        if self.jobs().scrub().is_running() || self.members().superblock().scrub.is_some() {
             return refused("a scrub is running: wait until it has ended, or cancel it");
         }
-        let spares = self.members.spares.usable();
+        let spares = self.members().spares().usable();
         if options.add > spares {
             return Err(ArrayError::Refused(format!(
                 "{} disks are to be added, and the array has {spares} spares: add spares first",
                 options.add
             )));
         }
-        let superblock = self.members.superblock();
+        let superblock = self.members().superblock();
         let plan = plan_reshape(&superblock, options, self.written_bytes())?;
         let new = geometry(plan.to, superblock.generation, &superblock)?;
         check_memory(self, self.geometry(), &new)?;
@@ -97,7 +97,7 @@ impl Engine {
 
     /// The end of what was ever written.
     fn written_bytes(&self) -> u64 {
-        self.map.last_written().map_or(0, |region| self.geometry().regions().bytes_of(region).end)
+        self.map().last_written().map_or(0, |region| self.geometry().regions().bytes_of(region).end)
     }
 
     /// Begins a reshape. When this returns it is in effect, and goes on in the background.
@@ -109,7 +109,7 @@ impl Engine {
         options: &ReshapeOptions,
     ) -> Result<ReshapePlan, ArrayError> {
         // A stop waits until this has ended: it writes to the members.
-        let _running = self.budget.acquire(1).await;
+        let _running = self.hold_off_stop().await;
         let plan = self.plan_reshape(options)?;
         if self.members_zeroed() {
             // Rows are used again, and hold old bytes then.
@@ -118,7 +118,7 @@ impl Engine {
         let regions = self.geometry().regions();
         let (count, new_regions) = (regions.count(), plan.to.regions(regions.region_bytes)?);
         // What an array gave up may have been marked again by a write that was then refused.
-        self.map.give_up_from(self, RegionNo(count)).await?;
+        self.map().give_up_from(self, RegionNo(count)).await?;
         self.make_room_in_map(new_regions.count()).await?;
         self.spares_updated().await;
         // From here on, in one poll and in memory: the slots, the geometry, and what the superblock
@@ -127,8 +127,8 @@ impl Engine {
             return Err(ArrayError::Refused("the array has changed meanwhile: try again".into()));
         }
         let added = self.take_spares_to_add(options.add)?;
-        self.map.keep_written();
-        let first = self.members.len();
+        self.map().keep_written();
+        let first = self.members().len();
         let begun = self.change(|change| {
             change.add_slots(added);
             let mut superblock = change.superblock();
@@ -139,27 +139,27 @@ impl Engine {
             let geometry = geometry.expect("a planned geometry");
             drop(superblock);
             let border = Border { direction: plan.direction, at: plan.start() };
-            self.geometries.add(geometry, border);
-            self.map.set_live(self.geometries.live());
+            self.geometries().add(geometry, border);
+            self.map().set_live(self.geometries().live());
             // A cache above sorts its contents by slots, of which there may be more now, and must
             // forget what was given up.
             self.note_correction();
-            if let Some(log) = &self.log {
-                (first..self.members.len()).for_each(|slot| log.renew_ring(SlotNo(slot)));
+            if let Some(log) = self.log() {
+                (first..self.members().len()).for_each(|slot| log.renew_ring(SlotNo(slot)));
             }
         });
         begun.await?;
-        if let Some(log) = &self.log {
-            for slot in first..self.members.len() {
+        if let Some(log) = self.log() {
+            for slot in first..self.members().len() {
                 log.begin_ring(self, SlotNo(slot)).await;
             }
         }
-        self.events.emit(Event::ReshapeStarted {
+        self.events().emit(Event::ReshapeStarted {
             from: plan.from.code.to_string(),
             to: plan.to.code.to_string(),
             slots: plan.to.slots,
         });
-        self.jobs.wake();
+        self.jobs().wake();
         Ok(plan)
     }
 
@@ -170,22 +170,22 @@ impl Engine {
     pub(crate) async fn turn_reshape(&self) -> Result<(), ArrayError> {
         let refused = |why: &str| Err(ArrayError::Refused(why.to_owned()));
         self.check_writable()?;
-        let superblock = self.members.superblock().clone();
+        let superblock = self.members().superblock().clone();
         let Some(reshape) = superblock.reshape else {
             return refused("the array is not being reshaped");
         };
-        if self.jobs.paused.get() {
+        if self.jobs().is_paused() {
             return refused("the reshape is paused: resume it first");
         }
-        if !self.members.rebuilding().is_empty() {
+        if !self.members().rebuilding().is_empty() {
             return refused("the reshape waits for a rebuild: turn it back when that has ended");
         }
         let back = window(reshape.direction.reversed(), &superblock.shape(), &reshape.from)?;
         check_window(back, 0)?;
-        self.jobs.wake();
-        self.moving.turned(|| self.check_writable().is_err() || self.jobs.paused.get()).await;
+        self.jobs().wake();
+        self.moving().turned(|| self.check_writable().is_err() || self.jobs().is_paused()).await;
         self.check_writable()?;
-        let now = self.members.superblock().reshape;
+        let now = self.members().superblock().reshape;
         if now.is_some_and(|now| now.from_generation == superblock.generation) {
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl Engine {
 
     /// The spares that were added last, in that order.
     fn take_spares_to_add(&self, count: usize) -> Result<Vec<Spare>, ArrayError> {
-        let spares = &self.members.spares;
+        let spares = self.members().spares();
         let mut taken: Vec<Spare> = Vec::new();
         while taken.len() < count {
             let Some(spare) = spares.last_ready() else { break };
@@ -213,10 +213,10 @@ impl Engine {
 
     /// Whether addresses are to be moved, and nothing stands in the way.
     pub(super) fn can_reshape(&self) -> bool {
-        self.geometries.former().is_some()
-            && !self.jobs.reshape_stalled.get()
-            && self.map.resync_count() == 0
-            && self.members.rebuilding().is_empty()
+        self.geometries().former().is_some()
+            && !self.jobs().is_reshape_stalled()
+            && self.map().resync_count() == 0
+            && self.members().rebuilding().is_empty()
     }
 
     /// Moves addresses until all have moved, or something else comes first.
@@ -224,21 +224,21 @@ impl Engine {
         let moved = match Mover::new(self) {
             Ok(mut mover) => {
                 let (total, done) = mover.progress();
-                self.jobs.begin(JobKind::Reshape, total, total - done, self.rt.now());
+                self.jobs().begin(JobKind::Reshape, total, total - done, self.rt().now());
                 mover.run().await
             }
             Err(error) => Err(error),
         };
-        self.moving.end();
-        if self.geometries.former().is_none() {
-            self.moving.end_turn();
+        self.moving().end();
+        if self.geometries().former().is_none() {
+            self.moving().end_turn();
         }
-        self.jobs.end();
+        self.jobs().end();
         let Err(error) = moved else { return };
-        self.jobs.reshape_stalled.set(true);
+        self.jobs().stall_reshape();
         if !self.must_yield() && !matches!(error, ArrayError::NoSpace { .. }) {
             let job = "reshape".to_owned();
-            self.events.emit(Event::JobStalled { job, cause: error.to_string() });
+            self.events().emit(Event::JobStalled { job, cause: error.to_string() });
         }
     }
 }

@@ -17,19 +17,19 @@ use crate::state::events::Event;
 
 impl Engine {
     fn regions_to_resync(&self) -> Vec<RegionNo> {
-        let all = (0..self.geometries.region_count()).map(RegionNo);
-        all.filter(|region| self.map.needs_resync(*region)).collect()
+        let all = (0..self.geometries().region_count()).map(RegionNo);
+        all.filter(|region| self.map().needs_resync(*region)).collect()
     }
 
     /// Retries the stripe that last found no space. Returns whether it still finds none.
     async fn resync_lacks_space(&self) -> bool {
-        let Some(stripe) = self.room.resync.get().filter(|stripe| self.awaits_resync(*stripe))
+        let Some(stripe) = self.space().resync().filter(|stripe| self.awaits_resync(*stripe))
         else {
             return false;
         };
         let lacks = matches!(self.resync_paced(stripe).await, Err(ArrayError::NoSpace { .. }));
         if !lacks {
-            self.room.resync.set(None);
+            self.space().set_resync(None);
         }
         lacks
     }
@@ -37,54 +37,56 @@ impl Engine {
     /// Resyncs every region that needs it and can be resynced.
     pub(crate) async fn resync(&self) {
         if self.resync_lacks_space().await {
-            self.jobs.resync_stalled.set(true);
+            self.jobs().stall_resync();
             return;
         }
         let regions = self.regions_to_resync();
-        let count = |region: &RegionNo| self.geometries.stripes_of(*region).count() as u64;
+        let count = |region: &RegionNo| self.geometries().stripes_of(*region).count() as u64;
         let stripes: u64 = regions.iter().map(count).sum();
-        self.events.emit(Event::ResyncStarted { regions: regions.len() as u64 });
-        self.jobs.begin(JobKind::Resync, stripes, stripes, self.rt.now());
+        self.events().emit(Event::ResyncStarted { regions: regions.len() as u64 });
+        self.jobs().begin(JobKind::Resync, stripes, stripes, self.rt().now());
         let mut failed = None;
         for region in regions {
             if self.must_yield() {
                 break;
             }
-            self.map.resync_begins(region);
+            self.map().resync_begins(region);
             match self.resync_region(region).await {
                 // If the map cannot be written the mark stays: the region is resynced again.
-                Ok(()) if !self.must_yield() => drop(self.map.clear_resync(self, &[region]).await),
+                Ok(()) if !self.must_yield() => {
+                    drop(self.map().clear_resync(self, &[region]).await)
+                }
                 Ok(()) => {}
                 // A cause that was noted is not replaced by lack of space.
                 Err(ArrayError::NoSpace { .. }) if failed.is_some() => {}
                 Err(error) => failed = Some(error),
             }
         }
-        self.jobs.end();
+        self.jobs().end();
         if self.must_yield() {
             return;
         }
         if let Some(error) = failed {
-            self.jobs.resync_stalled.set(true);
+            self.jobs().stall_resync();
             // It is retried automatically.
             if matches!(error, ArrayError::NoSpace { .. }) {
                 return;
             }
             let job = "resync".to_owned();
-            self.events.emit(Event::JobStalled { job, cause: error.to_string() });
-        } else if self.map.resync_count() == 0 {
-            self.events.emit(Event::ResyncFinished);
+            self.events().emit(Event::JobStalled { job, cause: error.to_string() });
+        } else if self.map().resync_count() == 0 {
+            self.events().emit(Event::ResyncFinished);
         }
     }
 
     async fn resync_region(&self, region: RegionNo) -> Result<(), ArrayError> {
         let mut window = Window::default();
         let mut in_flight = FuturesUnordered::new();
-        let mut stripes = self.geometries.stripes_of(region);
+        let mut stripes = self.geometries().stripes_of(region);
         let mut result = Ok(());
         loop {
-            let (now, flying) = (self.rt.now(), in_flight.len());
-            let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
+            let (now, flying) = (self.rt().now(), in_flight.len());
+            let most = window.stripes(self.jobs().throttle(), now, flying, self.window());
             if !self.must_yield()
                 && flying < most
                 && let Some(stripe) = stripes.next()
@@ -94,20 +96,20 @@ impl Engine {
                 continue;
             }
             let Some(done) = in_flight.next().await else { return result };
-            self.jobs.step(self.rt.now(), 1);
+            self.jobs().step(self.rt().now(), 1);
             result = result.and(done);
         }
     }
 
     async fn resync_paced(&self, stripe: StripeId) -> Result<(), ArrayError> {
         // An array that is being stopped does this stripe at once.
-        self.pace(|| self.stopped.get()).await;
+        self.pace(|| self.service().is_stopped()).await;
         let _memory = self.job_memory(self.geometry_of(stripe)).await?;
-        let _lock = self.locks.exclusive(stripe).await;
+        let _lock = self.locks().exclusive(stripe).await;
         self.check_not_torn(stripe)?;
         let result = self.resync_stripe(stripe).await;
         if matches!(result, Err(ArrayError::NoSpace { .. })) {
-            self.room.resync.set(Some(stripe));
+            self.space().set_resync(Some(stripe));
         }
         result
     }

@@ -57,7 +57,7 @@ impl Engine {
     /// # Errors
     /// If a scrub is running already.
     pub(crate) async fn scrub(&self, mode: ScrubMode) -> Result<ScrubReport, ArrayError> {
-        if self.jobs.scrub.is_running() {
+        if self.jobs().scrub().is_running() {
             return Err(ArrayError::Refused("a scrub is running already; cancel it first".into()));
         }
         self.check_settled()?;
@@ -72,7 +72,7 @@ impl Engine {
             repaired: 0,
             unreadable: 0,
         };
-        self.jobs.scrub.begin(from, self.rt.now());
+        self.jobs().scrub().begin(from, self.rt().now());
         if self.check_writable().is_ok() {
             self.repair_metadata().await;
         }
@@ -81,26 +81,26 @@ impl Engine {
 
     /// Continues the scrub that was running when the array was last stopped, or crashed.
     pub(super) fn resume_scrub(self: &Rc<Self>) {
-        let from = self.members.superblock().scrub;
+        let from = self.members().superblock().scrub;
         if let Some(from) = from {
-            self.jobs.scrub.begin(from, self.rt.now());
+            self.jobs().scrub().begin(from, self.rt().now());
             let array = self.clone();
-            drop(self.rt.spawn(async move { array.scrub_from(from).await }));
+            drop(self.rt().spawn(async move { array.scrub_from(from).await }));
         }
     }
 
     /// Runs a scrub that was begun.
     async fn scrub_from(&self, from: ScrubProgress) -> ScrubReport {
-        let state = &self.jobs.scrub;
+        let state = self.jobs().scrub();
         self.note_scrub(Some(from), None).await;
         let next_stripe = self.scrub_stripes(from).await;
         let complete = next_stripe >= self.geometry().stripes();
-        let ended = self.clock.unix_s(self.rt.now());
-        if self.must_end() && !complete && !state.cancel.get() {
+        let ended = self.clock().unix_s(self.rt().now());
+        if self.must_end() && !complete && !state.is_cancelled() {
             // The stop that ends it makes this durable; otherwise the next run continues a little
             // further back.
             let progress = self.scrub_progress(from.mode, next_stripe);
-            self.members.edit(|superblock| superblock.scrub = progress);
+            self.members().edit(|superblock| superblock.scrub = progress);
             return state.end(false, ended);
         }
         let report = state.report().expect("made when it began");
@@ -116,38 +116,38 @@ impl Engine {
         self.note_scrub(None, Some(last)).await;
         let report = state.end(complete, ended);
         let (mismatches, repaired) = (report.mismatches, report.repaired);
-        self.events.emit(Event::ScrubFinished { mismatches, repaired });
+        self.events().emit(Event::ScrubFinished { mismatches, repaired });
         report
     }
 
     /// Whether the scrub must end because the array is stopped or broken.
     fn must_end(&self) -> bool {
-        self.stopped.get() || self.broken.borrow().is_some()
+        self.service().is_stopped() || self.service().is_broken()
     }
 
     fn scrub_progress(&self, mode: ScrubMode, next_stripe: u64) -> Option<ScrubProgress> {
-        let report = self.jobs.scrub.report()?;
+        let report = self.jobs().scrub().report()?;
         let ScrubReport { stripes, mismatches, repaired, unreadable, .. } = report;
         Some(ScrubProgress { mode, next_stripe, stripes, mismatches, repaired, unreadable })
     }
 
     /// The running scrub, or the last one.
     pub(crate) fn scrub_report(&self) -> Option<ScrubReport> {
-        let last = || self.members.superblock().last_scrub.map(ScrubReport::from);
-        self.jobs.scrub.report().or_else(last)
+        let last = || self.members().superblock().last_scrub.map(ScrubReport::from);
+        self.jobs().scrub().report().or_else(last)
     }
 
     /// The progress of the running scrub.
     pub(super) fn scrub_job(&self) -> Option<Progress> {
-        let state = &self.jobs.scrub;
-        let mut progress = state.progress.borrow().clone()?;
-        progress.total = state.begun.get() + self.stripes_to_scrub(state.next.get());
+        let state = self.jobs().scrub();
+        let mut progress = state.progress()?;
+        progress.total = state.begun() + self.stripes_to_scrub(state.next());
         Some(progress)
     }
 
     /// Whether a scrub compares the region.
     fn is_scrubbed(&self, region: RegionNo) -> bool {
-        self.map.is_written(region) && !self.map.needs_resync(region)
+        self.map().is_written(region) && !self.map().needs_resync(region)
     }
 
     /// Stripes that a scrub compares, from `from` on.
@@ -173,7 +173,7 @@ impl Engine {
 
     /// Makes the scrub's position durable, or its result: the corrections before it first.
     async fn note_scrub(&self, progress: Option<ScrubProgress>, last: Option<LastScrub>) {
-        if self.members.superblock().scrub == progress {
+        if self.members().superblock().scrub == progress {
             return;
         }
         let note = |change: &Change<'_>| {
@@ -191,37 +191,37 @@ impl Engine {
 
     /// Returns the first stripe that was not compared.
     async fn scrub_stripes(&self, from: ScrubProgress) -> u64 {
-        let state = &self.jobs.scrub;
+        let state = self.jobs().scrub();
         let mut window = Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut next = from.next_stripe;
-        let mut note_at = self.rt.now() + NOTE_PERIOD;
+        let mut note_at = self.rt().now() + NOTE_PERIOD;
         let mut undone: Option<u64> = None;
         loop {
             next = self.next_to_scrub(next);
-            state.next.set(next);
-            let ending = self.must_end() || state.cancel.get();
+            state.set_next(next);
+            let ending = self.must_end() || state.is_cancelled();
             if in_flight.is_empty() && !ending {
                 // Nothing is in flight: all stripes before this one are done.
-                if self.rt.now() >= note_at {
+                if self.rt().now() >= note_at {
                     self.note_scrub(self.scrub_progress(from.mode, next), None).await;
-                    note_at = self.rt.now() + NOTE_PERIOD;
+                    note_at = self.rt().now() + NOTE_PERIOD;
                 }
-                if self.jobs.paused.get() {
-                    self.jobs.bell.wait().await;
+                if self.jobs().is_paused() {
+                    self.jobs().bell().await;
                     continue;
                 }
             }
-            let now = self.rt.now();
+            let now = self.rt().now();
             // Even at a low rate, little is queued ahead, so that the scrub can stop soon.
-            let is_behind = in_flight.is_empty() || self.jobs.throttle.backlog(now) < SECOND;
-            let open = !ending && !self.jobs.paused.get() && now < note_at && is_behind;
+            let is_behind = in_flight.is_empty() || self.jobs().throttle().backlog(now) < SECOND;
+            let open = !ending && !self.jobs().is_paused() && now < note_at && is_behind;
             let flying = in_flight.len();
-            let most = window.stripes(&self.jobs.throttle, now, flying, self.window());
+            let most = window.stripes(self.jobs().throttle(), now, flying, self.window());
             if open && flying < most && next < self.geometry().stripes() {
                 window.count(self.geometry().unit_bytes);
                 in_flight.push(self.scrub_stripe(next, from.mode));
-                state.begun.set(state.begun.get() + 1);
+                state.count_begun();
                 next += 1;
                 continue;
             }
@@ -233,21 +233,18 @@ impl Engine {
                 }
                 None => continue,
             }
-            if let Some(progress) = &mut *state.progress.borrow_mut() {
-                progress.done += 1;
-                progress.meter.note(self.rt.now(), progress.done);
-            }
+            state.step(self.rt().now());
         }
     }
 
     /// Compares a stripe; returns its number as error if it was not compared.
     async fn scrub_stripe(&self, stripe: u64, mode: ScrubMode) -> Result<(), u64> {
-        if !self.pace(|| self.must_end() || self.jobs.scrub.cancel.get()).await {
+        if !self.pace(|| self.must_end() || self.jobs().scrub().is_cancelled()).await {
             return Err(stripe);
         }
         let id = self.id(stripe);
         let Ok(_memory) = self.job_memory(self.geometry_of(id)).await else { return Err(stripe) };
-        let _lock = self.locks.exclusive(id).await;
+        let _lock = self.locks().exclusive(id).await;
         if !self.is_scrubbed(self.region_of(id)) {
             return Ok(());
         }
@@ -269,7 +266,7 @@ impl Engine {
         }
         let offset_bytes = self.geometry().offset(stripe, 0, 0);
         let found = seen.mismatches > 0;
-        self.note(|report| {
+        self.jobs().scrub().note(|report| {
             report.stripes += u64::from(found || !seen.failed);
             report.mismatches += u64::from(found);
             report.repaired += u64::from(found && seen.repaired == seen.mismatches);
@@ -305,22 +302,16 @@ impl Engine {
             };
             // Recovery would compute parity from what the stripe held until now.
             let has_records = |log: &Log| log.has_records(stripe.id, 0, self.geometry().unit_len());
-            if self.log.as_ref().is_some_and(has_records) {
+            if self.log().is_some_and(has_records) {
                 self.retire_durably().await;
             }
             // A former member must not come back without the correction.
             let region = self.region_of(stripe.id);
-            let noted = self.map.note_missed(self, region).await;
+            let noted = self.map().note_missed(self, region).await;
             let written = noted.is_ok() && self.write_back(stripe.id, at, correct).await.is_ok();
             // What was read of the stripe before, or is being read, may be the wrong contents.
             self.note_correction();
             seen.repaired += u32::from(written);
-        }
-    }
-
-    fn note(&self, change: impl FnOnce(&mut ScrubReport)) {
-        if let Some(report) = &mut *self.jobs.scrub.report.borrow_mut() {
-            change(report);
         }
     }
 }

@@ -6,7 +6,6 @@
 //! array was not stopped cleanly, it recovers (`recovery.rs`) without them, and only then makes the
 //! new state durable: not clean, a new log epoch. A crash before that repeats the recovery.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
@@ -27,10 +26,6 @@ use crate::members::preparation::map_config;
 use crate::members::slot::lanes_of;
 use crate::members::{Members, Spare};
 use crate::region_map::{LoadReport, RegionMap};
-use crate::state::moving_range::MovingRange;
-use crate::state::pending_writes::PendingWrites;
-use crate::state::space_waits::SpaceWaits;
-use crate::state::stripe_locks::StripeLocks;
 use crate::superblock::{
     Predecessor, SlotState, Superblock, SuperblockError, read_superblock, write_superblock,
 };
@@ -108,8 +103,8 @@ async fn start(
             "the array was not stopped cleanly and must be recovered first: assemble it for writing".into(),
         ));
     }
-    array.read_only.set(options.read_only || !survives);
-    if !array.read_only.get() {
+    array.service().set_read_only(options.read_only || !survives);
+    if !array.service().is_read_only() {
         let failed = catch_up(disks, &assembly).await?;
         if !failed.is_empty() {
             return Ok(Start::Without(failed));
@@ -203,41 +198,15 @@ async fn open(
         .then(|| Log::new(id, SLOTS_MAX, superblock.area.log_offset, superblock.area.log_bytes));
     let jobs = Jobs::new();
     let chosen = superblock.rebuild.clone().unwrap_or_default();
-    jobs.rebuild.set_policy(chosen.policy);
-    jobs.throttle.restore(&chosen.throttle);
+    jobs.rebuild().set_policy(chosen.policy);
+    jobs.throttle().restore(&chosen.throttle);
     let in_effect = if assembly.forced { &superblock } else { &assembly.newest };
     let in_effect = Predecessor { seq: in_effect.seq, active: in_effect.active_members() };
     let lanes_on_disk = lanes_of(&assembly.newest).union(lanes_of(&superblock));
     let members =
         Members::new(superblock, in_effect, lanes_on_disk, in_slots, replacements, waiting);
-    Ok(Rc::new_cyclic(|me| Engine {
-        rt: rt.clone(),
-        clock: WallClock { assembled: rt.now(), unix_s: options.now_unix_s },
-        geometries,
-        moving: MovingRange::default(),
-        growing: Cell::new(false),
-        members,
-        map,
-        locks: StripeLocks::default(),
-        pending: PendingWrites::default(),
-        log,
-        room: SpaceWaits::new(SLOTS_MAX),
-        budget: Engine::new_budget(),
-        write_budget: Engine::new_write_budget(),
-        events: crate::state::events::Events::new(),
-        jobs,
-        load_aware_reconstruction: Cell::new(true),
-        read_only: Cell::new(true),
-        stopped: Cell::new(false),
-        closed: Cell::new(false),
-        broken: RefCell::default(),
-        broken_slots: Cell::new(SlotSet::new()),
-        torn: RefCell::default(),
-        above: RefCell::default(),
-        corrections: Cell::new(0),
-        remaining: Cell::new(None),
-        me: me.clone(),
-    }))
+    let clock = WallClock::new(rt.now(), options.now_unix_s);
+    Ok(Engine::new(rt.clone(), clock, geometries, members, map, log, jobs))
 }
 
 /// The geometries of the array, as the superblock has them.
@@ -289,7 +258,7 @@ impl Engine {
         if !assembly.lost.is_empty() || found.succeeds.is_some() {
             let has_log = assembly.needs_recovery && found.consistency == Consistency::Ppl;
             let unreplayed = has_log.then_some(log_epoch);
-            self.members.edit(|superblock| begin_run(superblock, nonce, unreplayed));
+            self.members().edit(|superblock| begin_run(superblock, nonce, unreplayed));
             self.affirm(disks, assembly).await?;
             if assembly.needs_recovery {
                 // Missing members will lack what recovery writes.
@@ -298,14 +267,14 @@ impl Engine {
         }
         let mut unread = Vec::new();
         if assembly.needs_recovery {
-            let superblock = self.members.superblock().clone();
+            let superblock = self.members().superblock().clone();
             // A member and its replacement may hold different halves of a write in progress at the
             // crash; the member's contents count.
             let lanes = superblock.slots.iter().filter_map(|slot| slot.replacement.as_ref());
             let stale = lanes.map(|replacement| replacement.lane).collect();
             match superblock.consistency {
-                Consistency::None => self.map.resync_written(self, stale).await?,
-                _ => self.map.resync_dirty(self, stale).await?,
+                Consistency::None => self.map().resync_written(self, stale).await?,
+                _ => self.map().resync_dirty(self, stale).await?,
             }
             if superblock.consistency == Consistency::Ppl {
                 let id = LogId { array: superblock.array_id.0, epoch: log_epoch };
@@ -324,9 +293,9 @@ impl Engine {
     /// Makes the newest superblock that of this run before anything else relies on it: see the head
     /// of `members/assemble.rs`.
     async fn affirm(&self, disks: &[Rc<dyn Disk>], assembly: &Assembly) -> Result<(), ArrayError> {
-        let turn = self.members.turn_to_commit().await;
+        let turn = self.members().turn_to_commit().await;
         let (superblock, mut holders, failed) =
-            self.members.affirm(assembly.newest.clone(), turn).await;
+            self.members().affirm(assembly.newest.clone(), turn).await;
         for index in &assembly.outgoing {
             let disk = &*disks[*index];
             // The array does without it: one that fails here does not learn that it is out.
@@ -357,14 +326,14 @@ impl Engine {
 
     /// Stops the array. See [`Array::stop`](crate::Array::stop).
     pub(crate) async fn stop(&self) -> Result<(), ArrayError> {
-        if self.stopped.replace(true) {
+        if !self.service().stop() {
             return Err(ArrayError::Stopped);
         }
         let ended = self.end().await;
         // The disks may be assembled again at once: a superblock of this run must not follow.
-        self.closed.set(true);
+        self.service().close();
         self.end_waits();
-        self.members.changes.committed().await;
+        self.members().changes().committed().await;
         ended
     }
 
@@ -372,16 +341,16 @@ impl Engine {
         self.end_jobs().await;
         // Operations that change a stripe hold some of the budget, and so do commands that write to
         // members: with all of it, none is running.
-        let _quiet = self.budget.acquire_all().await;
+        let _quiet = self.memory().acquire_all().await;
         self.flush_members().await;
-        if let Some(disk) = self.room.abandoned() {
+        if let Some(disk) = self.space().abandoned() {
             return Err(ArrayError::Unclean { disk });
         }
         self.check_whole()?;
-        if self.read_only.get() {
+        if self.service().is_read_only() {
             return Ok(());
         }
-        self.map.clean_all(self).await?;
+        self.map().clean_all(self).await?;
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
         self.change(|change| change.superblock().clean = true).await?;
         // Once more: after a clean stop every superblock of the time when the array was in use is

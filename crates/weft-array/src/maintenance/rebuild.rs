@@ -3,10 +3,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
-use weft_rt::sync::Semaphore;
+use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, SECOND};
 
 use super::experiment::Experiment;
@@ -166,10 +167,10 @@ pub(crate) struct RebuildState {
     experiment: RefCell<Option<Rc<dyn Experiment>>>,
     /// Counts changes of the policy and the experiment.
     epoch: Cell<u64>,
-    pub monitor: RefCell<Monitor>,
-    pub counts: Counts,
+    monitor: RefCell<Monitor>,
+    counts: Counts,
     /// Permits for stripes that are rebuilt behind writes.
-    pub behind: Semaphore,
+    behind: Semaphore,
     /// For each lane, the regions whose stripes are all rebuilt.
     done: RefCell<BTreeMap<Lane, Vec<RegionNo>>>,
 }
@@ -186,6 +187,36 @@ impl RebuildState {
             behind: Semaphore::new(BEHIND_MAX),
             done: RefCell::default(),
         }
+    }
+
+    /// Counts of work.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// A place among the stripes that are rebuilt after writes, if one is free.
+    pub fn place_behind_write(&self) -> Option<Permit> {
+        self.behind.try_acquire(1)
+    }
+
+    /// Notes a user's access to a lost unit of a stripe.
+    pub fn note_access(&self, stripe: u64, now: Nanos) {
+        self.monitor.borrow_mut().note(stripe, now);
+    }
+
+    /// Forgets all accesses.
+    pub fn forget_accesses(&self) {
+        self.monitor.borrow_mut().clear();
+    }
+
+    /// The zones that users access, with their popularity, most popular first.
+    pub fn zones(&self, now: Nanos) -> Vec<(Range<u64>, f64)> {
+        self.monitor.borrow().zones(now)
+    }
+
+    /// Lets an order of stripes look at users' accesses.
+    pub fn with_monitor<T>(&self, look: impl FnOnce(&mut Monitor) -> T) -> T {
+        look(&mut self.monitor.borrow_mut())
     }
 
     pub fn policy(&self) -> RebuildPolicy {

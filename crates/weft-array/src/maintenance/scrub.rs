@@ -67,14 +67,14 @@ impl From<LastScrub> for ScrubReport {
 
 #[derive(Default)]
 pub(crate) struct ScrubState {
-    pub report: RefCell<Option<ScrubReport>>,
-    pub progress: RefCell<Option<Progress>>,
+    report: RefCell<Option<ScrubReport>>,
+    progress: RefCell<Option<Progress>>,
     /// The next stripe to compare.
-    pub next: Cell<u64>,
+    next: Cell<u64>,
     /// Stripes begun, including those of earlier assemblies.
-    pub begun: Cell<u64>,
-    pub cancel: Cell<bool>,
-    pub ended: Notify,
+    begun: Cell<u64>,
+    cancel: Cell<bool>,
+    ended: Notify,
 }
 
 impl ScrubState {
@@ -85,6 +85,48 @@ impl ScrubState {
     /// Ends the running scrub after the stripes in flight.
     pub fn cancel(&self) {
         self.cancel.set(true);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.get()
+    }
+
+    /// The progress of the running scrub.
+    pub fn progress(&self) -> Option<Progress> {
+        self.progress.borrow().clone()
+    }
+
+    /// The next stripe to compare.
+    pub fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    pub fn set_next(&self, stripe: u64) {
+        self.next.set(stripe);
+    }
+
+    /// Stripes begun, including those of earlier assemblies.
+    pub fn begun(&self) -> u64 {
+        self.begun.get()
+    }
+
+    pub fn count_begun(&self) {
+        self.begun.set(self.begun.get() + 1);
+    }
+
+    /// One more stripe is done.
+    pub fn step(&self, now: Nanos) {
+        if let Some(progress) = &mut *self.progress.borrow_mut() {
+            progress.done += 1;
+            progress.meter.note(now, progress.done);
+        }
+    }
+
+    /// Adds findings to the report.
+    pub fn note(&self, change: impl FnOnce(&mut ScrubReport)) {
+        if let Some(report) = &mut *self.report.borrow_mut() {
+            change(report);
+        }
     }
 
     pub fn is_running(&self) -> bool {

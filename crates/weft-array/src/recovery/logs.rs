@@ -44,7 +44,7 @@ impl Engine {
     pub(super) async fn read_logs(&self, id: LogId, area: &Area) -> Logs {
         let mut logs = Logs { scans: BTreeMap::new(), torn: Vec::new(), unread: Vec::new() };
         let len = to_len(area.log_bytes);
-        for (slot, disk) in self.members.disks() {
+        for (slot, disk) in self.members().disks() {
             let (scan, bad, error) = match self.read_log(id, area, slot, &disk).await {
                 Ok(read) => read,
                 Err(error) => {
@@ -56,7 +56,7 @@ impl Engine {
                 logs.scans.insert(slot, scan);
                 continue;
             };
-            self.members.count_read_error(slot);
+            self.members().count_read_error(slot);
             let was_being_written = bad.iter().all(|at| scan.may_be_torn(*at, len));
             let offset = |at: usize| area.log_offset + at as u64;
             let block = |at| LogBlock { slot, disk: disk.clone(), offset: offset(at) };
@@ -64,7 +64,7 @@ impl Engine {
             if was_being_written {
                 logs.torn.extend(blocks);
                 logs.scans.insert(slot, scan);
-            } else if self.members.all_active() {
+            } else if self.members().all_active() {
                 logs.unread.extend(blocks);
             } else {
                 self.member_failed(slot, &disk, &error).await;
@@ -98,11 +98,11 @@ impl Engine {
     /// Overwrites log blocks that could not be read, so that they can be read again.
     pub(crate) async fn renew_log_blocks(&self, blocks: Vec<LogBlock>) {
         for LogBlock { slot, disk, offset } in blocks {
-            if !self.members.holds(slot, &disk) {
+            if !self.members().holds(slot, &disk) {
                 continue;
             }
             match disk.write(offset, Buf::zeroed(BLOCK).freeze(), WriteOpts::USER).await {
-                Ok(()) => self.members.count_repair(slot),
+                Ok(()) => self.members().count_repair(slot),
                 Err(error) => self.member_failed(slot, &disk, &error).await,
             }
         }
@@ -152,10 +152,10 @@ impl Engine {
     /// Whether a record is plausible: it names a parity unit of its own slot, and whole sectors
     /// within the unit.
     fn is_sane(&self, slot: SlotNo, record: &FoundRecord) -> bool {
-        let Some(geometry) = self.geometries.find(record.stripe.generation) else { return false };
+        let Some(geometry) = self.geometries().find(record.stripe.generation) else { return false };
         let (k, width) = (geometry.code().k(), geometry.code().width());
         record.stripe.number < geometry.stripes()
-            && self.geometries.is_live(record.stripe)
+            && self.geometries().is_live(record.stripe)
             && (k..width).contains(&record.unit)
             && self.slot_of(record.stripe, record.unit) == slot
             && record.len > 0

@@ -3,22 +3,22 @@
 use std::cell::{Cell, RefCell};
 
 use weft_code::{SlotNo, SlotSet};
-use weft_rt::sync::Semaphore;
+use weft_rt::sync::{Permit, Semaphore};
 use weft_stripe::StripeId;
 
 /// What waits for space, and in which slots.
 pub(crate) struct SpaceWaits {
     /// For each slot, bytes of waiting writes.
-    pub waiting: Vec<Cell<u64>>,
+    waiting: Vec<Cell<u64>>,
     /// For each slot, held by the write that retries.
-    pub turns: Vec<Semaphore>,
+    turns: Vec<Semaphore>,
     /// Slots in which a job has found no space: since the last retry of jobs, and between that and
     /// the retry before.
-    pub short: Cell<(SlotSet, SlotSet)>,
+    short: Cell<(SlotSet, SlotSet)>,
     /// A stripe whose resync found no space: it is retried before any other.
-    pub resync: Cell<Option<StripeId>>,
+    resync: Cell<Option<StripeId>>,
     /// The disk for which writes waited when the array was stopped.
-    pub abandoned: RefCell<Option<String>>,
+    abandoned: RefCell<Option<String>>,
 }
 
 /// Bytes of a waiting write; subtracted again when dropped.
@@ -52,6 +52,45 @@ impl SpaceWaits {
         self.abandoned.borrow().clone()
     }
 
+    /// Writes waited for this disk when the array was stopped.
+    pub fn abandon(&self, disk: String) {
+        *self.abandoned.borrow_mut() = Some(disk);
+    }
+
+    /// Notes that a job found no space in a slot.
+    pub fn note_short(&self, slot: SlotNo) {
+        let (now, before) = self.short.get();
+        self.short.set((now.with(slot), before));
+    }
+
+    /// Jobs are retried now. Returns whether any found no space since the last retry.
+    pub fn begin_retry(&self) -> bool {
+        let (now, _) = self.short.get();
+        self.short.set((SlotSet::new(), now));
+        !now.is_empty()
+    }
+
+    /// The stripe whose resync found no space.
+    pub fn resync(&self) -> Option<StripeId> {
+        self.resync.get()
+    }
+
+    /// Sets or clears the stripe whose resync found no space.
+    pub fn set_resync(&self, stripe: Option<StripeId>) {
+        self.resync.set(stripe);
+    }
+
+    /// Bytes of the writes that wait for space in a slot.
+    pub fn waiting_bytes(&self, slot: SlotNo) -> u64 {
+        self.waiting[slot.0].get()
+    }
+
+    /// Waits for the turn to retry a write to a slot.
+    pub async fn turn(&self, slot: SlotNo) -> Permit {
+        self.turns[slot.0].acquire(1).await
+    }
+
+    /// A write of `bytes` bytes waits for space in a slot, until the guard is dropped.
     pub fn begin_waiting(&self, slot: SlotNo, bytes: u64) -> WaitingBytes<'_> {
         let waiting = &self.waiting[slot.0];
         waiting.set(waiting.get() + bytes);

@@ -39,7 +39,7 @@ pub(super) struct DiskOriented {
 
 impl DiskOriented {
     pub fn new(pace: RebuildPace, array: Rc<Engine>) -> Self {
-        let processes = (0..array.members.len()).map(|_| Process::new()).collect();
+        let processes = (0..array.members().len()).map(|_| Process::new()).collect();
         Self { array, users_first: pace == RebuildPace::UsersFirst, processes }
     }
 
@@ -48,7 +48,7 @@ impl DiskOriented {
     async fn read(&self, stripe: StripeId, plan: &Plan) -> Option<Units> {
         let array = &self.array;
         let len = array.geometry_of(stripe).unit_len();
-        array.jobs.rebuild.counts.count_reads(plan.reads.len(), len);
+        array.jobs().rebuild().counts().count_reads(plan.reads.len(), len);
         let reads = plan.reads.iter().map(|unit| async move {
             let buf = self.read_unit(array.place(stripe, unit, 0), len).await?;
             Some((unit, buf))
@@ -65,7 +65,7 @@ impl DiskOriented {
             // Too much to be held whole.
             return false;
         }
-        let Some(watch) = array.locks.watch(stripe) else { return false };
+        let Some(watch) = array.locks().watch(stripe) else { return false };
         let targets = array.targets(stripe);
         let Stripe { coding, lost, .. } = array.stripe(stripe);
         let wanted = array.stale_of(stripe, &targets);
@@ -74,7 +74,7 @@ impl DiskOriented {
         };
         let Some(have) = self.read(stripe, &plan).await else { return false };
         let (_lock, undisturbed) = watch.lock().await;
-        if !undisturbed || array.stripe(stripe).lost != lost || array.stopped.get() {
+        if !undisturbed || array.stripe(stripe).lost != lost || array.service().is_stopped() {
             return false;
         }
         if array.check_not_torn(stripe).is_err() {
@@ -111,7 +111,7 @@ impl Executor for DiskOriented {
             if self.attempt(stripe).await {
                 return Ok(());
             }
-            let _lock = array.locks.exclusive(stripe).await;
+            let _lock = array.locks().exclusive(stripe).await;
             array.rebuild_whole(stripe, RebuildSource::Executor).await
         })
     }

@@ -39,12 +39,12 @@ impl Engine {
     /// whole regions are stored, and requests of users rebuild stripes here and there. Users are
     /// gone, so the bounds of the rate do not apply; the time is limited instead.
     pub(super) async fn complete_partial(&self, taken: &Taken) {
-        let deadline = self.rt.now() + STOP_TIME_MAX;
-        let goes_on = || self.rt.now() < deadline && self.broken.borrow().is_none();
-        for (_, lane) in self.members.rebuilding() {
-            for region in self.map.partial(lane) {
-                let left = self.geometries.stripes_of(region).filter(|stripe| {
-                    self.map.is_stale(lane, *stripe) && !taken.borrow().contains(stripe)
+        let deadline = self.rt().now() + STOP_TIME_MAX;
+        let goes_on = || self.rt().now() < deadline && !self.service().is_broken();
+        for (_, lane) in self.members().rebuilding() {
+            for region in self.map().partial(lane) {
+                let left = self.geometries().stripes_of(region).filter(|stripe| {
+                    self.map().is_stale(lane, *stripe) && !taken.borrow().contains(stripe)
                 });
                 let left: Vec<StripeId> = left.collect();
                 for stripes in left.chunks(AT_ONCE_AT_STOP) {
@@ -62,8 +62,8 @@ impl Engine {
 
     async fn complete(&self, stripe: StripeId) -> Result<(), ArrayError> {
         let geometry = self.geometry_of(stripe);
-        let _memory = self.budget.acquire(self.memory_of(geometry, geometry.unit_len())).await;
-        let _lock = self.locks.exclusive(stripe).await;
+        let _memory = self.memory().acquire(self.memory_of(geometry, geometry.unit_len())).await;
+        let _lock = self.locks().exclusive(stripe).await;
         self.rebuild_whole(stripe, RebuildSource::Executor).await
     }
 
@@ -71,11 +71,11 @@ impl Engine {
     /// during the flush.
     pub(super) fn start_finishing(&self) -> Task<()> {
         let array = self.handle();
-        self.rt.spawn(async move { array.finish_done().await })
+        self.rt().spawn(async move { array.finish_done().await })
     }
 
     async fn finish_done(&self) {
-        while let Some((lane, regions)) = self.jobs.rebuild.take_done(FINISH_REGIONS) {
+        while let Some((lane, regions)) = self.jobs().rebuild().take_done(FINISH_REGIONS) {
             self.finish_regions(lane, &regions).await;
         }
     }
@@ -86,84 +86,92 @@ impl Engine {
     /// disk that the superblock does not name yet. After a crash that disk may count as missing,
     /// and what log records say about its units must then hold.
     async fn finish_regions(&self, lane: Lane, regions: &[RegionNo]) {
-        let known = |(slot, used): &(SlotNo, Lane)| *used == lane && !self.members.is_staged(*slot);
-        if self.members.rebuilding().iter().any(known) {
-            let patience = async { self.rt.sleep(GATE_TIME_MAX).await };
-            let logged = self.log.is_some();
-            let _ = self.map.finish_regions(self, lane, regions, logged, patience).await;
+        let known =
+            |(slot, used): &(SlotNo, Lane)| *used == lane && !self.members().is_staged(*slot);
+        if self.members().rebuilding().iter().any(known) {
+            let patience = async { self.rt().sleep(GATE_TIME_MAX).await };
+            let logged = self.log().is_some();
+            let _ = self.map().finish_regions(self, lane, regions, logged, patience).await;
         }
     }
 
     /// Nothing is stale on the replacement of `slot` any more: makes it the member.
     async fn finish_replacement(&self, slot: SlotNo, lane: Lane) {
-        if self.members.is_only_active(slot) {
-            let is_open = |(_, other): (SlotNo, Lane)| self.map.stale_count(other) > 0;
-            if self.members.rebuilding().into_iter().any(is_open) {
+        if self.members().is_only_active(slot) {
+            let is_open = |(_, other): (SlotNo, Lane)| self.map().stale_count(other) > 0;
+            if self.members().rebuilding().into_iter().any(is_open) {
                 // The rebuild of another slot, which continues, makes it active.
                 return;
             }
             let job = format!("the replacement of slot {slot}");
             let cause = "its member is the only active one; add a disk for another".to_owned();
-            self.events.emit(Event::JobStalled { job, cause });
-            self.jobs.stalled.set(true);
+            self.events().emit(Event::JobStalled { job, cause });
+            self.jobs().stall_rebuild();
             return;
         }
         let _ = self.change(|change| change.filled(slot, lane)).await;
-        let done = self.members.second_disk(slot).is_none();
-        if done && self.members.state(slot) == SlotState::Active && self.check_writable().is_ok() {
-            self.map.end_lane(lane);
+        let done = self.members().second_disk(slot).is_none();
+        if done && self.members().state(slot) == SlotState::Active && self.check_writable().is_ok()
+        {
+            self.map().end_lane(lane);
             self.note_rebuild_ended();
-            let disk = self.members.name(slot);
-            self.events.emit(Event::ReplaceFinished { slot, disk });
+            let disk = self.members().name(slot);
+            self.events().emit(Event::ReplaceFinished { slot, disk });
         }
     }
 
     /// Makes the slots active that have no stale regions left.
     pub(super) async fn finish_slots(&self, lanes: &[(SlotNo, Lane)]) {
         for (slot, lane) in lanes {
-            self.map.late_regions_known(*lane).await;
-            let whole = self.map.stale_count(*lane) == 0;
-            if whole && self.members.copying(*slot) == Some(*lane) {
+            self.map().late_regions_known(*lane).await;
+            let whole = self.map().stale_count(*lane) == 0;
+            if whole && self.members().copying(*slot) == Some(*lane) {
                 self.finish_replacement(*slot, *lane).await;
             }
-            if whole && self.members.slot(*slot) == (Slot::Rebuilding { lane: *lane }) {
+            if whole && self.members().slot(*slot) == (Slot::Rebuilding { lane: *lane }) {
                 let active = self.change(|change| change.filled(*slot, *lane));
-                self.map.end_lane(*lane);
+                self.map().end_lane(*lane);
                 if active.await.is_err() {
                     return;
                 }
                 self.note_rebuild_ended();
-                self.events.emit(Event::RebuildFinished { slot: *slot });
+                self.events().emit(Event::RebuildFinished { slot: *slot });
                 // A replacement that waited for another active member may become the member now.
-                self.jobs.wake();
+                self.jobs().wake();
             }
         }
     }
 
     /// Notes that a slot was rebuilt, or its member replaced.
     pub(in crate::jobs) fn note_rebuild_ended(&self) {
-        if self.members.rebuilding().is_empty() {
-            let now = self.rt.now();
-            self.jobs.rebuild.counts.ended(now);
-            let started = self.jobs.rebuild.counts.get().started_ns.unwrap_or(self.clock.assembled);
+        if self.members().rebuilding().is_empty() {
+            let now = self.rt().now();
+            self.jobs().rebuild().counts().ended(now);
+            let started = self
+                .jobs()
+                .rebuild()
+                .counts()
+                .get()
+                .started_ns
+                .unwrap_or_else(|| self.clock().assembled());
             // Becomes durable with the next change of the superblock, at the latest at a clean
             // stop.
-            let ended_unix_s = self.clock.unix_s(now);
+            let ended_unix_s = self.clock().unix_s(now);
             let last = LastRebuild { ended_unix_s, took_s: (now - started) / SECOND };
-            self.members.edit(|superblock| superblock.last_rebuild = Some(last));
-            self.jobs.rebuild.monitor.borrow_mut().clear();
+            self.members().edit(|superblock| superblock.last_rebuild = Some(last));
+            self.jobs().rebuild().forget_accesses();
         }
     }
 
     /// The status of a rebuild in progress.
     pub(crate) fn rebuild_status(&self) -> Option<RebuildStatus> {
-        if self.members.rebuilding().is_empty() {
+        if self.members().rebuilding().is_empty() {
             return None;
         }
-        let state = &self.jobs.rebuild;
-        let now = self.rt.now();
+        let state = self.jobs().rebuild();
+        let now = self.rt().now();
         let policy = state.policy();
-        let zones = state.monitor.borrow().zones(now);
+        let zones = state.zones(now);
         let hot_zones_total = zones.len();
         let hot = zones.into_iter().take(super::ZONES_SHOWN).map(|(stripes, popularity)| {
             let end = stripes.end.min(self.geometry().stripes());
@@ -179,8 +187,8 @@ impl Engine {
             policy,
             hot_zones: hot.collect(),
             hot_zones_total,
-            redirected_share: state.counts.redirected_share(now),
-            counts: state.counts.get(),
+            redirected_share: state.counts().redirected_share(now),
+            counts: state.counts().get(),
         })
     }
 }

@@ -38,38 +38,38 @@ impl Engine {
         disk: &Rc<dyn Disk>,
     ) -> Result<Option<SlotNo>, ArrayError> {
         let Some(own) = read_superblock(&**disk).await.ok().flatten() else { return Ok(None) };
-        let left = may_return(&self.members.superblock(), &own);
+        let left = may_return(&self.members().superblock(), &own);
         let (Some(slot), id) = (left, own.self_id) else { return Ok(None) };
-        if disk.size_now() < self.members.superblock().member_bytes()
-            && let Some(left) = self.members.slot(slot).left()
+        if disk.size_now() < self.members().superblock().member_bytes()
+            && let Some(left) = self.members().slot(slot).left()
         {
             // What it held behind its end does not come back when it is made longer again.
             self.change(|change| change.forget_left(left.lane)).await?;
         }
         self.check_fits(&**disk)?;
         // A stop waits until this has ended: it writes to the members.
-        let _running = self.budget.acquire(1).await;
+        let _running = self.hold_off_stop().await;
         self.check_writable()?;
         // Records that had a sibling in the member's ring are retired, and the ring says so from
         // its new start.
         self.retire_all().await;
         // Meanwhile it may have got another disk, which is the one that left it last now.
-        if may_return(&self.members.superblock(), &own) != Some(slot) {
+        if may_return(&self.members().superblock(), &own) != Some(slot) {
             return Ok(None);
         }
         self.check_fits(&**disk)?;
-        let Slot::Left(LeftMeta { lane, .. }) = self.members.slot(slot) else { return Ok(None) };
-        let (name, stale_regions) = (disk.info().name.clone(), self.map.stale_count(lane));
+        let Slot::Left(LeftMeta { lane, .. }) = self.members().slot(slot) else { return Ok(None) };
+        let (name, stale_regions) = (disk.info().name.clone(), self.map().stale_count(lane));
         let spare = Spare::new(id, disk.clone());
         let joined = self.join(slot, lane, spare, JoiningContents::Back).await;
         // Nothing was rebuilt meanwhile, on other slots either.
-        self.jobs.wake();
+        self.jobs().wake();
         if !joined {
             return Err(ArrayError::Refused(format!(
                 "{name} failed again while it was being taken back"
             )));
         }
-        self.events.emit(Event::MemberReturned { slot, disk: name, stale_regions });
+        self.events().emit(Event::MemberReturned { slot, disk: name, stale_regions });
         Ok(Some(slot))
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
     /// Puts spares into missing slots. Returns whether one was taken.
     pub(crate) async fn take_spares(&self) -> bool {
         let mut taken = false;
-        for slot in self.members.missing() {
+        for slot in self.members().missing() {
             if !self.can_take_spare() {
                 break;
             }
@@ -40,7 +40,7 @@ impl Engine {
                 break;
             };
             // Or the former member has come back.
-            if self.members.state(slot) != SlotState::Missing {
+            if self.members().state(slot) != SlotState::Missing {
                 drop(self.change(|change| change.add_spare(spare)));
                 continue;
             }
@@ -52,8 +52,8 @@ impl Engine {
 
     /// Whether a spare is ready, and there is a slot and a lane for it.
     pub(in crate::jobs) fn can_take_spare(&self) -> bool {
-        let members = &self.members;
-        members.spares.any_ready() && !members.missing().is_empty() && members.has_lane_to_join()
+        let members = self.members();
+        members.spares().any_ready() && !members.missing().is_empty() && members.has_lane_to_join()
     }
 
     /// Puts a disk into a missing slot. Returns whether it holds the slot, durably.
@@ -68,44 +68,44 @@ impl Engine {
         // From here on, in one poll: regions written so far are stale on the new disk, and regions
         // first written later go to it. The superblock names the disk only when the map with the
         // stale marks is durable on all members and on the disk itself.
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log() {
             log.renew_ring(slot);
         }
-        self.members.join(slot, spare.clone(), lane);
+        self.members().join(slot, spare.clone(), lane);
         let joined = match how {
-            JoiningContents::New => self.map.start_lane(self, lane).await,
-            JoiningContents::Back => self.map.rejoin_lane(self, lane).await,
+            JoiningContents::New => self.map().start_lane(self, lane).await,
+            JoiningContents::Back => self.map().rejoin_lane(self, lane).await,
         };
         if let Err(cause) = joined {
             let job = format!("rebuild of slot {slot}");
-            self.events.emit(Event::JobStalled { job, cause: cause.to_string() });
-            if self.members.holds(slot, &spare.disk) {
+            self.events().emit(Event::JobStalled { job, cause: cause.to_string() });
+            if self.members().holds(slot, &spare.disk) {
                 self.empty_slot(slot, Trust::Kept);
             }
             if how == JoiningContents::New {
                 drop(self.change(|change| change.add_spare(spare.touched())));
             }
-            self.jobs.stalled.set(true);
+            self.jobs().stall_rebuild();
             return false;
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.log() {
             log.begin_ring(self, slot).await;
         }
-        self.map.lane_joined(lane);
-        if !self.members.holds(slot, &spare.disk) {
+        self.map().lane_joined(lane);
+        if !self.members().holds(slot, &spare.disk) {
             return false;
         }
         // Of another member than this one, what it misses is marked until that no longer counts.
         if how == JoiningContents::Back {
-            self.map.end_absence(lane);
+            self.map().end_absence(lane);
         }
         if self.change(|change| change.publish(slot)).await.is_err() {
             return false;
         }
-        self.jobs.rebuild.counts.started(self.rt.now());
-        self.events.emit(Event::RebuildStarted { slot, disk });
+        self.jobs().rebuild().counts().started(self.rt().now());
+        self.events().emit(Event::RebuildStarted { slot, disk });
         // A replacement may just have stalled for lack of another active member.
-        self.jobs.wake();
+        self.jobs().wake();
         true
     }
 }

@@ -65,11 +65,11 @@ pub(super) struct Mover<'a> {
 
 impl<'a> Mover<'a> {
     pub fn new(array: &'a Engine) -> Result<Self, ArrayError> {
-        let (old, new) = match array.geometries.former() {
+        let (old, new) = match array.geometries().former() {
             Some((old, _)) => (old, array.geometry()),
             None => return Err(ArrayError::Refused("the array is not being reshaped".into())),
         };
-        let superblock = array.members.superblock().clone();
+        let superblock = array.members().superblock().clone();
         let reshape = superblock.reshape.expect("there is an old geometry");
         let direction = reshape.direction;
         let window = window(direction, &reshape.from, &superblock.shape())?;
@@ -82,7 +82,7 @@ impl<'a> Mover<'a> {
     }
 
     fn border(&self) -> u64 {
-        let former = self.array.geometries.former();
+        let former = self.array.geometries().former();
         former.map_or_else(|| self.goal(), |(_, border)| border.at.min(self.addresses.end))
     }
 
@@ -132,7 +132,7 @@ impl<'a> Mover<'a> {
         if self.moved_before(self.border()) == 0 {
             // Members that were added do not have the map yet. As long as nothing has moved the
             // array cannot start without old members, which have it.
-            self.array.map.write_all(self.array).await?;
+            self.array.map().write_all(self.array).await?;
         }
         if self.direction == Direction::Down && self.border() == self.addresses.end {
             // What is given up may be overwritten once that is in effect, and nothing works on it
@@ -145,14 +145,14 @@ impl<'a> Mover<'a> {
             if border == self.goal() {
                 return self.finish().await;
             }
-            if !self.array.members.missing().is_empty() {
+            if !self.array.members().missing().is_empty() {
                 // They have just been told of the checkpoint.
                 self.array.spare_updated().await;
             }
             if self.must_wait() {
                 return Ok(());
             }
-            let turning = self.array.moving.is_to_turn();
+            let turning = self.array.moving().is_to_turn();
             if turning && self.is_common_edge(border) {
                 return self.turn(border).await;
             }
@@ -227,7 +227,7 @@ impl<'a> Mover<'a> {
         let mut end = border;
         while self.is_before(end, limit) {
             let region = self.next_region(end);
-            if end != border && !self.array.map.is_written(region) {
+            if end != border && !self.array.map().is_written(region) {
                 break;
             }
             end = self.end_of(region);
@@ -244,7 +244,7 @@ impl<'a> Mover<'a> {
         }
         let bytes = self.old.stripe_bytes();
         let stripes = addresses.start / bytes..addresses.end.min(size).div_ceil(bytes);
-        self.old.regions().holding(stripes).all(|region| !self.array.map.is_written(region))
+        self.old.regions().holding(stripes).all(|region| !self.array.map().is_written(region))
     }
 
     /// The end of the regions from `border` on that were never written, and need not be moved.
@@ -253,7 +253,8 @@ impl<'a> Mover<'a> {
         while self.is_before(end, most) {
             let region = self.next_region(end);
             let next = self.end_of(region);
-            if self.array.map.is_written(region) || !self.is_unwritten(&Self::between(end, next)) {
+            if self.array.map().is_written(region) || !self.is_unwritten(&Self::between(end, next))
+            {
                 break;
             }
             end = next;
@@ -274,27 +275,27 @@ impl<'a> Mover<'a> {
         if end == border || !self.window.may_skip(border, end) {
             return None;
         }
-        array.moving.begin(self.held(border, end));
+        array.moving().begin(self.held(border, end));
         loop {
-            let marked = array.map.marked();
+            let marked = array.map().marked();
             end = self.unwritten_end(border, end);
             let bytes = Self::between(border, end);
             // A region that is about to be written is being zeroed, as it is now.
             let first = bytes.start.min(self.old.size_bytes().saturating_sub(1));
             let first = self.old.regions().of(first / self.old.stripe_bytes());
             let last = (bytes.end.saturating_sub(1) / region_bytes)
-                .min(array.geometries.region_count() - 1);
+                .min(array.geometries().region_count() - 1);
             let mut regions = (first.0..=last).map(RegionNo);
-            if end == border || !regions.any(|region| array.map.is_being_marked(region)) {
+            if end == border || !regions.any(|region| array.map().is_being_marked(region)) {
                 break;
             }
             marked.await;
         }
         if end == border || !self.window.may_skip(border, end) {
-            array.moving.end();
+            array.moving().end();
             return None;
         }
-        array.moving.begin(self.held(border, end));
+        array.moving().begin(self.held(border, end));
         Some(end)
     }
 
@@ -317,20 +318,20 @@ impl<'a> Mover<'a> {
     async fn move_up_to(&self, border: u64, end: u64) -> Result<u64, ArrayError> {
         let (array, bytes) = (self.array, self.new.stripe_bytes());
         let addresses = Self::between(border, end);
-        array.moving.begin(border..border);
+        array.moving().begin(border..border);
         let mut left = addresses.start / bytes..addresses.end / bytes;
         let mut begun = 0;
         let mut window = throttle::Window::default();
         let mut in_flight = FuturesUnordered::new();
         let mut result = Ok(());
         loop {
-            let (bell, wanted) = (pin!(array.jobs.bell.wait()), pin!(array.moving.wanted()));
-            let now = array.rt.now();
-            let throttle = &array.jobs.throttle;
+            let (bell, wanted) = (pin!(array.jobs().bell()), pin!(array.moving().wanted()));
+            let now = array.rt().now();
+            let throttle = array.jobs().throttle();
             let (count_max, in_flight_max) = self.shape_of_moves(now);
             let most = window.stripes(throttle, now, in_flight.len(), in_flight_max);
             let admission = WithinBounds.admit(throttle, now, in_flight.len(), most);
-            let is_wanted = array.moving.is_wanted() || array.moving.is_to_turn();
+            let is_wanted = array.moving().is_wanted() || array.moving().is_to_turn();
             let ends = self.must_wait() || is_wanted;
             let goes_on = !left.is_empty() && result.is_ok() && (!ends || begun == 0);
             let ended = match admission {
@@ -338,7 +339,7 @@ impl<'a> Mover<'a> {
                     let stripes = self.take(&mut left, count_max);
                     let count = stripes.end - stripes.start;
                     begun += count;
-                    array.moving.extend(&(stripes.start * bytes..stripes.end * bytes));
+                    array.moving().extend(&(stripes.start * bytes..stripes.end * bytes));
                     let of_member = count * self.new.unit_bytes;
                     window.count(of_member);
                     WithinBounds.begun(throttle, now, of_member);
@@ -346,7 +347,7 @@ impl<'a> Mover<'a> {
                     continue;
                 }
                 Admission::At(time) if goes_on && !self.must_wait() => {
-                    let sleep = array.rt.sleep_until(time);
+                    let sleep = array.rt().sleep_until(time);
                     let pause = select(sleep, select(bell, wanted));
                     if in_flight.is_empty() {
                         pause.await;
@@ -360,7 +361,7 @@ impl<'a> Mover<'a> {
                 _ => in_flight.next().await,
             };
             let Some((count, done)) = ended else { break };
-            array.jobs.step(array.rt.now(), count);
+            array.jobs().step(array.rt().now(), count);
             result = result.and(done);
         }
         result.map(|()| match self.direction {
@@ -372,8 +373,8 @@ impl<'a> Mover<'a> {
     /// How many stripes are moved together, and how often that may be in progress.
     fn shape_of_moves(&self, now: Nanos) -> (u64, usize) {
         let array = self.array;
-        let rotates = array.members.any_rotational();
-        let (bytes, in_flight) = match rotates && !array.jobs.throttle.users_are_active(now) {
+        let rotates = array.members().any_rotational();
+        let (bytes, in_flight) = match rotates && !array.jobs().throttle().users_are_active(now) {
             true => (LONG_AGGREGATE_BYTES, 1),
             false => (AGGREGATE_BYTES, 2),
         };
@@ -412,11 +413,11 @@ impl<'a> Mover<'a> {
         while next < end {
             let region = self.old.regions().of(next);
             // Before its first write a region is zeroed without locks.
-            array.map.zeroing_ended(region).await;
+            array.map().zeroing_ended(region).await;
             let last = self.old.regions().stripes_of(region).end.min(end);
-            if array.map.is_written(region) {
+            if array.map().is_written(region) {
                 for number in next..last {
-                    drop(array.locks.exclusive(self.old.id(number)).await);
+                    drop(array.locks().exclusive(self.old.id(number)).await);
                 }
             }
             next = last;
@@ -432,10 +433,10 @@ impl<'a> Mover<'a> {
             reshape.checkpoint_bytes = to;
         });
         changed.await?;
-        array.geometries.set_border(Some(Border { direction: self.direction, at: to }));
-        array.map.set_live(array.geometries.live());
-        array.moving.end();
-        array.jobs.reach(self.moved_before(to));
+        array.geometries().set_border(Some(Border { direction: self.direction, at: to }));
+        array.map().set_live(array.geometries().live());
+        array.moving().end();
+        array.jobs().reach(self.moved_before(to));
         self.drain(Self::between(from, to)).await;
         Ok(())
     }
@@ -444,8 +445,8 @@ impl<'a> Mover<'a> {
     async fn give_up_from(&self, first: RegionNo) -> Result<(), ArrayError> {
         let array = self.array;
         // Nothing new goes there.
-        array.map.writes_ended(first).await;
-        Ok(array.map.give_up_from(array, first).await?)
+        array.map().writes_ended(first).await;
+        Ok(array.map().give_up_from(array, first).await?)
     }
 
     /// From here on it goes back.
@@ -469,12 +470,12 @@ impl<'a> Mover<'a> {
             *superblock = superblock.turned(at).expect("the reshape has not ended");
         });
         turned.await?;
-        array.geometries.turn(Border { direction: self.direction.reversed(), at });
-        array.map.set_live(array.geometries.live());
-        array.moving.end_turn();
+        array.geometries().turn(Border { direction: self.direction.reversed(), at });
+        array.map().set_live(array.geometries().live());
+        array.moving().end_turn();
         let from = self.new.code().spec().to_string();
         let (to, slots) = (self.old.code().spec().to_string(), self.old.layout.slots());
-        array.events.emit(Event::ReshapeTurned { from, to, slots });
+        array.events().emit(Event::ReshapeTurned { from, to, slots });
         Ok(())
     }
 
@@ -485,14 +486,14 @@ impl<'a> Mover<'a> {
             self.give_up_from(RegionNo(count)).await?;
         }
         let slots = self.new.layout.slots();
-        for slot in array.members.slots().rev().take_while(|slot| slot.0 >= slots) {
-            if let Some(log) = &array.log {
+        for slot in array.members().slots().rev().take_while(|slot| slot.0 >= slots) {
+            if let Some(log) = array.log() {
                 log.forget_ring(slot);
             }
             // It is undone if another member fails at the same time.
             loop {
                 array.change(|change| change.release(slot)).await?;
-                if array.members.state(slot) == SlotState::Missing {
+                if array.members().state(slot) == SlotState::Missing {
                     break;
                 }
             }
@@ -502,11 +503,11 @@ impl<'a> Mover<'a> {
             change.remove_slots(slots);
         });
         ended.await?;
-        array.geometries.set_border(None);
-        array.map.set_live(array.geometries.live());
-        let size_bytes = array.geometries.size_bytes();
-        array.events.emit(Event::ReshapeFinished { size_bytes });
-        array.jobs.wake();
+        array.geometries().set_border(None);
+        array.map().set_live(array.geometries().live());
+        let size_bytes = array.geometries().size_bytes();
+        array.events().emit(Event::ReshapeFinished { size_bytes });
+        array.jobs().wake();
         Ok(())
     }
 }

@@ -276,10 +276,10 @@ fn check(
 impl Engine {
     /// Fails while the array is being reshaped, or grows.
     pub(crate) fn check_settled(&self) -> Result<(), ArrayError> {
-        if self.growing.get() {
+        if self.is_growing() {
             return refused("the array is being enlarged: try again when that has ended");
         }
-        match self.geometries.former() {
+        match self.geometries().former() {
             Some(_) => refused("the array is being reshaped: wait until that has ended"),
             None => Ok(()),
         }

@@ -191,7 +191,7 @@ impl DiskOriented {
         if result.is_err() || !array.holds(slot, &disk) {
             return;
         }
-        reading.learn(array.rt.now());
+        reading.learn(array.rt().now());
         for unit in units {
             let rest = buf.split_off(unit.len);
             unit.done.send(std::mem::replace(&mut buf, rest));
@@ -202,7 +202,7 @@ impl DiskOriented {
     fn begin(&self, slot: SlotNo, turn: Permit, len: usize) -> Reading<'_> {
         let Self { array, users_first, .. } = self;
         let process = &self.processes[slot.0];
-        let (now, throttle) = (array.rt.now(), &array.jobs.throttle);
+        let (now, throttle) = (array.rt().now(), array.jobs().throttle());
         let is_alone = throttle.users_are_away(now);
         process.reading.set(process.reading.get() + 1);
         let more = if !users_first {
@@ -219,8 +219,8 @@ impl DiskOriented {
 
     /// Lets the users of a disk go first.
     async fn give_way(&self, slot: SlotNo) {
-        let (rt, owed) = (&self.array.rt, &self.processes[slot.0].owed);
-        let waits = |now| self.has_users(slot) && !self.array.jobs.throttle.is_late(now);
+        let (rt, owed) = (self.array.rt(), &self.processes[slot.0].owed);
+        let waits = |now| self.has_users(slot) && !self.array.jobs().throttle().is_late(now);
         if waits(rt.now()) {
             let owed = owed.take();
             let end = rt.now() + owed;
@@ -231,6 +231,6 @@ impl DiskOriented {
     }
 
     fn has_users(&self, slot: SlotNo) -> bool {
-        self.array.members.in_flight(slot).get() > 0
+        self.array.members().in_flight(slot).get() > 0
     }
 }

@@ -120,14 +120,14 @@ impl Mover<'_> {
 
     /// Whether these stripes fit into this memory with whole units.
     pub(super) fn fit_whole(&self, stripes: u64, most: usize) -> bool {
-        let rotational = self.array.members.any_rotational();
+        let rotational = self.array.members().any_rotational();
         let step = Step::of(self.array, [self.old, self.new], rotational, stripes, most);
         step.is_some_and(|step| step.len >= self.new.unit_len())
     }
 
     /// Offsets within the units that are moved at once, for this number of stripes.
     fn step_of(&self, stripes: u64) -> Result<Step, ArrayError> {
-        let (array, rotational) = (self.array, self.array.members.any_rotational());
+        let (array, rotational) = (self.array, self.array.members().any_rotational());
         Step::of(array, [self.old, self.new], rotational, stripes, OPERATION_BYTES_MAX)
             .ok_or_else(|| ArrayError::Refused(NO_MEMORY.to_owned()))
     }
@@ -140,8 +140,8 @@ impl Mover<'_> {
         step: Step,
     ) -> Result<(), ArrayError> {
         let (array, len) = (self.array, step.len);
-        let _memory = array.budget.acquire(step.memory).await;
-        if array.stopped.get() {
+        let _memory = array.memory().acquire(step.memory).await;
+        if array.service().is_stopped() {
             return Err(ArrayError::Stopped);
         }
         let mut writes = self.places(stripes, from, len);
@@ -150,7 +150,7 @@ impl Mover<'_> {
         for (number, units) in (moved.first..).zip(&mut moved.units) {
             self.encode(number, units);
             // Users' requests come first where there is much to encode.
-            array.rt.yield_now().await;
+            array.rt().yield_now().await;
         }
         self.write(&mut writes, moved).await?;
         array.check_writable()
@@ -215,7 +215,7 @@ impl Mover<'_> {
             for source in self.sources(address, there, step.piece) {
                 let Source { at, len, .. } = source;
                 let stripe = array.stripe(at.stripe);
-                if !array.map.is_written(array.region_of(at.stripe)) {
+                if !array.map().is_written(array.region_of(at.stripe)) {
                     self.put_zeros(moved, source.address, len);
                 } else if stripe.lost.contains(at.unit) || stripe.unsure {
                     others.push(source);
@@ -267,7 +267,7 @@ impl Mover<'_> {
         mut sources: Vec<Bit<Source>>,
         moved: &mut Stripes,
     ) -> Vec<Source> {
-        let members = &self.array.members;
+        let members = self.array.members();
         let gap = if members.any_rotational() { GAP_BYTES } else { 0 };
         let mut failed = Vec::new();
         let mut reads = Vec::new();
@@ -306,7 +306,7 @@ impl Mover<'_> {
     /// Gathers a part of an old unit under its stripe's lock.
     async fn gather(&self, source: &Source) -> Result<Buf, ArrayError> {
         let (array, at) = (self.array, source.at);
-        let _lock = array.locks.shared(at.stripe).await;
+        let _lock = array.locks().shared(at.stripe).await;
         array.check_not_torn(at.stripe)?;
         let access = Access::maintenance(at.unit_offset);
         let wanted = vec![(at.unit, Buf::new(source.len))];
@@ -350,8 +350,8 @@ impl Mover<'_> {
         mut moved: Stripes,
     ) -> Result<(), ArrayError> {
         let array = self.array;
-        let copies = |slot| array.members.copying(slot).is_some();
-        debug_assert!(!array.members.slots().any(copies), "no slot has a second disk");
+        let copies = |slot| array.members().copying(slot).is_some();
+        debug_assert!(!array.members().slots().any(copies), "no slot has a second disk");
         let mut targets = Vec::new();
         for group in grouped(writes, 0, REQUEST_BYTES) {
             let take = |bit: &Bit<(usize, usize)>| {
@@ -360,13 +360,13 @@ impl Mover<'_> {
             };
             let data = Buf::rejoin(group.iter().map(take).collect()).freeze();
             let place = group[0].place;
-            if let Some(disk) = array.members.disk(place.slot) {
+            if let Some(disk) = array.members().disk(place.slot) {
                 targets.push((place, disk, data));
             }
         }
         let mut flight = InFlight::with_capacity(targets.len());
         for (place, disk, data) in &targets {
-            let busy = Busy::on(array.members.in_flight(place.slot));
+            let busy = Busy::on(array.members().in_flight(place.slot));
             flight.push(disk.write(place.offset, data.clone(), WriteOpts::MAINTENANCE), busy);
         }
         let mut failed = Vec::new();
