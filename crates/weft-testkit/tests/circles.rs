@@ -6,8 +6,10 @@
 //! affair. Tests inside a file may use whatever they want.
 //!
 //! Calls count, too: where a method of a type calls another method of the same type, through `self`
-//! or through the `Rc` that the type wraps, the module of the one uses that of the other. A struct
-//! whose methods stand in many files would hide its circles otherwise.
+//! or through the `Rc` that the type wraps, the module of the one uses that of the other. So does
+//! a call of a method on what such a call returns, by its declared type: `self.members().slots()`
+//! uses the module that has `Members::slots`. A struct whose methods stand in many files would hide
+//! its circles otherwise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -188,8 +190,16 @@ fn uses(module: &Module, code: &str) -> Vec<Use> {
     found
 }
 
-/// The `impl` blocks of a file that stand at its left edge: the type, and the code.
-fn impls(code: &str) -> Vec<(String, &str)> {
+/// An `impl` block that stands at the left edge of a file.
+struct Impl<'a> {
+    /// The type that has the methods.
+    of: String,
+    /// Whether they are those of a trait.
+    of_trait: bool,
+    body: &'a str,
+}
+
+fn impls(code: &str) -> Vec<Impl<'_>> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("\nimpl") {
         let block = &code[at + 1..];
@@ -199,8 +209,8 @@ fn impls(code: &str) -> Vec<(String, &str)> {
         // `<'a, T>` comes before the type's name.
         let of =
             if of.starts_with('<') { of.split_once("> ").map_or("", |(_, of)| of) } else { of };
-        let end = of.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(of.len());
-        found.push((of[..end].to_owned(), body.split("\n}").next().unwrap_or(body)));
+        let (of, of_trait) = (word(of).to_owned(), head.contains(" for "));
+        found.push(Impl { of, of_trait, body: body.split("\n}").next().unwrap_or(body) });
     }
     found
 }
@@ -211,15 +221,57 @@ fn word(text: &str) -> &str {
     &text[..end]
 }
 
-/// From which module to which methods call one another, if the name is that of one method only.
+/// The methods of a type that have the same name.
+#[derive(Default)]
+struct Methods<'a> {
+    modules: BTreeSet<&'a Module>,
+    /// What the last of them returns.
+    returns: &'a str,
+}
+
+/// The type that a signature returns, which follows the method's name: without references, and
+/// without the smart pointer or `Option` around it.
+fn returned(signature: &str) -> &str {
+    let head = signature.split(['{', ';']).next().unwrap_or_default();
+    let Some((_, mut of)) = head.rsplit_once("-> ") else { return "" };
+    loop {
+        of = of.trim_start_matches('&').trim_start();
+        let wrapper = ["Rc<", "Option<", "Ref<'_, ", "'_ ", "mut "];
+        match wrapper.iter().find_map(|wrapper| of.strip_prefix(wrapper)) {
+            Some(inner) => of = inner,
+            None => return word(of),
+        }
+    }
+}
+
+/// What follows the brackets with which `text` begins.
+fn after_brackets(text: &str) -> &str {
+    let mut depth = 0;
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 1 => return &text[at + 1..],
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    ""
+}
+
+/// From which module to which methods call one another, if the name is that of one method only. A
+/// type's own methods count before those of its traits.
 fn calls(files: &[(Module, String)]) -> Vec<(Module, Module)> {
-    let mut methods: BTreeMap<(String, &str), BTreeSet<&Module>> = BTreeMap::new();
+    let mut own: BTreeMap<(String, &str), Methods<'_>> = BTreeMap::new();
+    let mut of_traits: BTreeMap<(String, &str), Methods<'_>> = BTreeMap::new();
     let mut wraps: BTreeMap<String, &str> = BTreeMap::new();
     for (module, code) in files {
-        for (of, body) in impls(code) {
+        for Impl { of, of_trait, body } in impls(code) {
+            let methods = if of_trait { &mut of_traits } else { &mut own };
             for (at, name) in body.match_indices("fn ") {
                 let method = word(&body[at + name.len()..]);
-                methods.entry((of.clone(), method)).or_default().insert(module);
+                let known = methods.entry((of.clone(), method)).or_default();
+                known.modules.insert(module);
+                known.returns = returned(&body[at + name.len() + method.len()..]);
             }
         }
         for (at, name) in code.match_indices("struct ") {
@@ -233,21 +285,27 @@ fn calls(files: &[(Module, String)]) -> Vec<(Module, Module)> {
     }
     let mut found = Vec::new();
     for (module, code) in files {
-        for (of, body) in impls(code) {
+        for Impl { of, body, .. } in impls(code) {
             for (at, name) in body.match_indices("self") {
                 let rest = body[at + name.len()..].trim_start();
-                let (of, rest) = match rest.strip_prefix(".0") {
-                    Some(rest) => (wraps.get(&of).copied().unwrap_or_default(), rest.trim_start()),
+                let (mut of, mut rest) = match rest.strip_prefix(".0") {
+                    Some(rest) => (wraps.get(&of).copied().unwrap_or_default(), rest),
                     None => (of.as_str(), rest),
                 };
-                let Some(rest) = rest.strip_prefix('.') else { continue };
-                let method = word(rest.trim_start());
-                if !rest.trim_start()[method.len()..].starts_with('(') {
-                    continue;
-                }
-                let Some(places) = methods.get(&(of.to_owned(), method)) else { continue };
-                if let (Some(place), 1) = (places.first(), places.len()) {
+                // As far as the chain of calls can be followed.
+                while let Some(call) = rest.trim_start().strip_prefix('.').map(str::trim_start) {
+                    let method = word(call);
+                    if !call[method.len()..].starts_with('(') {
+                        break;
+                    }
+                    let key = (of.to_owned(), method);
+                    let Some(known) = own.get(&key).or_else(|| of_traits.get(&key)) else { break };
+                    let (Some(place), 1) = (known.modules.first(), known.modules.len()) else {
+                        break;
+                    };
                     found.push((module.clone(), (*place).clone()));
+                    of = if known.returns == "Self" { of } else { known.returns };
+                    rest = after_brackets(&call[method.len()..]);
                 }
             }
         }
@@ -330,6 +388,24 @@ fn a_circle_of_methods_is_found_through_self_and_what_a_type_wraps() {
     let mut files = files.map(|(module, code)| (module, code.to_owned())).to_vec();
     assert_eq!(Crate::of(&files).circles(), BTreeSet::new());
     files[2].1.push_str("\nimpl State {\n    fn more(&self) {\n        self.low();\n    }\n}\n");
+    let circle = vec!["high".to_owned(), "low".to_owned()];
+    assert_eq!(Crate::of(&files).circles().into_iter().collect::<Vec<_>>(), [circle]);
+}
+
+#[test]
+fn a_circle_of_methods_is_found_through_what_they_return() {
+    let module = |path: &str| -> Module { path.split("::").map(str::to_owned).collect() };
+    let state = "\nimpl State {\n    fn part(&self) -> Option<&Part> {\n        self.at(f(1), 2)\n    }\n}\n";
+    let low = "\nimpl State {\n    fn low(&self) {\n        self.part().high();\n    }\n}\n";
+    let high = "\nimpl Part {\n    fn high(&self) {}\n}\n";
+    let part_of_trait = "\nimpl Host for State {\n    fn part(&self) -> &Part {}\n}\n";
+    let mut files = vec![
+        (module("state"), state.to_owned()),
+        (module("low"), low.to_owned()),
+        (module("high"), [high, part_of_trait].concat()),
+    ];
+    assert_eq!(Crate::of(&files).circles(), BTreeSet::new());
+    files[2].1.push_str("\nimpl State {\n    fn up(&self) {\n        self.low();\n    }\n}\n");
     let circle = vec!["high".to_owned(), "low".to_owned()];
     assert_eq!(Crate::of(&files).circles().into_iter().collect::<Vec<_>>(), [circle]);
 }

@@ -361,3 +361,68 @@ fn comments_end_at_100_columns() {
     }
     assert!(long.is_empty(), "comments longer than {COLUMNS} columns: {long:#?}");
 }
+
+/// The structs that hold the state of an array, each with its crate: all of their fields are
+/// private, and methods say what happens to them.
+const STATE_STRUCTS: [(&str, &str); 7] = [
+    ("weft-array", "Engine"),
+    ("weft-array", "Jobs"),
+    ("weft-array", "Members"),
+    ("weft-array", "RebuildState"),
+    ("weft-array", "ScrubState"),
+    ("weft-array", "Service"),
+    ("weft-array", "SpaceWaits"),
+];
+
+/// The structs of a file, each with its fields' declarations.
+fn structs(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("struct ") {
+        let declared = &text[at + "struct ".len()..];
+        let name = declared.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+        let line = declared.lines().next().unwrap_or_default();
+        let fields = match declared.split_once("{\n").filter(|_| line.ends_with('{')) {
+            Some((_, body)) => body.split("\n}").next().unwrap_or(body),
+            None => line.split_once('(').map_or("", |(_, fields)| fields),
+        };
+        let fields = fields.lines().map(str::trim).filter(|line| !line.starts_with("//"));
+        found.push((name.unwrap_or_default(), fields.collect()));
+    }
+    found
+}
+
+#[test]
+fn state_is_private_to_its_module() {
+    let crates: BTreeSet<&str> = STATE_STRUCTS.iter().map(|(name, _)| *name).collect();
+    let mut seen: BTreeSet<&(&str, &str)> = BTreeSet::new();
+    let mut visible = Vec::new();
+    for name in crates {
+        let src = root().join("crates").join(name).join("src");
+        for file in tracked_files().into_iter().filter(|file| file.starts_with(&src)) {
+            let text = fs::read_to_string(&file).expect("read a source file");
+            for (of, fields) in structs(&text) {
+                let state = STATE_STRUCTS.iter().find(|state| **state == (name, of));
+                seen.extend(state);
+                for field in fields.into_iter().filter(|field| field.starts_with("pub")) {
+                    let cells = ["Cell<", "Notify"];
+                    let is_cell = cells.iter().any(|cell| {
+                        field.split_once(": ").is_some_and(|(_, of)| of.contains(cell))
+                    });
+                    if state.is_some() || is_cell {
+                        visible.push(format!("{}: {of} has {field}", file.display()));
+                    }
+                }
+            }
+        }
+    }
+    let without_git = tracked_files().is_empty();
+    assert!(without_git || seen.len() == STATE_STRUCTS.len(), "only {seen:?} were found");
+    assert!(visible.is_empty(), "give these methods, and make the fields private: {visible:#?}");
+}
+
+#[test]
+fn fields_of_structs_are_seen() {
+    let text = "struct A {\n    /// A field.\n    pub a: Cell<u8>,\n}\npub struct B(pub u8);\n";
+    let seen = structs(text);
+    assert_eq!(seen, [("A", vec!["pub a: Cell<u8>,"]), ("B", vec!["pub u8);"])]);
+}
