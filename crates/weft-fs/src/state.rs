@@ -4,6 +4,7 @@
 //! Everything that reads or changes files stands above and shares this state.
 
 pub(crate) mod current_job;
+pub(crate) mod file_guard;
 pub(crate) mod job;
 pub(crate) mod metadata_copies;
 pub(crate) mod mounted;

@@ -33,17 +33,13 @@ impl FsState {
 
     /// Deletes a file that has no name.
     pub(crate) async fn purge(&self, ino: Ino) -> Result<()> {
-        let _held = self.hold_contents(ino).await;
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
-        self.drop_dirty(&node, 0);
-        node.live.set(None);
+        let file = self.lock_contents(ino).await;
+        self.drop_dirty(&file, 0);
+        file.live.set(None);
         let mut steps = 0;
         while self.meta.run(|tx| self.purge_some(tx, ino)).await? {
             self.commit_now_and_then(&mut steps).await?;
         }
-        drop(alone);
-        self.in_use.forget_clean(&node);
         Ok(())
     }
 

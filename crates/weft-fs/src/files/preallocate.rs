@@ -50,7 +50,7 @@ impl FsState {
         self.check_writable()?;
         let blocks = blocks_of(offset, len);
         self.write_if_rows_are_scarce(blocks.start..blocks.end.min(blocks.start + STEP)).await;
-        let _held = self.hold_to_change(ino, offset, len).await;
+        let _tokens = self.hold_to_change(ino, offset, len).await;
         // What cannot fit at all is refused before the disks are full.
         let inode = self.file(ino).await?;
         inode.flags.check_change()?;
@@ -58,7 +58,7 @@ impl FsState {
         if missing > self.free_blocks(inode.redundancy).0 {
             return Err(FsError::NoSpace);
         }
-        let node = self.in_use.node(ino);
+        let node = self.node(ino);
         let (mut at, mut steps) = (blocks.start, 0);
         while at < blocks.end {
             if !goes_on() {
@@ -69,14 +69,12 @@ impl FsState {
             self.commit_now_and_then(&mut steps).await?;
             self.rt.yield_now().await;
         }
-        let alone = node.alone().await;
+        let _alone = node.alone().await;
         let inode = self.file(ino).await?;
         if !keep_size && end > inode.size {
             self.clear_behind_end(&node, inode.size, end).await?;
             self.grow(&node, &inode, end);
         }
-        drop(alone);
-        self.in_use.forget_clean(&node);
         Ok(())
     }
 

@@ -276,16 +276,12 @@ impl FsState {
     }
 
     async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
-        let _held = self.hold_to_read(ino, offset, len as u64).await;
-        let node = self.in_use.node(ino);
-        let shared = node.share().await;
+        let file = self.lock_to_read(ino, offset, len as u64).await;
         let inode = self.file(ino).await?;
         let len = index((len as u64).min(inode.size.saturating_sub(offset)));
-        let found = self.read_blocks(&node, blocks_of(offset, len as u64)).await?;
+        let found = self.read_blocks(&file, blocks_of(offset, len as u64)).await?;
         let out = bytes_of(found, offset, len);
         self.note_access(ino, &inode).await?;
-        drop(shared);
-        self.in_use.forget_clean(&node);
         Ok(out)
     }
 
@@ -324,8 +320,8 @@ impl FsState {
             return Ok(());
         }
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
-        let held = self.hold_to_write(ino, offset, len).await?;
-        let node = self.in_use.node(ino);
+        let tokens = self.hold_to_write(ino, offset, len).await?;
+        let node = self.node(ino);
         if !self.write_meanwhile(&node, offset, data).await? {
             let alone = node.alone().await;
             let inode = self.file(ino).await?;
@@ -343,9 +339,8 @@ impl FsState {
             self.grow(&node, &inode, end);
             drop((reserved, alone));
         }
-        drop(held);
+        drop(tokens);
         let drained = self.drain().await;
-        self.in_use.forget_clean(&node);
         // This tells of it.
         if node.lacked_room.take() { Err(FsError::NoSpace) } else { drained }
     }
@@ -397,33 +392,28 @@ impl FsState {
         data: bool,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<u64>> {
-        let _held = self.hold_to_read(ino, offset, u64::MAX).await;
-        let node = self.in_use.node(ino);
-        let shared = node.share().await;
+        let file = self.lock_to_read(ino, offset, u64::MAX).await;
         let size = self.file(ino).await?.size;
         let end = size.div_ceil(BLOCK_BYTES);
         let mut from = offset / BLOCK_BYTES;
-        let found = loop {
+        loop {
             if from >= end || offset >= size {
-                break Ok((!data && offset < size).then_some(size));
+                return Ok((!data && offset < size).then_some(size));
             }
             if !goes_on() {
-                break Err(FsError::Cancelled);
+                return Err(FsError::Cancelled);
             }
             let records =
                 self.meta.run(|tx| tx.first_records(ino, from..end, SOUGHT_RECORDS)).await?;
             // The next record may begin within the last one.
             let is_all = records.len() < SOUGHT_RECORDS;
             let last = records.last().filter(|_| !is_all).map_or(end, |(first, _)| *first);
-            if let Some(block) = first_block(&node.dirty.borrow(), &records, from..last, data) {
-                break Ok(Some((block * BLOCK_BYTES).max(offset)));
+            if let Some(block) = first_block(&file.dirty.borrow(), &records, from..last, data) {
+                return Ok(Some((block * BLOCK_BYTES).max(offset)));
             }
             from = last;
             self.rt.yield_now().await;
-        };
-        drop(shared);
-        self.in_use.forget_clean(&node);
-        found
+        }
     }
 }
 

@@ -35,20 +35,15 @@ impl FsState {
         if size > FILE_BYTES_MAX {
             return Err(FsError::TooLarge);
         }
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
+        let file = self.lock(ino).await;
         let inode = self.file(ino).await?;
         inode.flags.check_set()?;
-        let cut = if size < inode.size {
-            self.clear(&node, size..inode.size, Some(size)).await
-        } else {
-            self.clear_behind_end(&node, inode.size, size).await?;
-            node.live.set(Some(PendingAttributes { size, modified: self.now() }));
-            self.flush_node(&node).await
-        };
-        drop(alone);
-        self.in_use.forget_clean(&node);
-        cut
+        if size < inode.size {
+            return self.clear(&file, size..inode.size, Some(size)).await;
+        }
+        self.clear_behind_end(&file, inode.size, size).await?;
+        file.live.set(Some(PendingAttributes { size, modified: self.now() }));
+        self.flush_node(&file).await
     }
 
     /// Makes bytes of a file read as zeros, frees whole lines of them, and sets its size.
@@ -154,25 +149,20 @@ impl FsState {
         // A record with a hole is two.
         self.begin_change().await?;
         self.check_room(0, false)?;
-        let _held = self.hold_to_change(ino, offset, len).await;
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
+        let file = self.lock_to_change(ino, offset, len).await;
         let inode = self.file(ino).await?;
         inode.flags.check_set()?;
         let end = offset.saturating_add(len).min(inode.size);
-        let (mut at, mut punched) = (offset, Ok(()));
-        while at < end && punched.is_ok() {
+        let mut at = offset;
+        while at < end {
             if at > offset && !goes_on() {
-                punched = Err(FsError::Cancelled);
-                break;
+                return Err(FsError::Cancelled);
             }
             let to = self.piece_end(ino, at, end).await?;
-            punched = self.clear(&node, at..to, None).await;
+            self.clear(&file, at..to, None).await?;
             at = to;
         }
-        drop(alone);
-        self.in_use.forget_clean(&node);
-        punched
+        Ok(())
     }
 }
 

@@ -146,9 +146,7 @@ impl FsState {
 
     /// Looks at a file with many records, in steps.
     pub(crate) async fn check_long_file(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
-        let held = self.hold_to_check(ino).await;
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
+        let _file = self.lock_to_check(ino).await;
         let (mut count, mut from) = (FileCount::default(), Some(0));
         while let Some(first) = from {
             let look = |tx: &Tx<'_>| {
@@ -165,15 +163,12 @@ impl FsState {
             from = self.meta.run(look).await?;
             self.rt.yield_now().await;
         }
-        let judged = self.meta.run(|tx| match tx.inode(ino) {
+        let judged = |tx: &Tx<'_>| match tx.inode(ino) {
             Ok(inode) => self.judge_file(tx, (ino, &inode), count, report),
             Err(FsError::NotFound) => Ok(()),
             Err(error) => Err(error),
-        });
-        let judged = judged.await;
-        drop((alone, held));
-        self.in_use.forget_clean(&node);
-        judged
+        };
+        self.meta.run(judged).await
     }
 
     /// Finds rows of inode maps that belong to no file.

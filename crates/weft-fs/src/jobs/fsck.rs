@@ -135,13 +135,9 @@ impl FsState {
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
     pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
         let before = self.pool.counts.get();
-        let held = self.hold_to_check(ino).await;
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
+        let file = self.lock_to_check(ino).await;
         let checked = self.check_locked(ino, first).await;
-        drop(alone);
-        self.in_use.forget_clean(&node);
-        drop(held);
+        drop(file);
         self.relocate().await?;
         let counts = self.pool.counts.get();
         let found = |counts: Counts| counts.wrong_blocks + counts.unreadable_blocks;

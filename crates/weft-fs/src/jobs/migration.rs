@@ -9,7 +9,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::rc::Rc;
 
 use futures_util::{StreamExt as _, stream};
 use weft_code::UnitSet;
@@ -27,7 +26,6 @@ use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::state::mounted::FsState;
-use crate::state::open_files::Node;
 use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::at_a_time;
 
@@ -227,16 +225,14 @@ impl FsState {
     ) -> Result<()> {
         let inos: BTreeSet<Ino> = some.iter().map(|found| found.ino).collect();
         let room = self.hold_room(some.iter().map(|found| found.all_blocks).sum()).await;
-        let held = self.hold_files(inos.iter().copied()).await;
-        let nodes: Vec<Rc<Node>> = inos.into_iter().map(|ino| self.in_use.node(ino)).collect();
-        let mut locks = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            locks.push(node.alone().await);
+        let tokens = self.hold_files(inos.iter().copied()).await;
+        let mut files = Vec::with_capacity(inos.len());
+        for ino in inos {
+            files.push(self.lock(ino).await);
         }
         let one = self.flush_alone().await;
         let result = self.move_locked(some, decide, moved).await;
-        drop((one, locks, held, room));
-        nodes.iter().for_each(|node| self.in_use.forget_clean(node));
+        drop((one, files, tokens, room));
         result.and(self.commit_if_crowded().await)
     }
 

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use weft_rt::Frozen;
@@ -116,6 +117,26 @@ impl Node {
     }
 }
 
+/// The node of a file in the hands of an operation.
+pub(crate) struct NodeGuard<'a> {
+    files: &'a OpenFiles,
+    node: Rc<Node>,
+}
+
+impl Deref for NodeGuard<'_> {
+    type Target = Rc<Node>;
+
+    fn deref(&self) -> &Rc<Node> {
+        &self.node
+    }
+}
+
+impl Drop for NodeGuard<'_> {
+    fn drop(&mut self) {
+        self.files.forget_clean(&self.node);
+    }
+}
+
 /// What the dirty blocks of files will make of them.
 pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
     let file = |node: &Rc<Node>| {
@@ -130,8 +151,13 @@ pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
 pub(crate) struct OpenFiles(RefCell<BTreeMap<Ino, Rc<Node>>>);
 
 impl OpenFiles {
-    /// The node of a file, made if it has none.
-    pub(crate) fn node(&self, ino: Ino) -> Rc<Node> {
+    /// The node of a file for an operation, made if it has none. It goes with the guard, if nothing
+    /// else needs it.
+    pub(crate) fn node(&self, ino: Ino) -> NodeGuard<'_> {
+        NodeGuard { files: self, node: self.get_or_make(ino) }
+    }
+
+    fn get_or_make(&self, ino: Ino) -> Rc<Node> {
         let mut nodes = self.0.borrow_mut();
         let fresh = || Node {
             ino,
@@ -172,7 +198,7 @@ impl OpenFiles {
     }
 
     pub(crate) fn begin_use(&self, ino: Ino) {
-        let node = self.node(ino);
+        let node = self.get_or_make(ino);
         node.uses.set(node.uses.get() + 1);
     }
 

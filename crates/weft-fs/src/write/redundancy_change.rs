@@ -139,10 +139,8 @@ impl FsState {
         let blocks = self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
         let columns = redundancy.columns_min() as u64;
         let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
-        let _held = self.hold_files([ino]).await;
-        let node = self.in_use.node(ino);
-        let alone = node.alone().await;
-        let one = self.flush_alone().await;
+        let _file = self.lock_whole(ino).await;
+        let _one = self.flush_alone().await;
         let max = self.meta.at_a_time();
         let found = self.meta.run(|tx| match tx.inode(ino) {
             Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max),
@@ -174,8 +172,6 @@ impl FsState {
                 }
             }
         }
-        drop((one, alone));
-        self.in_use.forget_clean(&node);
         laid.map(|()| (done, next))
     }
 }

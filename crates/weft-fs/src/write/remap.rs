@@ -208,15 +208,10 @@ impl FsState {
         }
         let _one = self.relocating.acquire(1).await;
         while let Some((spot, suspect)) = self.pool.bad.next_suspect() {
-            let held = self.hold_files([suspect.ino]).await;
-            let node = self.in_use.node(suspect.ino);
-            let alone = node.alone().await;
-            let one = self.flush_alone().await;
+            let _file = self.lock_whole(suspect.ino).await;
+            let _one = self.flush_alone().await;
             let moved = self.relocate_block(spot, suspect).await;
             self.pool.bad.clear(spot);
-            drop((one, alone));
-            self.in_use.forget_clean(&node);
-            drop(held);
             moved?;
         }
         Ok(())
