@@ -7,6 +7,34 @@ use crate::failure::{Failure, Outcome};
 /// The port that IANA has assigned to NBD.
 const NBD_PORT: u16 = 10809;
 
+/// Where a command serves NBD over TCP.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ListenArgs {
+    /// Listen on TCP; even on loopback, every local user can then read and write what is served
+    #[arg(
+        long,
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1",
+        value_parser = parse,
+        value_name = "ADDR[:PORT]"
+    )]
+    pub listen: Option<SocketAddr>,
+    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
+    /// and no encryption
+    #[arg(long, requires = "listen")]
+    pub allow_remote: bool,
+}
+
+impl ListenArgs {
+    /// Refuses an address that other machines can reach, unless that was asked for explicitly.
+    ///
+    /// # Errors
+    /// As [`refuse_remote`].
+    pub fn check(&self) -> Outcome {
+        refuse_remote(self.listen, self.allow_remote)
+    }
+}
+
 /// Reads an address: `127.0.0.1`, `[::1]:10810`, `localhost`.
 ///
 /// # Errors

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::listen;
 
 use crate::cli::{AttachArgs, Cli, Command, ServeArgs};
 use crate::daemon::check_cache_bytes;
@@ -69,7 +68,7 @@ fn check_together(settings: &Settings) -> Option<Wrong> {
         return None;
     };
     let of = |key: &str, outcome: Outcome| settings.blame(key, outcome.err()?);
-    of("listen", listen::refuse_remote(args.listen, args.allow_remote))
+    of("listen", args.tcp.check())
         .or_else(|| of("cache", check_cache_bytes(args.cache.size.unwrap_or(0))))
 }
 

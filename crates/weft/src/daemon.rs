@@ -39,7 +39,6 @@ use signal_hook::consts::signal::SIGHUP;
 use weft_array::Id;
 use weft_cli::disks::{OpenError, Opener};
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::listen;
 use weft_cli::output::{announce, announce_answer, log_line};
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
@@ -103,7 +102,7 @@ struct Daemon {
 
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
-    listen::refuse_remote(args.listen, args.allow_remote)?;
+    args.tcp.check()?;
     caches::check_bytes(args.cache.size.unwrap_or(0))?;
     alerts::begin(args.program.as_deref(), args.mail.as_deref())?;
     // Held until the process ends, which `weft stop` waits for.

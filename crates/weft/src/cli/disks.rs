@@ -1,10 +1,9 @@
 //! The command line of `weft disks`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use weft_cli::listen;
+use weft_cli::listen::ListenArgs;
 use weft_cluster::{ClusterName, NodeName};
 
 /// `weft disks`.
@@ -72,19 +71,9 @@ pub struct DisksServeArgs {
     /// Prepared files or block devices; NAME=PATH gives one another name than that of its file
     #[arg(required = true, value_name = "[NAME=]DISK")]
     pub disks: Vec<String>,
-    /// Listen on TCP
-    #[arg(
-        long,
-        num_args = 0..=1,
-        default_missing_value = "127.0.0.1",
-        value_parser = listen::parse,
-        value_name = "ADDR[:PORT]"
-    )]
-    pub listen: Option<SocketAddr>,
-    /// Allow --listen on an address that other machines can reach: weft's NBD has no
-    /// authentication and no encryption
-    #[arg(long, requires = "listen")]
-    pub allow_remote: bool,
+    /// Where to listen on TCP.
+    #[command(flatten)]
+    pub tcp: ListenArgs,
     /// Listen on a Unix socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

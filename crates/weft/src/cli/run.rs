@@ -1,11 +1,11 @@
 //! Commands that bring an array into use: serve, attach, detach.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use weft_cli::{listen, size};
+use weft_cli::listen::ListenArgs;
+use weft_cli::size;
 use weft_disk::QUEUE_DEPTH;
 
 use super::cache::CacheOptions;
@@ -49,19 +49,9 @@ pub struct ServeArgs {
     /// Serve only this array, by name or id (may be repeated)
     #[arg(long = "array", value_name = "ARRAY")]
     pub arrays: Vec<String>,
-    /// Also listen on TCP; even on loopback, every local user can then read and write every array
-    #[arg(
-        long,
-        num_args = 0..=1,
-        default_missing_value = "127.0.0.1",
-        value_parser = listen::parse,
-        value_name = "ADDR[:PORT]"
-    )]
-    pub listen: Option<SocketAddr>,
-    /// Allow --listen on an address that other machines can reach: weft's NBD has no authentication
-    /// and no encryption
-    #[arg(long, requires = "listen")]
-    pub allow_remote: bool,
+    /// Where to listen on TCP, besides the Unix socket.
+    #[command(flatten)]
+    pub tcp: ListenArgs,
     /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,

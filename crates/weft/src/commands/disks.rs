@@ -9,7 +9,7 @@ use serde_json::json;
 use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, answer, outln};
-use weft_cli::{listen, size, thread};
+use weft_cli::{size, thread};
 use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
 use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
 use weft_cluster::{DiskName, Epoch, Fence as _, FenceError, Incarnation};
@@ -98,11 +98,11 @@ fn named(text: &str) -> Result<(DiskName, String), Failure> {
 }
 
 fn serve(args: &DisksServeArgs, json: bool) -> Outcome {
-    if args.listen.is_none() && args.socket.is_none() {
+    if args.tcp.listen.is_none() && args.socket.is_none() {
         return Err(Failure::usage("no place given to serve the disks")
             .hint("give --listen ADDR or --socket PATH, or both"));
     }
-    listen::refuse_remote(args.listen, args.allow_remote)?;
+    args.tcp.check()?;
     let mut places = BTreeMap::new();
     for text in &args.disks {
         let (name, place) = named(text)?;
@@ -149,7 +149,7 @@ async fn run(
         server.listen_unix(&path, None).map_err(failed)?;
         endpoints.push(("nbd+unix:///".to_owned(), format!("?socket={}", path.display())));
     }
-    if let Some(address) = args.listen {
+    if let Some(address) = args.tcp.listen {
         let address = server.listen_tcp(address).map_err(failed)?;
         endpoints.push((format!("nbd://{address}/"), String::new()));
     }

@@ -48,7 +48,7 @@ pub fn endpoints(
         None => failed(e),
     })?;
     let mut endpoints = vec![("nbd+unix://".to_owned(), format!("?socket={}", path.display()))];
-    if let Some(address) = args.listen {
+    if let Some(address) = args.tcp.listen {
         let address = server
             .listen_tcp(address)
             .map_err(|e| failed(e).hint("choose another address or port with --listen"))?;
