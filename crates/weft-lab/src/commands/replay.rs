@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use futures_channel::mpsc::unbounded;
 use futures_util::StreamExt as _;
 use serde_json::json;
 use weft_array::examine::LabelReport;
@@ -326,13 +325,7 @@ struct Goal {
 
 /// A first signal ends the replay, which then prints its figures so far; a second ends it at once.
 fn stop_on_signals(rt: &Rt, live: &Live) -> Outcome {
-    let (signals, mut inbox) = unbounded();
-    thread::on_signals(move |signal, before| {
-        if before > 0 {
-            std::process::exit(128 + signal);
-        }
-        let _ = signals.unbounded_send(());
-    })?;
+    let mut inbox = thread::ending_signals()?;
     let live = live.clone();
     drop(rt.spawn(async move {
         inbox.next().await;
