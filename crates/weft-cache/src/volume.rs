@@ -27,12 +27,10 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::ready;
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use futures_util::future::join_all;
-use weft_disk::{
-    AllocationRange, CachedContents, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo,
-};
+use weft_disk::{CachedContents, DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_rt::{Buf, Frozen};
 
 use crate::cache::Cache;
@@ -514,6 +512,10 @@ impl Drop for Change<'_> {
 }
 
 impl Volume for CachedVolume {
+    fn inner(&self) -> Option<&dyn Volume> {
+        Some(self.volume())
+    }
+
     fn info(&self) -> VolumeInfo {
         self.volume().info()
     }
@@ -560,45 +562,5 @@ impl Volume for CachedVolume {
 
     fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_, VolumeError> {
         self.change(blocks_of(offset, len), || self.volume().discard(offset, len), None)
-    }
-
-    fn zeroes_end(&self, offset: u64) -> u64 {
-        self.volume().zeroes_end(offset)
-    }
-
-    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
-        self.volume().allocation(offset, len)
-    }
-
-    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
-        self.volume().read_cost(offset, len)
-    }
-
-    fn offer(&self, at_hand: Weak<dyn CachedContents>) {
-        self.volume().offer(at_hand);
-    }
-
-    fn failure_domains(&self) -> usize {
-        self.volume().failure_domains()
-    }
-
-    fn failure_domain(&self, offset: u64) -> usize {
-        self.volume().failure_domain(offset)
-    }
-
-    fn note_cached_read(&self, offset: u64, len: u64) {
-        self.volume().note_cached_read(offset, len);
-    }
-
-    fn corrections(&self) -> u64 {
-        self.volume().corrections()
-    }
-
-    fn rebuilt(&self) -> u64 {
-        self.volume().rebuilt()
-    }
-
-    fn changes(&self) -> u64 {
-        self.volume().changes()
     }
 }

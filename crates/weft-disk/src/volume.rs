@@ -106,6 +106,12 @@ pub trait CachedContents {
 
 /// A volume of blocks.
 pub trait Volume {
+    /// The volume that this one stands on, if it is a layer above one. What this one does not say
+    /// for itself, that one does: all methods that are not required.
+    fn inner(&self) -> Option<&dyn Volume> {
+        None
+    }
+
     /// What is fixed about it.
     fn info(&self) -> VolumeInfo;
 
@@ -138,7 +144,8 @@ pub trait Volume {
     /// Where to cut a long range that is to read as zeros: the end of the piece that contains
     /// `offset`. Space is freed in whole pieces.
     fn zeroes_end(&self, offset: u64) -> u64 {
-        (offset - offset % ZEROES_BYTES_MAX).saturating_add(ZEROES_BYTES_MAX)
+        let whole = || (offset - offset % ZEROES_BYTES_MAX).saturating_add(ZEROES_BYTES_MAX);
+        self.inner().map_or_else(whole, |inner| inner.zeroes_end(offset))
     }
 
     /// Which parts of `len` bytes from `offset` are data and which are holes: consecutive, and
@@ -146,52 +153,66 @@ pub trait Volume {
     ///
     /// # Errors
     /// If the range is beyond the end, or the volume has failed.
-    fn allocation(&self, _offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
-        Ok(vec![AllocationRange { len, hole: false }])
+    fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
+        match self.inner() {
+            Some(inner) => inner.allocation(offset, len),
+            None => Ok(vec![AllocationRange { len, hole: false }]),
+        }
     }
 
     /// How many reads of disks a read of `len` bytes from `offset` would cost now; `None` if they
     /// cannot be read. For those who choose what to keep: a block that would have to be
     /// reconstructed is worth more than one that is read. What the queues of the disks add is left
     /// out.
-    fn read_cost(&self, _offset: u64, len: u64) -> Option<u64> {
-        Some(u64::from(len > 0))
+    fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {
+        match self.inner() {
+            Some(inner) => inner.read_cost(offset, len),
+            None => Some(u64::from(len > 0)),
+        }
     }
 
     /// The number of failure domains: ranges in the same one are lost together. In an array, its
     /// slots.
     fn failure_domains(&self) -> usize {
-        1
+        self.inner().map_or(1, |inner| inner.failure_domains())
     }
 
     /// The failure domain of the byte at `offset`.
-    fn failure_domain(&self, _offset: u64) -> usize {
-        0
+    fn failure_domain(&self, offset: u64) -> usize {
+        self.inner().map_or(0, |inner| inner.failure_domain(offset))
     }
 
     /// `len` bytes from `offset` were read without asking the volume, from a cache above it. For
     /// volumes that do something about what is read often.
-    fn note_cached_read(&self, _offset: u64, _len: u64) {}
+    fn note_cached_read(&self, offset: u64, len: u64) {
+        if let Some(inner) = self.inner() {
+            inner.note_cached_read(offset, len);
+        }
+    }
 
     /// From now on this is known above the volume.
-    fn offer(&self, _at_hand: Weak<dyn CachedContents>) {}
+    fn offer(&self, at_hand: Weak<dyn CachedContents>) {
+        if let Some(inner) = self.inner() {
+            inner.offer(at_hand);
+        }
+    }
 
     /// A number that rises when the volume has changed contents without being asked to: a scrub has
     /// corrected them, or a member was lost before a resync had settled what a crash interrupted. A
     /// cache above it must forget all that it read before.
     fn corrections(&self) -> u64 {
-        0
+        self.inner().map_or(0, |inner| inner.corrections())
     }
 
     /// A number that rises as a rebuild makes ranges cheaper to read. Asking costs next to nothing.
     fn rebuilt(&self) -> u64 {
-        0
+        self.inner().map_or(0, |inner| inner.rebuilt())
     }
 
     /// A number that rises whenever a member is lost, comes back or is whole again, and when the
     /// size changes. As long as it stays, no range becomes dearer to read except by being written,
     /// while a rebuild makes one after another cheaper. Asking costs next to nothing.
     fn changes(&self) -> u64 {
-        0
+        self.inner().map_or(0, |inner| inner.changes())
     }
 }

@@ -35,6 +35,10 @@ fn failed(isolated: Isolated) -> VolumeError {
 }
 
 impl Volume for GuardedVolume {
+    fn inner(&self) -> Option<&dyn Volume> {
+        Some(&*self.volume)
+    }
+
     fn info(&self) -> VolumeInfo {
         self.volume.info()
     }
@@ -77,10 +81,6 @@ impl Volume for GuardedVolume {
         self.done(self.volume.discard(offset, len))
     }
 
-    fn zeroes_end(&self, offset: u64) -> u64 {
-        self.volume.zeroes_end(offset)
-    }
-
     fn allocation(&self, offset: u64, len: u64) -> Result<Vec<AllocationRange>, VolumeError> {
         self.isolation.call(|| self.volume.allocation(offset, len)).map_err(failed)?
     }
@@ -89,27 +89,11 @@ impl Volume for GuardedVolume {
         self.isolation.call(|| self.volume.read_cost(offset, len)).ok()?
     }
 
-    fn failure_domains(&self) -> usize {
-        self.volume.failure_domains()
-    }
-
     fn failure_domain(&self, offset: u64) -> usize {
         self.isolation.call(|| self.volume.failure_domain(offset)).unwrap_or(0)
     }
 
     fn note_cached_read(&self, offset: u64, len: u64) {
         let _ = self.isolation.call(|| self.volume.note_cached_read(offset, len));
-    }
-
-    fn corrections(&self) -> u64 {
-        self.volume.corrections()
-    }
-
-    fn rebuilt(&self) -> u64 {
-        self.volume.rebuilt()
-    }
-
-    fn changes(&self) -> u64 {
-        self.volume.changes()
     }
 }
