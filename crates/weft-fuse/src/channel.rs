@@ -1,8 +1,10 @@
 //! The channel to the kernel: requests are received in batches, carried out as tasks, answered.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
+use futures_util::future::pending;
 use rustix::io::Errno;
 use weft_rt::ring::{Fd, Ring};
 use weft_rt::sync::Semaphore;
@@ -32,7 +34,8 @@ const BATCH: usize = 8;
 const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// Receives requests until the file system is unmounted; each is carried out in a task of its own.
-/// `lookout` decides how the next one is waited for.
+/// `lookout` decides how the next one is waited for. None is received any more once `is_leaving`:
+/// then this does not return.
 ///
 /// # Errors
 /// If the channel cannot be read.
@@ -41,6 +44,7 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     fd: &Fd,
     mut lookout: Lookout,
+    is_leaving: impl Fn() -> bool,
     carry_out: impl Fn(Request) -> F + 'static,
 ) -> Result<(), Errno> {
     let carry_out = Rc::new(carry_out);
@@ -49,6 +53,9 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
     let mut taken = 0;
     let ended = loop {
         let slot = slots.acquire(1).await;
+        if is_leaving() {
+            return pending().await;
+        }
         match receiver.receive(fd) {
             Ok(request) => {
                 lookout.came(|| rt.now());
@@ -131,6 +138,17 @@ fn send(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) -> Result<(), Er
     let out = OutHeader { len, error, unique: head.unique };
     let parts = [IoSlice::new(out.as_bytes()), IoSlice::new(data)];
     rustix::io::retry_on_intr(|| rustix::io::writev(fd, &parts)).map(drop)
+}
+
+/// Asks the kernel for the requests again that an earlier process received and did not answer. They
+/// come with another number.
+///
+/// # Errors
+/// `INVAL` if the kernel cannot (before Linux 6.9); then there may be requests that nothing answers.
+pub(crate) fn ask_again(fd: &impl AsFd) -> Result<(), Errno> {
+    let len = u32::try_from(size_of::<OutHeader>()).unwrap_or(0);
+    let out = OutHeader { len, error: wire::NOTIFY_RESEND, unique: 0 };
+    rustix::io::retry_on_intr(|| rustix::io::write(fd, out.as_bytes())).map(drop)
 }
 
 /// The answer to INIT; `also` are flags wanted beyond the usual ones.

@@ -1,12 +1,22 @@
 //! Serves a FUSE channel: receives requests, carries them out on a [`Volume`], answers.
+//!
+//! *A channel that outlives its process.* The kernel ends the file system when the last descriptor
+//! of its channel is closed. If someone else keeps one, users of the file wait for the next
+//! process, which goes on with the channel: first it asks for the requests that were received and
+//! not answered ([`ask_again`]). A process that leaves the channel to the next one gives no answer to
+//! requests that fail because it ends ([`Session::leave`]), or because the volume has ended
+//! ([`Source::has_ended`]).
 
-use std::os::fd::OwnedFd;
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
+use futures_util::future::select;
 use rustix::io::Errno;
 use weft_disk::{Volume, VolumeError, VolumeErrorKind};
 use weft_rt::ring::{Fd, Ring};
-use weft_rt::{Buf, Rt};
+use weft_rt::sync::Notify;
+use weft_rt::{Buf, Nanos, Rt};
 use zerocopy::{FromBytes as _, IntoBytes};
 
 use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
@@ -23,29 +33,103 @@ pub const FILE_NAME: &str = "disk";
 /// reshaped, it asks for each time; reads and writes do not need them.
 const VALID_S: u64 = 86_400;
 
-/// Serves `channel` until the file system is unmounted.
-///
-/// # Errors
-/// If the channel cannot be read.
-pub async fn serve(
+/// What the file shows.
+pub struct Source {
+    /// Its contents.
+    pub volume: Rc<dyn Volume>,
+    /// Whether the volume has ended and answers nothing, while a later process can go on with the
+    /// channel.
+    pub has_ended: Box<dyn Fn() -> bool>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").finish_non_exhaustive()
+    }
+}
+
+/// A channel that is being served.
+pub struct Session {
     rt: Rt,
     ring: Ring,
-    channel: OwnedFd,
-    volume: Rc<dyn Volume>,
-) -> Result<(), Errno> {
-    let channel = Rc::new(Channel { fd: Fd::from(channel), volume });
-    let fd = channel.fd.clone();
-    // The requests of a disk come many at a time, and each takes longer than a wake-up.
-    channel::receive(&rt, &ring, &fd, Lookout::closed(), move |request| {
-        let channel = channel.clone();
-        async move { channel.carry_out(request).await }
-    })
-    .await
+    channel: Rc<Channel>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+/// Asks the kernel for the requests that an earlier process received on this channel and did not
+/// answer.
+///
+/// # Errors
+/// `INVAL` if the kernel cannot (before Linux 6.9): users of such requests would wait for ever.
+pub fn ask_again(channel: impl AsFd) -> Result<(), Errno> {
+    channel::ask_again(&channel)
+}
+
+impl Session {
+    /// A session on a channel; nothing is received yet.
+    pub fn new(rt: &Rt, ring: &Ring, channel: OwnedFd, source: Source) -> Rc<Self> {
+        let (leaving, busy, idle) = (Cell::default(), Cell::default(), Notify::default());
+        let channel = Channel { fd: Fd::from(channel), source, leaving, busy, idle };
+        Rc::new(Self { rt: rt.clone(), ring: ring.clone(), channel: Rc::new(channel) })
+    }
+
+    /// Serves until the file system is unmounted.
+    ///
+    /// # Errors
+    /// If the channel cannot be read.
+    pub async fn serve(&self) -> Result<(), Errno> {
+        let Self { rt, ring, channel } = self;
+        let fd = channel.fd.clone();
+        let (ours, leaving) = (channel.clone(), channel.clone());
+        let is_leaving = move || leaving.leaving.get();
+        // The requests of a disk come many at a time, and each takes longer than a wake-up.
+        channel::receive(rt, ring, &fd, Lookout::closed(), is_leaving, move |request| {
+            let channel = ours.clone();
+            async move {
+                channel.busy.set(channel.busy.get() + 1);
+                channel.carry_out(request).await;
+                channel.busy.set(channel.busy.get() - 1);
+                if channel.leaving.get() && channel.busy.get() == 0 {
+                    channel.idle.notify_all();
+                }
+            }
+        })
+        .await
+    }
+
+    /// Receives no more requests, and waits for those in progress, but no longer than `patience`.
+    /// Returns how many have not ended: unless they still succeed, the next process carries them
+    /// out.
+    pub async fn leave(&self, patience: Nanos) -> usize {
+        let Channel { leaving, busy, idle, .. } = &*self.channel;
+        leaving.set(true);
+        let deadline = self.rt.now().saturating_add(patience);
+        while busy.get() > 0 && self.rt.now() < deadline {
+            let (idle, end) = (std::pin::pin!(idle.wait()), self.rt.sleep_until(deadline));
+            select(idle, std::pin::pin!(end)).await;
+        }
+        busy.get()
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.fd.as_fd()
+    }
 }
 
 struct Channel {
     fd: Fd,
-    volume: Rc<dyn Volume>,
+    source: Source,
+    leaving: Cell<bool>,
+    /// Requests that are being carried out.
+    busy: Cell<usize>,
+    idle: Notify,
 }
 
 impl Channel {
@@ -55,7 +139,7 @@ impl Channel {
             Body::Write(io, data) => self.write(&head, &io, data).await,
             Body::Plain(body) => match head.opcode {
                 op::FSYNC => {
-                    let result = self.volume.flush().await.map_err(|e| errno_of(&e));
+                    let result = self.source.volume.flush().await.map_err(|e| errno_of(&e));
                     self.answer(&head, result.map(|()| [].as_slice()));
                 }
                 op::FALLOCATE => {
@@ -69,27 +153,28 @@ impl Channel {
     }
 
     async fn read(&self, head: &InHeader, io: &IoIn) {
-        let size = self.volume.size_bytes();
+        let size = self.source.volume.size_bytes();
         let len = u64::from(io.size).min(size.saturating_sub(io.offset));
         let Ok(len) = usize::try_from(len) else { return self.answer(head, Err(Errno::INVAL)) };
         if len > WRITE_BYTES_MAX || len == 0 {
             let result = if len == 0 { Ok([].as_slice()) } else { Err(Errno::INVAL) };
             return self.answer(head, result);
         }
-        let (result, buf) = self.volume.read(io.offset, Buf::new(len)).await;
+        let (result, buf) = self.source.volume.read(io.offset, Buf::new(len)).await;
         self.answer(head, result.map(|()| &*buf).map_err(|e| errno_of(&e)));
     }
 
     async fn write(&self, head: &InHeader, io: &IoIn, data: Buf) {
         let len = data.len() as u64;
-        let fits = io.offset.checked_add(len).is_some_and(|end| end <= self.volume.size_bytes());
+        let fits =
+            io.offset.checked_add(len).is_some_and(|end| end <= self.source.volume.size_bytes());
         if len != u64::from(io.size) || !fits {
             return self.answer(head, Err(Errno::FBIG));
         }
         let sync = io.flags & (rustix::fs::OFlags::DSYNC.bits()) != 0;
         let result = match len {
             0 => Ok(()),
-            _ => self.volume.write(io.offset, data.freeze(), sync).await,
+            _ => self.source.volume.write(io.offset, data.freeze(), sync).await,
         };
         let out = WriteOut { size: io.size, padding: 0 };
         self.answer(head, result.map(|()| out.as_bytes()).map_err(|e| errno_of(&e)));
@@ -99,15 +184,19 @@ impl Channel {
     async fn fallocate(&self, body: &[u8]) -> Result<(), Errno> {
         let (FallocateIn { offset, length, mode, .. }, _) =
             FallocateIn::read_from_prefix(body).map_err(|_| Errno::INVAL)?;
-        let size = self.volume.size_bytes();
+        let size = self.source.volume.size_bytes();
         if offset.checked_add(length).is_none_or(|end| end > size) {
             return Err(Errno::FBIG);
         }
         let result = match mode & !fallocate::KEEP_SIZE {
             _ if length == 0 => Ok(()),
             // A hole reads as zeros: more than NBD's trim promises.
-            fallocate::PUNCH_HOLE => self.volume.write_zeroes(offset, length, false, true).await,
-            fallocate::ZERO_RANGE => self.volume.write_zeroes(offset, length, false, false).await,
+            fallocate::PUNCH_HOLE => {
+                self.source.volume.write_zeroes(offset, length, false, true).await
+            }
+            fallocate::ZERO_RANGE => {
+                self.source.volume.write_zeroes(offset, length, false, false).await
+            }
             _ => return Err(Errno::OPNOTSUPP),
         };
         result.map_err(|e| errno_of(&e))
@@ -161,13 +250,17 @@ impl Channel {
     }
 
     fn attr(&self, node: u64) -> Attr {
-        let size = if node == FILE { self.volume.size_bytes() } else { 0 };
+        let size = if node == FILE { self.source.volume.size_bytes() } else { 0 };
         let mode = if node == FILE { 0o100_600 } else { 0o40_700 };
         let nlink = if node == FILE { 1 } else { 2 };
         Attr { ino: node, size, blocks: size / 512, mode, nlink, blksize: 4096, ..Attr::default() }
     }
 
     fn answer(&self, head: &InHeader, result: Result<&[u8], Errno>) {
+        if result.is_err() && (self.leaving.get() || (self.source.has_ended)()) {
+            // The next process asks for the request again.
+            return;
+        }
         channel::answer(&self.fd, head, result);
     }
 }

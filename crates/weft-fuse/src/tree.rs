@@ -93,10 +93,18 @@ pub async fn serve(
     });
     let long = tree.long.clone();
     let awake = latency.map(|latency| Awake::new(rt.clone(), latency));
-    let received = channel::receive(&rt, &ring, &fd, Lookout::new(awake), move |request| {
-        let tree = tree.clone();
-        async move { tree.carry_out(request).await }
-    });
+    let lookout = Lookout::new(awake);
+    let received = channel::receive(
+        &rt,
+        &ring,
+        &fd,
+        lookout,
+        || false,
+        move |request| {
+            let tree = tree.clone();
+            async move { tree.carry_out(request).await }
+        },
+    );
     let received = received.await;
     long.interrupt_all();
     received

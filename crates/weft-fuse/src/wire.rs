@@ -10,6 +10,9 @@ pub const MINOR: u32 = 36;
 /// The lowest supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 
+/// A message to the kernel: send what was received and not answered once more.
+pub const NOTIFY_RESEND: i32 = 7;
+
 /// Node of the root folder.
 pub const ROOT: u64 = 1;
 /// Node of the one file.

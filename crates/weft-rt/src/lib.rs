@@ -31,6 +31,7 @@ mod cpu;
 mod domain;
 mod executor;
 pub mod fiber;
+pub mod inherited;
 mod local;
 pub mod pool;
 pub mod ring;

@@ -5,26 +5,47 @@
 //! the pages that requests touch take space.
 //!
 //! *Leaving.* A process that ends in order, and keeps its devices for the next one, stops carrying
-//! out requests and waits for those in progress ([`Session::leave`]). What it was handed since then
-//! is handed to the next process.
+//! out requests and waits a while for those in progress ([`Session::leave`]). What it was handed
+//! since then is handed to the next process. The same goes for requests that do not end, or fail
+//! because their volume is being stopped: they get no answer here.
+//!
+//! *A volume that ends before its process.* Requests that fail because the volume has ended
+//! ([`Source::has_ended`]) get no answer either: to users this is a process that has died, and they
+//! wait for the next one.
 
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, pending, select};
 use rustix::io::Errno;
 use weft_disk::{Volume, VolumeError, VolumeErrorKind};
 use weft_rt::ring::{Fetched, OpenedUblk, Ring, UblkChannel};
 use weft_rt::sync::Notify;
 use weft_rt::ublk::{Descriptor, io_flag, op};
-use weft_rt::{Buf, Rt, Task};
+use weft_rt::{Buf, Nanos, Rt, Task};
 
 use crate::limits::SECTOR;
 
 /// Writes up to this length are copied out of the tag's memory, which can be larger than the
 /// write by far: what a cache keeps of them keeps all of their memory.
 const COPY_BYTES_MAX: usize = 64 << 10;
+
+/// What a device shows.
+pub struct Source {
+    /// Its contents.
+    pub volume: Rc<dyn Volume>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether the volume has ended and answers nothing, while a later process can go on with it.
+    pub has_ended: Box<dyn Fn() -> bool>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source").field("read_only", &self.read_only).finish_non_exhaustive()
+    }
+}
 
 /// A device that is being served.
 pub struct Session {
@@ -36,8 +57,7 @@ struct Shared {
     rt: Rt,
     ring: Ring,
     channel: UblkChannel,
-    volume: Rc<dyn Volume>,
-    read_only: bool,
+    source: Source,
     leaving: Cell<bool>,
     /// Requests that are being carried out.
     busy: Cell<usize>,
@@ -55,13 +75,7 @@ impl Session {
     ///
     /// # Errors
     /// If the ring has no room for its commands.
-    pub fn begin(
-        rt: &Rt,
-        ring: &Ring,
-        opened: OpenedUblk,
-        volume: Rc<dyn Volume>,
-        read_only: bool,
-    ) -> io::Result<Rc<Self>> {
+    pub fn begin(rt: &Rt, ring: &Ring, opened: OpenedUblk, source: Source) -> io::Result<Rc<Self>> {
         let channel = UblkChannel::from(opened);
         let (depth, free) = (channel.depth(), ring.commands_free());
         if usize::from(depth) > free {
@@ -70,7 +84,7 @@ impl Session {
         }
         let (leaving, busy, idle) = (Cell::default(), Cell::default(), Notify::default());
         let (rt, ring) = (rt.clone(), ring.clone());
-        let shared = Shared { rt, ring, channel, volume, read_only, leaving, busy, idle };
+        let shared = Shared { rt, ring, channel, source, leaving, busy, idle };
         let shared = Rc::new(shared);
         let tags = (0..depth).map(|tag| {
             let shared = shared.clone();
@@ -88,13 +102,18 @@ impl Session {
         join_all(self.tags.take()).await.into_iter().collect()
     }
 
-    /// Carries out no more requests, and waits for those in progress. The device stays with the
-    /// kernel when the process ends.
-    pub async fn leave(&self) {
-        self.shared.leaving.set(true);
-        while self.shared.busy.get() > 0 {
-            self.shared.idle.wait().await;
+    /// Carries out no more requests, and waits for those in progress, but no longer than
+    /// `patience`. The device stays with the kernel when the process ends. Returns how many requests
+    /// have not ended: unless they still succeed, the next process carries them out.
+    pub async fn leave(&self, patience: Nanos) -> usize {
+        let Shared { rt, leaving, busy, idle, .. } = &*self.shared;
+        leaving.set(true);
+        let deadline = rt.now().saturating_add(patience);
+        while busy.get() > 0 && rt.now() < deadline {
+            let (idle, end) = (std::pin::pin!(idle.wait()), rt.sleep_until(deadline));
+            select(idle, std::pin::pin!(end)).await;
         }
+        busy.get()
     }
 }
 
@@ -117,6 +136,10 @@ impl Shared {
             if self.leaving.get() && self.busy.get() == 0 {
                 self.idle.notify_all();
             }
+            if result < 0 && (self.leaving.get() || (self.source.has_ended)()) {
+                // The kernel hands the request to the next process.
+                return pending().await;
+            }
             fetched = self.ring.ublk_commit(&self.channel, tag, result, memory).await?;
         }
     }
@@ -125,16 +148,16 @@ impl Shared {
         let operation = request.operation();
         // A flush is of the whole device, and names no place.
         if operation == op::FLUSH {
-            return (done(self.volume.flush().await), memory);
+            return (done(self.source.volume.flush().await), memory);
         }
         let offset = request.start_sector.checked_mul(SECTOR);
         let len = u64::from(request.sectors) * SECTOR;
-        let size = self.volume.size_bytes();
+        let size = self.source.volume.size_bytes();
         let Some(offset) = offset.filter(|at| at.checked_add(len).is_some_and(|end| end <= size))
         else {
             return (code(Errno::IO), memory);
         };
-        if self.read_only && operation != op::READ {
+        if self.source.read_only && operation != op::READ {
             return (code(Errno::ROFS), memory);
         }
         let fua = request.op_flags & io_flag::FUA != 0;
@@ -163,7 +186,7 @@ impl Shared {
             return (code(Errno::INVAL), memory);
         };
         let rest = memory.split_off(len);
-        let (result, memory) = self.volume.read(offset, memory).await;
+        let (result, memory) = self.source.volume.read(offset, memory).await;
         let result = result.map_or_else(|e| code(errno_of(&e)), |()| moved);
         (result, Buf::rejoin(vec![memory, rest]))
     }
@@ -174,10 +197,10 @@ impl Shared {
         };
         let (result, memory) = if len <= COPY_BYTES_MAX {
             let data = Buf::copy_from(&memory[..len]).freeze();
-            (self.volume.write(offset, data, fua).await, memory)
+            (self.source.volume.write(offset, data, fua).await, memory)
         } else {
             let whole = memory.freeze();
-            let result = self.volume.write(offset, whole.slice(0, len), fua).await;
+            let result = self.source.volume.write(offset, whole.slice(0, len), fua).await;
             // What is still held elsewhere stays there.
             let memory = whole.try_thaw();
             (result, memory.unwrap_or_else(|_| Buf::new(self.channel.io_bytes_max())))
@@ -194,13 +217,13 @@ impl Shared {
     ) -> Result<(), VolumeError> {
         let (mut at, end) = (offset, offset + len);
         while at < end {
-            let piece_end = self.volume.zeroes_end(at).clamp(at + 1, end);
+            let piece_end = self.source.volume.zeroes_end(at).clamp(at + 1, end);
             let len = piece_end - at;
             match zeroes {
                 Some((fua, may_deallocate)) => {
-                    self.volume.write_zeroes(at, len, fua, may_deallocate).await?;
+                    self.source.volume.write_zeroes(at, len, fua, may_deallocate).await?;
                 }
-                None => self.volume.discard(at, len).await?,
+                None => self.source.volume.discard(at, len).await?,
             }
             at = piece_end;
             if at < end {

@@ -28,6 +28,7 @@ mod watch;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::rc::{Rc, Weak};
 
@@ -42,6 +43,7 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, log_line};
 use weft_disk::{Disk, QueueConfig, QueuedDisk};
 use weft_nbd::{Server, ServerConfig};
+use weft_rt::inherited;
 use weft_rt::ring::RingConfig;
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Nanos};
@@ -56,6 +58,9 @@ pub use caches::check_bytes as check_cache_bytes;
 use disks::Opened;
 use isolation::Isolation;
 use served::Served;
+
+/// The exit code that has systemd start the next daemon (`RestartForceExitStatus=`).
+const RESTART: u8 = 75;
 
 /// Messages from the other threads to the engine's thread.
 #[derive(Debug)]
@@ -87,6 +92,9 @@ struct Daemon {
     opened: RefCell<BTreeMap<String, Opened>>,
     /// Members whose file or device node has gone, by array.
     vanished: RefCell<BTreeMap<String, Vec<VanishedDisk>>>,
+    /// FUSE channels that an earlier daemon left, by the names under which systemd kept them.
+    channels: RefCell<BTreeMap<String, OwnedFd>>,
+    next: Cell<Next>,
     /// NBD endpoints, as a prefix and a suffix around an export's name.
     endpoints: Vec<(String, String)>,
     /// How long a signal to stop waits for block devices in use.
@@ -102,6 +110,8 @@ struct Daemon {
 
 /// `weft serve`: returns when it has been stopped.
 pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
+    // Before anything is opened.
+    let channels = inherited::take().into_iter().collect();
     args.tcp.check()?;
     caches::check_bytes(args.cache.size.unwrap_or(0))?;
     alerts::begin(args.program.as_deref(), args.mail.as_deref())?;
@@ -122,21 +132,33 @@ pub fn serve(args: &ServeArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     isolation::log_panics();
     let work = {
         let dir = dir.clone();
-        async move { run(&args, &dir, opener, messages, inbox, json).await }
+        async move { run(&args, &dir, opener, channels, (messages, inbox), json).await }
     };
     let outcome = isolation::end_on_panic(|| rt.block_on(work));
     dir.clear_sockets();
-    outcome
+    if outcome? == Next::IsStartedBySystemd {
+        std::process::exit(RESTART.into());
+    }
+    Ok(())
+}
+
+/// Who starts the next daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// The user.
+    IsStartedByUser,
+    /// systemd, as it alone has channels that users wait for.
+    IsStartedBySystemd,
 }
 
 async fn run(
     args: &ServeArgs,
     dir: &RuntimeDir,
     opener: Opener,
-    messages: UnboundedSender<Message>,
-    inbox: UnboundedReceiver<Message>,
+    channels: BTreeMap<String, OwnedFd>,
+    (messages, inbox): (UnboundedSender<Message>, UnboundedReceiver<Message>),
     json: bool,
-) -> Outcome {
+) -> Result<Next, Failure> {
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
     clients::log_events(&server);
     let endpoints = start::endpoints(args, dir, &server)?;
@@ -151,6 +173,8 @@ async fn run(
         starting: Semaphore::new(1),
         opened: RefCell::default(),
         vanished: RefCell::default(),
+        channels: RefCell::new(channels),
+        next: Cell::new(Next::IsStartedByUser),
         endpoints,
         stop_timeout: Nanos::try_from(args.stop_timeout.as_nanos()).unwrap_or(Nanos::MAX),
         announced: Cell::new(false),
@@ -170,7 +194,7 @@ async fn run(
     let stopped = daemon.stop_all().await;
     match ended {
         Ended::Asked(call) => {
-            let answer = stopped.as_ref().map(|names| json!({ "stopped": names }));
+            let answer = stopped.as_ref().map(|(names, _)| json!({ "stopped": names }));
             call.answer(answer.map_err(Clone::clone));
             connections.wait_answered(&daemon.opener.rt, 2000 * MILLISECOND).await;
         }
@@ -179,7 +203,7 @@ async fn run(
         Ended::NotStarted(failure) => return Err(failure),
     }
     log_line("stopped");
-    stopped.map(drop)
+    stopped.map(|(_, next)| next)
 }
 
 /// Why the daemon ends.
@@ -316,7 +340,10 @@ impl Daemon {
                 let failure = Failure::from(isolated);
                 log::about(&name, &format!("ALERT: {failure}"));
                 if let Some(daemon) = me.upgrade() {
-                    daemon.arrays.borrow_mut().remove(&name);
+                    let served = daemon.arrays.borrow_mut().remove(&name);
+                    if served.is_some_and(|served| ublk::tell_of_failure(&name, &served)) {
+                        daemon.next.set(Next::IsStartedBySystemd);
+                    }
                     daemon.pending.note_failed(id, name, failure);
                 }
             }));
@@ -330,11 +357,16 @@ impl Daemon {
         attached.map(|(name, served)| (name.clone(), served.ublk())).collect()
     }
 
+    /// Whether the next daemon can take over the block device of an array.
+    fn can_be_left(&self, array: &str) -> bool {
+        self.arrays.borrow().get(array).is_none_or(|served| served.can_be_left())
+    }
+
     /// Refuses to stop under block devices; with `keep`, only under those that no other daemon can
     /// take over.
     async fn refuse_attached(&self, keep: bool) -> Outcome {
         let attached = self.attached();
-        let mut lost = attached.iter().filter(|(_, ublk)| !(keep && ublk.is_some()));
+        let mut lost = attached.iter().filter(|(name, _)| !(keep && self.can_be_left(name)));
         let Some((name, _)) = lost.next() else { return Ok(()) };
         let user = self.user_of(name).await.map_or_else(String::new, |user| format!(", {user}"));
         Err(Failure::new(format!("{name} is attached as a block device{user}"))
@@ -342,7 +374,7 @@ impl Daemon {
     }
 
     /// Ends service, then stops every array cleanly; returns their names.
-    async fn stop_all(&self) -> Result<Vec<String>, Failure> {
+    async fn stop_all(&self) -> Result<(Vec<String>, Next), Failure> {
         // An array that is just starting is stopped like the others.
         let _turn = self.starting.acquire(1).await;
         let cut = self.server.shutdown().await;
@@ -350,10 +382,13 @@ impl Daemon {
             log_line(&format!("disconnected {cut} clients that did not finish"));
         }
         let arrays = std::mem::take(&mut *self.arrays.borrow_mut());
-        join_all(arrays.iter().map(|(name, served)| ublk::leave(name, served))).await;
+        let left = join_all(arrays.iter().map(|(name, served)| ublk::leave(name, served))).await;
         let stopped = join_all(arrays.values().map(|served| served.stop())).await;
         stopped.into_iter().collect::<Outcome>()?;
-        Ok(arrays.into_keys().collect())
+        if left.contains(&true) {
+            self.next.set(Next::IsStartedBySystemd);
+        }
+        Ok((arrays.into_keys().collect(), self.next.get()))
     }
 
     /// Announces on standard output that clients of an array may connect.

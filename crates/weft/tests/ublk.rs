@@ -124,6 +124,23 @@ attached
 wait $copy || fail "the copy failed"
 cmp /tmp/data /tmp/mnt/a; cmp /tmp/data /tmp/mnt/b
 
+step "fio on the file system, and the daemon killed under it"
+fio --name=v --filename=/tmp/mnt/fio --rw=randwrite --bs=4k --ioengine=libaio --direct=1 \
+    --iodepth=8 --size=16M --fsync=32 --verify=crc32c --do_verify=1 --verify_fatal=1 \
+    --randseed=8 --output=/tmp/fio & fio=$!
+before=$(writes)
+more_writes 100
+killed
+sleep 1
+kill -0 $fio || fail "fio ended with the daemon: $(cat /tmp/fio)"
+serve .
+attached
+before=$(writes)
+more_writes 20
+wait $fio || fail "fio: $(cat /tmp/fio)"
+has 'err= 0' /tmp/fio
+rm /tmp/mnt/fio
+
 step "an upgrade in order"
 rm /tmp/mnt/a
 refused 1 weft stop; has 'mounted on /tmp/mnt' /tmp/said
@@ -234,6 +251,74 @@ refused 1 weft stop --keep-devices
 weft detach tank
 [ ! -e /dev/weft/tank ] || fail "the link is left"
 weft stop
+"#;
+
+/// Requests that cannot end, or whose array has failed, get no answer: they are the next daemon's.
+#[test]
+fn what_a_daemon_cannot_finish_is_left_to_the_next() {
+    tell("ublk-left", LEFT);
+}
+
+const LEFT: &str = r#"
+mkdir /tmp/small
+mount -t tmpfs -o size=24M small /tmp/small
+weft create tank --code raid5 --sparse --size 32M --head-room 1M /tmp/small/d0 d1 d2
+dd if=/dev/urandom of=/tmp/data bs=1M count=12 2>/dev/null
+
+step "a stop while writes wait for space"
+serve /tmp/small .
+weft attach tank
+dd if=/dev/zero of=/tmp/small/filler bs=64k 2>/dev/null || true
+dd if=/tmp/data of=/dev/weft/tank bs=1M seek=20 oflag=direct 2>/tmp/dd & dd=$!
+until weft status | grep -q 'WRITES WAIT FOR SPACE'; do
+    kill -0 $dd || fail "it did not wait: $(cat /tmp/dd)"
+    sleep 0.1
+done
+refused 1 timeout 60 weft stop --keep-devices; has 'waiting for space' /tmp/said
+wait $daemon || true
+has 'ublkb0 stays; .* not ended' /tmp/serve
+sleep 1
+kill -0 $dd || fail "it got an error: $(cat /tmp/dd)"
+rm /tmp/small/filler
+serve /tmp/small .
+attached
+wait $dd || fail "dd: $(cat /tmp/dd)"
+dd if=/dev/weft/tank bs=1M skip=20 count=12 iflag=direct 2>/dev/null | cmp - /tmp/data
+weft scrub tank
+
+step "an array that fails under a file system"
+mkfs.ext4 -qF /dev/weft/tank
+weft stop --keep-devices
+wait $daemon
+export WEFT_PANIC_AT=/tmp/fault
+serve /tmp/small .
+attached
+mount /dev/weft/tank /tmp/mnt
+echo kept >/tmp/mnt/file; sync
+echo "flush $(weft status --json | grep -o '[^"]*disks/d1' | head -n 1)" >$WEFT_PANIC_AT
+(cp /tmp/data /tmp/mnt/data && sync) & copy=$!
+until grep -q 'ALERT: /dev/ublkb0 stays' /tmp/serve; do
+    kill -0 $copy || fail "the copy ended"
+    sleep 0.1
+done
+weft status >/tmp/said; has 'internal error' /tmp/said
+refused 4 weft status --check
+refused 1 weft detach --force tank; has 'array has failed' /tmp/said; has 'keep-devices' /tmp/said
+sleep 2
+kill -0 $copy || fail "the copy ended"
+dmesg | grep -i 'I/O error' && fail "users got errors"
+rm $WEFT_PANIC_AT
+weft stop --keep-devices
+wait $daemon
+serve /tmp/small .
+attached
+wait $copy || fail "the copy failed"
+cmp /tmp/data /tmp/mnt/data
+same contents "$(cat /tmp/mnt/file)" kept
+umount /tmp/mnt
+e2fsck -fn /dev/weft/tank
+weft detach tank
+kill $daemon; wait $daemon || fail "the daemon ended with $?"
 "#;
 
 /// Where there is no ublk, the daemon says why, and FUSE takes its place.

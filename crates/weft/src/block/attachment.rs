@@ -134,6 +134,11 @@ impl Attachment {
         self.nodes().first()?.size_bytes()
     }
 
+    /// Whether its devices refuse writes.
+    pub fn is_read_only(&self) -> bool {
+        self.nodes().iter().all(|node| node.setting("ro").as_deref() == Some("1"))
+    }
+
     /// The logical block of that device.
     pub fn block_bytes(&self) -> Option<u32> {
         self.nodes().first()?.block_bytes()
@@ -169,11 +174,18 @@ impl Attachment {
         }
     }
 
-    /// Removes it. Refused while it is in use; a ublk device can be removed by `force`.
+    /// Removes it. Refused while it is in use, unless `force`: then its users get errors.
     pub fn remove(&self, force: bool) -> Outcome {
         match &self.kind {
             Kind::Ublk(device) => device.remove(force),
             Kind::Fuse { devices, mount_point, mounted } => {
+                if force && *mounted {
+                    // It is in use by the loop device, and so stays; but nothing waits any more.
+                    let _ = rustix::mount::unmount(
+                        mount_point,
+                        UnmountFlags::FORCE | UnmountFlags::NOFOLLOW,
+                    );
+                }
                 for device in devices {
                     device.remove()?;
                     if let Some(name) = device.node().path().file_name() {

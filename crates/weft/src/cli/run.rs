@@ -191,7 +191,7 @@ Examples:
 pub struct DetachArgs {
     /// Name of the array
     pub array: String,
-    /// Remove a ublk device without a daemon even if it is in use: its users get errors
+    /// Remove a device without a daemon even if it is in use: its users get errors
     #[arg(long)]
     pub force: bool,
 }

@@ -161,15 +161,19 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     require_root("detach")?;
     let (name, found) = find(&args.array, dir);
     check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
-    let Some(Found { attachment, served }) = found else {
+    let Some(Found { attachment, served, failed }) = found else {
         return Err(Failure::new(format!("{name} is not attached"))
             .hint("`weft status` shows what is; check that --runtime-dir is its daemon's"));
     };
-    let force = args.force && attachment.via() == Via::Ublk && !served;
+    let force = args.force && !served;
     if let Some(user) = lasting_user(&attachment).filter(|_| !force) {
         let device = attachment.device().unwrap_or_default();
         let failure = Failure::new(format!("{} is {user}", device.display()));
         return Err(match attachment.via() {
+            Via::Ublk if failed => failure.hint(
+                "its array has failed, and its users wait for the next daemon: run `weft stop \
+                 --keep-devices` and `weft serve`; nothing was changed",
+            ),
             Via::Ublk if !served => failure.hint(
                 "start `weft serve` for its array, or let --force give errors to its users; \
                  nothing was changed",
@@ -203,12 +207,16 @@ struct Found {
     attachment: Attachment,
     /// Whether a daemon serves it.
     served: bool,
+    /// Whether a daemon has it, and its array has failed.
+    failed: bool,
 }
 
 /// The name of the array that was asked for, and what is attached of it. Works without a daemon,
 /// which cannot resolve an id to a name then.
 fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
-    let array = Client::connect(dir).and_then(|mut client| {
+    let client = Client::connect(dir);
+    let has_daemon = client.is_ok();
+    let array = client.and_then(|mut client| {
         let name = client.array_name(asked)?;
         Ok((client.status_of(&name)?, client.is_roots()))
     });
@@ -220,7 +228,9 @@ fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
         let ublk = || Attachment::ublk(asked, ublk_device::by_name(asked)?);
         let attachment = fuse.or_else(ublk);
         let served = attachment.as_ref().is_some_and(Attachment::is_served);
-        return (asked.to_owned(), attachment.map(|attachment| Found { attachment, served }));
+        let failed = served && has_daemon;
+        let found = attachment.map(|attachment| Found { attachment, served, failed });
+        return (asked.to_owned(), found);
     };
     let name = array.status.name.clone();
     let attachment = Attachment::of(dir, &name, array.ublk()).or_else(|| {
@@ -229,7 +239,7 @@ fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
         Attachment::ublk(&name, orphan?)
     });
     let served = array.attached;
-    (name, attachment.map(|attachment| Found { attachment, served }))
+    (name, attachment.map(|attachment| Found { attachment, served, failed: false }))
 }
 
 fn require_root(command: &str) -> Outcome {

@@ -506,6 +506,7 @@ impl Daemon {
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served.clone());
         // One that was forced to start may be older than what users of its device have seen.
+        self.take_over_channel(&name, &served, !force_degraded);
         if !force_degraded {
             self.take_over_device(name.clone(), served);
         }

@@ -61,10 +61,7 @@ impl Daemon {
                         name,
                         &format!(
                             "ALERT: stopped while its block device is {user}: {}",
-                            match attached
-                                .iter()
-                                .any(|(other, ublk)| other == name && ublk.is_some())
-                            {
+                            match self.can_be_left(name) {
                                 true => "its users wait for the next daemon",
                                 false => "it returns errors from now on",
                             }

@@ -92,6 +92,11 @@ impl Isolation {
         &self.rt
     }
 
+    /// Whether the array has failed.
+    pub fn has_failed(&self) -> bool {
+        self.check().is_err()
+    }
+
     fn check(&self) -> Result<(), Isolated> {
         match &*self.state.cause.borrow() {
             Some(cause) => Err(Isolated { cause: cause.clone() }),

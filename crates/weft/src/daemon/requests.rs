@@ -22,7 +22,7 @@ use crate::control::protocol::{
 use crate::control::server::Call;
 use crate::daemon::caches;
 use crate::daemon::served::{Front, Served};
-use crate::daemon::{Daemon, attached, log};
+use crate::daemon::{Daemon, log};
 use crate::report::status::unused_room;
 
 fn refused(error: ArrayError) -> Failure {
@@ -93,7 +93,7 @@ impl Daemon {
             Request::Attach { array } => self.find(&array).and_then(|served| {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
-                attached::start(&self.opener, &self.dir, &served, channel)?;
+                self.attach_fuse(&served, channel)?;
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes, read_only: served.read_only })
             }),
@@ -458,7 +458,7 @@ impl Daemon {
 /// What the daemon itself knows of a block device.
 fn known(front: &Front) -> BlockDevice {
     let (via, path) = match front {
-        Front::Fuse => (Via::Fuse, None),
+        Front::Fuse { .. } => (Via::Fuse, None),
         Front::UblkStarting => (Via::Ublk, None),
         Front::Ublk { number, .. } => (Via::Ublk, Some(path_of(*number))),
     };

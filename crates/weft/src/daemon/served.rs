@@ -20,7 +20,12 @@ use crate::daemon::log;
 #[derive(Clone)]
 pub enum Front {
     /// By FUSE and a loop device.
-    Fuse,
+    Fuse {
+        /// Who serves it.
+        session: Rc<weft_fuse::session::Session>,
+        /// Whether systemd keeps the channel for the next daemon.
+        kept: bool,
+    },
     /// By ublk; it is being prepared.
     UblkStarting,
     /// By the ublk device of this number.
@@ -77,12 +82,17 @@ impl Served {
     pub fn occupy(&self, front: Front) -> Outcome {
         let mut own = self.front.borrow_mut();
         if own.is_some() {
-            let name = self.array.status().name;
-            return Err(Failure::new(format!("{name} is attached already"))
-                .hint(format!("`weft detach {name}` removes it")));
+            return Err(self.attached_already());
         }
         *own = Some(front);
         Ok(())
+    }
+
+    /// The refusal to attach it once more.
+    pub fn attached_already(&self) -> Failure {
+        let name = self.array.status().name;
+        Failure::new(format!("{name} is attached already"))
+            .hint(format!("`weft detach {name}` removes it"))
     }
 
     /// The number of its ublk device.
@@ -90,6 +100,16 @@ impl Served {
         match &*self.front.borrow() {
             Some(Front::Ublk { number, .. }) => Some(*number),
             _ => None,
+        }
+    }
+
+    /// Whether the next daemon can take over its block device.
+    pub fn can_be_left(&self) -> bool {
+        match &*self.front.borrow() {
+            Some(Front::Fuse { kept, .. }) => *kept,
+            Some(Front::Ublk { .. }) => true,
+            Some(Front::UblkStarting) => false,
+            None => true,
         }
     }
 

@@ -8,6 +8,10 @@
 //! was forced to start may be older than what its device showed: it is taken over only by
 //! `weft attach`.
 //!
+//! *A panic in the array* is a crash of the array alone: the daemon goes on, and the array answers
+//! nothing. Its device then waits for the next daemon, too: errors would cost a file system what it
+//! has not written yet, and the next daemon can recover all of it.
+//!
 //! *What must not be taken over.* A device takes writes, or is larger, and the array does not, or
 //! is smaller: its users would get errors. It is left as it is, and they wait on.
 
@@ -20,13 +24,14 @@ use weft_cli::failure::{Failure, Outcome};
 use weft_cli::{size, thread};
 use weft_rt::ring::OpenedUblk;
 use weft_rt::ublk::CONTROL_PATH;
+use weft_rt::{Nanos, SECOND};
 use weft_ublk::device::{self, DEPTH, Device, Service, Starting};
 use weft_ublk::limits::{self, Limits};
-use weft_ublk::session::Session;
+use weft_ublk::session::{Session, Source};
 
 use crate::block::{link, ublk_device};
 use crate::control::protocol::UblkAnswer;
-use crate::daemon::attached::{keep_size, prepare_for_reclaim};
+use crate::daemon::attached::{self, keep_size, prepare_for_reclaim};
 use crate::daemon::served::{Front, Served};
 use crate::daemon::{Daemon, log};
 
@@ -34,6 +39,10 @@ use crate::daemon::{Daemon, log};
 const DEVICES_MAX: u32 = 32;
 /// Commands that they have with the kernel.
 pub(super) const COMMANDS_MAX: u32 = DEVICES_MAX * DEPTH as u32;
+
+/// How long a stop waits for requests in progress, as it does for those of NBD clients. Writes may
+/// wait for space below a member, without an end.
+const LEAVE_PATIENCE: Nanos = 10 * SECOND;
 
 /// A device, opened on a helper thread.
 type Opened = (Starting, OpenedUblk);
@@ -126,8 +135,11 @@ impl Daemon {
         prepare_for_reclaim();
         let (starting, opened) = thread::elsewhere(open).await?.map_err(failed)?;
         let (number, volume) = (starting.number(), served.volume.clone());
+        let isolation = served.isolation.clone();
+        let has_ended = Box::new(move || isolation.has_failed());
+        let source = Source { volume, read_only, has_ended };
         let opener = &self.opener;
-        let session = Session::begin(&opener.rt, &opener.ring, opened, volume, read_only);
+        let session = Session::begin(&opener.rt, &opener.ring, opened, source);
         let session = session.map_err(failed)?;
         *served.front.borrow_mut() = Some(Front::Ublk { number, session: session.clone() });
         let name = served.array.status().name;
@@ -161,17 +173,47 @@ impl Daemon {
     }
 }
 
-/// Serves the array's ublk device no more; it stays for the next daemon.
-pub(super) async fn leave(name: &str, served: &Served) {
+/// Serves the array's block device no more. One that the next daemon can take over stays for it.
+/// Returns whether systemd must start that daemon.
+pub(super) async fn leave(name: &str, served: &Served) -> bool {
     let front = served.front.borrow().clone();
-    if let Some(Front::Ublk { number, session }) = front {
-        session.leave().await;
-        let place = device::path_of(number);
-        log::about(
-            name,
-            &format!("{} stays; its users wait for the next `weft serve`", place.display()),
-        );
+    match front {
+        Some(Front::Ublk { number, session }) => {
+            let left = session.leave(LEAVE_PATIENCE).await;
+            log::about(name, &stays(&device::path_of(number).display().to_string(), left));
+            false
+        }
+        Some(Front::Fuse { session, kept: true }) => {
+            let left = session.leave(LEAVE_PATIENCE).await;
+            if left == 0 {
+                attached::note_complete(served, &session);
+            }
+            log::about(name, &stays("its block device", left));
+            true
+        }
+        _ => false,
     }
+}
+
+/// In words, that a device stays, and what becomes of requests that have not ended.
+fn stays(place: &str, left: usize) -> String {
+    let left = match left {
+        0 => String::new(),
+        1 => ", which carries out a request that has not ended".to_owned(),
+        _ => format!(", which carries out {left} requests that have not ended"),
+    };
+    format!("{place} stays; its users wait for the next `weft serve`{left}")
+}
+
+/// The array has failed, and the daemon goes on. Returns whether systemd must start the next one.
+pub(super) fn tell_of_failure(name: &str, served: &Served) -> bool {
+    let (place, by_systemd) = match &*served.front.borrow() {
+        Some(Front::Ublk { number, .. }) => (device::path_of(*number).display().to_string(), false),
+        Some(Front::Fuse { kept: true, .. }) => ("its block device".to_owned(), true),
+        _ => return false,
+    };
+    log::about(name, &format!("ALERT: {}", stays(&place, 0)));
+    by_systemd
 }
 
 fn failed(error: std::io::Error) -> Failure {

@@ -12,7 +12,7 @@ use weft_cli::output::{self, log_line, outln};
 use weft_cli::{listen, size, thread};
 use weft_disk::{Disk, DiskVolume, Volume};
 use weft_fuse::mount::Mount;
-use weft_fuse::session::{self, FILE_NAME};
+use weft_fuse::session::{FILE_NAME, Session, Source};
 use weft_model::catalog::MODELS;
 use weft_model::measure::validate;
 use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, Scheduler};
@@ -98,9 +98,11 @@ fn mount(
     }
     let mount = Mount::new(name, place)?;
     let channel = mount.fuse.try_clone().map_err(|e| Failure::new(format!("{name}: {e}")))?;
-    let (rt, ring, name) = (opener.rt.clone(), opener.ring.clone(), name.to_owned());
+    let source = Source { volume, has_ended: Box::new(|| false) };
+    let session = Session::new(&opener.rt, &opener.ring, channel.into(), source);
+    let name = name.to_owned();
     drop(opener.rt.spawn(async move {
-        if let Err(e) = session::serve(rt, ring, channel.into(), volume).await {
+        if let Err(e) = session.serve().await {
             log_line(&format!("{name}: the file has failed: {e}"));
         }
     }));
