@@ -41,6 +41,7 @@ pub struct Guest {
     host: PathBuf,
     programs: Vec<PathBuf>,
     disks: Vec<String>,
+    vhost_user: Vec<PathBuf>,
     patience: Duration,
 }
 
@@ -83,6 +84,7 @@ impl Guest {
             host: host.into(),
             programs: programs.into(),
             disks: Vec::new(),
+            vhost_user: Vec::new(),
             patience: PATIENCE,
         })
     }
@@ -102,6 +104,14 @@ impl Guest {
     #[must_use]
     pub fn disk(mut self, what: &str) -> Self {
         self.disks.push(what.into());
+        self
+    }
+
+    /// Gives it a disk that a server shows at this socket (vhost-user-blk): after the others. If the
+    /// server ends, the guest's requests wait for the next one.
+    #[must_use]
+    pub fn vhost_user_disk(mut self, socket: &Path) -> Self {
+        self.vhost_user.push(socket.into());
         self
     }
 
@@ -170,6 +180,15 @@ impl Guest {
             };
             let drive = format!("if=none,id=d{n},format=raw,file={what},cache={cache}");
             machine.args(["-drive", &drive, "-device", &format!("virtio-blk-pci,drive=d{n}")]);
+        }
+        if !self.vhost_user.is_empty() {
+            let memory = format!("memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on");
+            machine.args(["-object", &memory, "-numa", "node,memdev=memory"]);
+        }
+        for (n, socket) in self.vhost_user.iter().enumerate() {
+            let channel = format!("socket,id=v{n},path={},reconnect=1", socket.display());
+            let device = format!("vhost-user-blk-pci,chardev=v{n}");
+            machine.args(["-chardev", &channel, "-device", &device]);
         }
         let errors = fs::File::create(scratch.join("errors")).expect("make a file");
         machine.stdout(Stdio::null()).stderr(errors);

@@ -24,6 +24,7 @@ pub mod scan;
 mod served;
 mod start;
 mod ublk;
+mod vhost;
 mod watch;
 
 use std::cell::{Cell, RefCell};
@@ -34,7 +35,7 @@ use std::rc::{Rc, Weak};
 
 use futures_channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use serde_json::json;
 use signal_hook::consts::signal::SIGHUP;
 use weft_array::Id;
@@ -83,6 +84,8 @@ struct Daemon {
     /// Configuration of the members' queues.
     queue: QueueConfig,
     server: Server,
+    /// For virtual machines.
+    vhost: Option<weft_vhost::server::Server>,
     arrays: RefCell<BTreeMap<String, Rc<Served>>>,
     /// The arrays that are not served, and where to search for them.
     pending: Pending,
@@ -162,12 +165,14 @@ async fn run(
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
     clients::log_events(&server);
     let endpoints = start::endpoints(args, dir, &server)?;
+    let vhost = vhost::server(args, &opener.rt)?;
     let daemon = Rc::new_cyclic(|me| Daemon {
         me: me.clone(),
         opener,
         dir: dir.clone(),
         queue: QueueConfig::of_depth(args.disk_depth.into()),
         server,
+        vhost,
         arrays: RefCell::default(),
         pending: Pending::new(args),
         starting: Semaphore::new(1),
@@ -344,7 +349,8 @@ impl Daemon {
                     if served.is_some_and(|served| ublk::tell_of_failure(&name, &served)) {
                         daemon.next.set(Next::IsStartedBySystemd);
                     }
-                    daemon.pending.note_failed(id, name, failure);
+                    daemon.pending.note_failed(id, name.clone(), failure);
+                    daemon.remove_vhost(&name).await;
                 }
             }));
         })
@@ -377,7 +383,7 @@ impl Daemon {
     async fn stop_all(&self) -> Result<(Vec<String>, Next), Failure> {
         // An array that is just starting is stopped like the others.
         let _turn = self.starting.acquire(1).await;
-        let cut = self.server.shutdown().await;
+        let (cut, ()) = join(self.server.shutdown(), self.end_vhost()).await;
         if cut > 0 {
             log_line(&format!("disconnected {cut} clients that did not finish"));
         }

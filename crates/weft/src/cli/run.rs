@@ -32,6 +32,7 @@ Examples:
   weft serve --background /dev            (returns when they are served)
   weft serve /srv/weft /dev/sd[b-h]       (all arrays found there)
   weft serve --socket-group kvm /srv/weft
+  weft serve --vhost-user /run/weft-vhost --socket-group kvm /dev
   weft serve --wait 30s /dev/sd[b-h] nbd://10.0.0.2/disk
   weft serve --cache 1GiB /srv/weft
   weft serve --listen 127.0.0.1:10809 /srv/weft
@@ -55,8 +56,12 @@ pub struct ServeArgs {
     /// Path of the Unix socket for NBD [default: nbd.sock in the runtime directory]
     #[arg(long, value_name = "PATH")]
     pub nbd_socket: Option<PathBuf>,
-    /// Let the members of this group (a name in /etc/group, or a number) use that socket; its mode
-    /// is then 0660 instead of 0600
+    /// Also serve each array to virtual machines, on a socket ARRAY.sock in this folder
+    /// (vhost-user-blk)
+    #[arg(long, value_name = "DIR")]
+    pub vhost_user: Option<PathBuf>,
+    /// Let the members of this group (a name in /etc/group, or a number) use these sockets; their
+    /// mode is then 0660 instead of 0600
     #[arg(long, value_name = "GROUP", value_parser = group::parse)]
     pub socket_group: Option<u32>,
     /// Maximum number of requests in flight per disk, half of which rebuilds and scrubs may use;

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
+use futures_util::future::join;
 use serde_json::{Value, json};
 use weft_array::reshape::ReshapeOptions;
 use weft_array::superblock::{Role, ScrubMode, UNIT_BYTES, read_superblock};
@@ -416,7 +417,7 @@ impl Daemon {
         }
         self.arrays.borrow_mut().remove(&name);
         self.note_stopped(&served);
-        self.server.remove_export(&name).await;
+        join(self.server.remove_export(&name), self.remove_vhost(&name)).await;
         served.stop().await?;
         log::about(&name, "stopped by command");
         Ok(json!({ "stopped": [name] }))

@@ -79,6 +79,7 @@ impl Daemon {
     pub(super) async fn watch_members(self: Rc<Self>) {
         while !self.stopping.get() {
             self.opener.rt.sleep(LOOK_EVERY).await;
+            self.vhost.iter().for_each(|vhost| vhost.note_sizes());
             let mut watched = Vec::new();
             for (name, served) in &*self.arrays.borrow() {
                 let opened = self.opened.borrow();

@@ -1,0 +1,328 @@
+//! The queues of one connection: requests are taken from them on the connection's own thread, and
+//! given back from the engine's.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_channel::mpsc::UnboundedSender;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use vhost::vhost_user::message::VhostUserProtocolFeatures;
+use vhost_user_backend::{ShutdownHandle, VhostUserBackend, VringMutex, VringT as _};
+use virtio_queue::QueueOwnedT as _;
+use vm_memory::{Bytes as _, GuestMemoryRegion as _};
+use vm_memory::{
+    GuestAddressSpace as _, GuestMemoryAtomic, GuestMemoryBackend as _, GuestMemoryMmap,
+};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::event::{
+    EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
+};
+
+use crate::config::{self, QUEUE_ENTRIES, QUEUES};
+use crate::disk::Disk;
+use crate::request::{Request, Wrong};
+
+/// The guest's memory at one time.
+pub(crate) type Memory = Arc<GuestMemoryMmap<()>>;
+type MemoryNow = GuestMemoryAtomic<GuestMemoryMmap<()>>;
+type Vring = VringMutex<MemoryNow>;
+
+/// How long the end of a queue waits for its requests.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A request on its way to the engine's thread. It is given back by [`Backend::done`] or
+/// [`Backend::drop_request`].
+pub(crate) struct Job {
+    pub(crate) request: Request,
+    pub(crate) memory: Memory,
+    pub(crate) backend: Arc<Backend>,
+    queue: usize,
+    number: u64,
+    vring: Vring,
+}
+
+/// One connection.
+pub(crate) struct Backend {
+    me: Weak<Self>,
+    disk: Arc<Disk>,
+    jobs: UnboundedSender<Job>,
+    memory: Mutex<Option<MemoryNow>>,
+    queues: Vec<Mutex<Queue>>,
+    idle: Condvar,
+    /// Nothing is taken from the queues, or given back, any more.
+    is_closed: AtomicBool,
+    handle: Mutex<Option<ShutdownHandle>>,
+}
+
+/// Requests of a queue, in its order.
+#[derive(Default)]
+struct Queue {
+    /// The number of the first of them.
+    first: u64,
+    places: VecDeque<Place>,
+    /// Requests that are being carried out.
+    busy: usize,
+}
+
+/// A request in a queue's order: its head, and how many bytes were written, once it is done.
+struct Place {
+    head: u16,
+    done: Option<u32>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that holds these locks leaves something half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Backend {
+    pub(crate) fn new(disk: Arc<Disk>, jobs: UnboundedSender<Job>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            disk,
+            jobs,
+            memory: Mutex::default(),
+            queues: (0..QUEUES).map(|_| Mutex::default()).collect(),
+            idle: Condvar::new(),
+            is_closed: AtomicBool::new(false),
+            handle: Mutex::default(),
+        })
+    }
+
+    /// The name of the disk.
+    pub(crate) fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    /// How to end the connection.
+    pub(crate) fn set_handle(&self, handle: Option<ShutdownHandle>) {
+        *lock(&self.handle) = handle;
+        if self.is_closed() {
+            self.close();
+        }
+    }
+
+    /// Ends the connection: what has not been given back is made again on the next one.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        if let Some(handle) = &*lock(&self.handle) {
+            handle.shutdown();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether the connection has ended or is about to: then errors are no answers.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_closed() || self.disk.is_ending()
+    }
+
+    /// Whether no request is being carried out.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queues.iter().all(|queue| lock(queue).busy == 0)
+    }
+
+    /// Waits until every request has ended.
+    pub(crate) fn wait_until_idle(&self) {
+        for queue in &self.queues {
+            let mut queue = lock(queue);
+            while queue.busy > 0 {
+                queue = self.idle.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Takes what a queue offers.
+    fn take(self: &Arc<Self>, index: usize, vring: &Vring) -> io::Result<()> {
+        let failed = |e: virtio_queue::Error| io::Error::other(e);
+        loop {
+            vring.disable_notification().map_err(failed)?;
+            let is_full = self.take_some(index, vring)?;
+            // A full queue goes on when a request ends.
+            if is_full || self.is_closed() || !vring.enable_notification().map_err(failed)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes requests; returns whether more than a queue's worth are in progress. A driver that
+    /// follows the rules cannot offer more.
+    fn take_some(self: &Arc<Self>, index: usize, vring: &Vring) -> io::Result<bool> {
+        let Some(now) = lock(&self.memory).clone() else {
+            return Err(io::Error::other("a queue without memory"));
+        };
+        let memory = now.memory().into_inner();
+        let mut queue = lock(&self.queues[index]);
+        if self.is_closed() || self.disk.is_ending() {
+            return Ok(true);
+        }
+        let mut room = QUEUE_ENTRIES.saturating_sub(queue.places.len());
+        let mut chains = Vec::new();
+        {
+            let mut state = vring.get_mut();
+            let mut offered =
+                state.get_queue_mut().iter(memory.clone()).map_err(io::Error::other)?;
+            while room > 0
+                && let Some(chain) = offered.next()
+            {
+                chains.push(chain);
+                room -= 1;
+            }
+        }
+        for chain in chains {
+            let head = chain.head_index();
+            let number = queue.first + queue.places.len() as u64;
+            let (request, done) = match Request::of(chain, self.disk.size_bytes()) {
+                Ok(request) => (Some(request), None),
+                Err(Wrong::NoPlace) => (None, Some(0)),
+                Err(Wrong::Status(place, code)) => {
+                    (None, Some(u32::from(memory.write_obj(code, place).is_ok())))
+                }
+            };
+            queue.places.push_back(Place { head, done });
+            if let Some(request) = request {
+                queue.busy += 1;
+                let (memory, backend, vring) = (memory.clone(), self.clone(), vring.clone());
+                let job = Job { request, memory, backend, queue: index, number, vring };
+                // The engine's thread is there as long as the export.
+                if self.jobs.unbounded_send(job).is_err() {
+                    queue.busy -= 1;
+                    self.close();
+                }
+            }
+        }
+        self.give_back(&mut queue, vring);
+        Ok(room == 0)
+    }
+
+    /// Gives back the requests that are done and have none before them that is not.
+    fn give_back(&self, queue: &mut Queue, vring: &Vring) {
+        let mut is_any = false;
+        while let Some(Place { head, done: Some(written) }) = queue.places.front() {
+            if self.is_closed() || vring.add_used(*head, *written).is_err() {
+                return;
+            }
+            is_any = true;
+            queue.places.pop_front();
+            queue.first += 1;
+        }
+        if is_any && vring.needs_notification().unwrap_or(true) {
+            // The guest's emulator has gone: the connection tells.
+            let _ = vring.signal_used_queue();
+        }
+    }
+
+    /// A request has ended, and has written so many bytes to the guest's memory.
+    pub(crate) fn done(job: Job, written: u32) {
+        let Job { backend, queue: index, number, vring, .. } = job;
+        {
+            let mut queue = lock(&backend.queues[index]);
+            queue.busy -= 1;
+            let at = usize::try_from(number - queue.first).unwrap_or(usize::MAX);
+            if let Some(place) = queue.places.get_mut(at) {
+                place.done = Some(written);
+            }
+            backend.give_back(&mut queue, &vring);
+        }
+        backend.idle.notify_all();
+        if !backend.is_closed() && backend.take(index, &vring).is_err() {
+            backend.close();
+        }
+    }
+
+    /// A request has ended without a result: the connection ends, and the next one makes it again.
+    pub(crate) fn drop_request(job: Job) {
+        job.backend.close();
+        lock(&job.backend.queues[job.queue]).busy -= 1;
+        job.backend.idle.notify_all();
+    }
+}
+
+impl VhostUserBackend for Backend {
+    type Bitmap = ();
+    type Vring = Vring;
+
+    fn num_queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn max_queue_size(&self) -> usize {
+        QUEUE_ENTRIES
+    }
+
+    fn features(&self) -> u64 {
+        config::features(self.disk.read_only)
+    }
+
+    fn protocol_features(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+    }
+
+    fn set_event_idx(&self, _enabled: bool) {}
+
+    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        let space = config::space(self.disk.size_bytes(), &self.disk.limits);
+        // Later versions of virtio have more in it; that is zero here.
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let rest = space.into_iter().skip(from).chain(std::iter::repeat(0));
+        rest.take(usize::try_from(size).unwrap_or(0).min(4096)).collect()
+    }
+
+    fn update_memory(&self, memory: MemoryNow) -> io::Result<()> {
+        for region in memory.memory().iter() {
+            let file = region.file_offset().ok_or_else(|| io::Error::other("memory of no file"))?;
+            let seals = fcntl_get_seals(file.file()).unwrap_or(SealFlags::empty());
+            let has = u64::try_from(fstat(file.file())?.st_size).unwrap_or(0);
+            let needs = file.start().checked_add(region.len());
+            // An access beyond the end would end this process, and all volumes with it.
+            if !seals.contains(SealFlags::SHRINK) || needs.is_none_or(|needs| needs > has) {
+                return Err(io::Error::other(
+                    "the guest's memory can shrink: it must be sealed (QEMU: \
+                     memory-backend-memfd,share=on)",
+                ));
+            }
+        }
+        *lock(&self.memory) = Some(memory);
+        Ok(())
+    }
+
+    fn exit_event(&self, _thread: usize) -> Option<(EventConsumer, EventNotifier)> {
+        new_event_consumer_and_notifier(EventFlag::NONBLOCK | EventFlag::CLOEXEC).ok()
+    }
+
+    fn stop_vring(&self, index: u32) -> io::Result<()> {
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
+        let queue = self.queues.get(index).ok_or(io::ErrorKind::InvalidInput)?;
+        let waited =
+            self.idle.wait_timeout_while(lock(queue), STOP_PATIENCE, |queue| queue.busy > 0);
+        let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match queue.busy {
+            0 => Ok(()),
+            _ => Err(io::Error::other("requests do not end")),
+        }
+    }
+
+    fn handle_event(
+        &self,
+        event: u16,
+        _set: EventSet,
+        vrings: &[Vring],
+        _thread: usize,
+    ) -> io::Result<()> {
+        let index = usize::from(event);
+        // A worker that fails would leave its queues to nobody.
+        if let (Some(vring), Some(me)) = (vrings.get(index), self.me.upgrade())
+            && me.take(index, vring).is_err()
+        {
+            self.close();
+        }
+        Ok(())
+    }
+}
