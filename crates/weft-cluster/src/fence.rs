@@ -6,6 +6,7 @@
 //! outlives restarts of whatever enforces it. A fence that did not succeed may hold or not; it is
 //! repeated, or the disk is not used.
 
+mod claim;
 mod gate;
 mod head;
 mod remote;

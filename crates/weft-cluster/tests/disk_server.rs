@@ -41,7 +41,7 @@ struct Bench {
 impl Bench {
     async fn start(rt: &Rt, ring: &Ring, medium: &Rc<RamDisk>) -> Self {
         let (disk, faults) = FaultDisk::new(rt, medium.clone());
-        let shared = SharedDisk::open(rt, Rc::new(disk)).await.expect("a prepared disk");
+        let shared = SharedDisk::open(rt, Rc::new(disk), 1).await.expect("a prepared disk");
         let disks = BTreeMap::from([(d0(), shared.clone())]);
         let server = Server::new(rt, ring, ServerConfig::default());
         server.resolve_with(Rc::new(DiskServer::new(disks)));
@@ -226,31 +226,46 @@ fn bad_names_and_other_clusters_are_refused() {
 fn a_head_survives_a_torn_or_decayed_copy_and_refuses_two() {
     run(|rt, _| async move {
         let medium = medium().await;
-        let shared = SharedDisk::open(&rt, medium.clone()).await.expect("prepared");
+        let shared = SharedDisk::open(&rt, medium.clone(), 1).await.expect("prepared");
         shared.fence(&home(), &who("a", 5)).await.expect("confirmed");
-        drop(shared);
-        for copy in [0, 32 << 10] {
-            medium.write(copy + 512, block(0xee), WriteOpts::USER).await.expect("decays");
-            medium.write(copy, block(0xee), WriteOpts::USER).await.expect("decays");
-            let shared = SharedDisk::open(&rt, medium.clone()).await.expect("the other is whole");
-            shared.open_as(&home(), &who("a", 5)).await.expect_err("the fence is known");
-        }
-        for copy in [0, 32 << 10] {
-            let (result, mut head) = medium.read(copy, Buf::new(512), Class::User).await;
+        shared.close().await.expect("given back");
+        // Each server writes another of the pairs.
+        let pairs = || (0..8_u64).map(|pair| if pair == 0 { 0 } else { (64 << 10) * (pair + 1) });
+        let used = async |at: u64| {
+            let (result, head) = medium.read(at, Buf::new(512), Class::User).await;
             result.expect("read");
-            head[40] ^= 1;
-            medium.write(copy, head.freeze(), WriteOpts::USER).await.expect("decays");
+            (head[0] != 0).then_some(head)
+        };
+        for copy in [0, 32 << 10] {
+            for at in pairs().map(|pair| pair + copy) {
+                if used(at).await.is_some() {
+                    medium.write(at + 512, block(0xee), WriteOpts::USER).await.expect("decays");
+                    medium.write(at, block(0xee), WriteOpts::USER).await.expect("decays");
+                }
+            }
+            let shared =
+                SharedDisk::open(&rt, medium.clone(), 1).await.expect("the other is whole");
+            shared.open_as(&home(), &who("a", 5)).await.expect_err("the fence is known");
+            shared.close().await.expect("given back");
         }
-        let opened = SharedDisk::open(&rt, medium.clone()).await.expect_err("both are damaged");
+        for copy in [0, 32 << 10] {
+            for at in pairs().map(|pair| pair + copy) {
+                if let Some(mut head) = used(at).await {
+                    head[40] ^= 1;
+                    medium.write(at, head.freeze(), WriteOpts::USER).await.expect("decays");
+                }
+            }
+        }
+        let opened = SharedDisk::open(&rt, medium.clone(), 1).await.expect_err("both are damaged");
         assert!(matches!(opened, SharedDiskError::Head(HeadError::Damaged(_))), "{opened}");
         let prepared = prepare(&*medium, Preparation::Blank).await.expect_err("it holds something");
         assert!(matches!(prepared, HeadError::NotBlank(_)), "{prepared}");
 
         let blank: Rc<RamDisk> = Rc::new(RamDisk::new("ram", 4 << 20, 512));
-        let opened = SharedDisk::open(&rt, blank).await.expect_err("it was not prepared");
+        let opened = SharedDisk::open(&rt, blank, 1).await.expect_err("it was not prepared");
         assert!(matches!(opened, SharedDiskError::Head(HeadError::NotPrepared(_))), "{opened}");
         let small: Rc<RamDisk> = Rc::new(RamDisk::new("ram", 1 << 20, 512));
-        let opened = SharedDisk::open(&rt, small).await.expect_err("it has no room");
+        let opened = SharedDisk::open(&rt, small, 1).await.expect_err("it has no room");
         assert!(matches!(opened, SharedDiskError::Head(HeadError::TooSmall(..))), "{opened}");
     });
 }

@@ -55,6 +55,18 @@ impl Bounds {
         self.lowest.insert(victim.node.clone(), victim.epoch.next());
         Ok(true)
     }
+
+    /// Takes over bounds that another server of the disk has written: of each node the higher one.
+    /// A bound is never taken back, so there may be more than [`NODES_MAX`] then.
+    pub fn join(&mut self, other: &Self) {
+        if self.cluster.is_none() {
+            self.cluster.clone_from(&other.cluster);
+        }
+        for (node, bound) in &other.lowest {
+            let lowest = self.lowest.entry(node.clone()).or_default();
+            *lowest = (*lowest).max(*bound);
+        }
+    }
 }
 
 /// Why a request or a connection does not pass.
@@ -97,6 +109,11 @@ impl Gate {
     /// The bounds now.
     pub fn bounds(&self) -> Bounds {
         self.bounds.borrow().clone()
+    }
+
+    /// Takes over bounds that the disk has kept.
+    pub fn join(&self, other: &Bounds) {
+        self.bounds.borrow_mut().join(other);
     }
 
     /// The cluster that uses the disk is `cluster`, from now on.

@@ -83,10 +83,7 @@ impl DiskServer {
                 let volume = disk.open_as(cluster, who).await.map_err(|e| e.to_string())?;
                 let export = Export::new(Rc::new(volume), format!("as {who} uses it"));
                 let (disk, who) = (disk.clone(), who.clone());
-                let until = async move {
-                    disk.refused(&who).await;
-                    format!("{who} was fenced")
-                };
+                let until = async move { disk.refused(&who).await };
                 Ok(Resolved { export, until: Box::pin(until) })
             }
             WhatToDo::Fence(_, cluster, victim) => {

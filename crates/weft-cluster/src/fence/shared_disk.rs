@@ -3,6 +3,10 @@
 //! Each node gets a [`SharedVolume`] that names its incarnation with every request. A fence raises
 //! the disk's bound, makes it durable, and waits for what is in flight (see `gate.rs`).
 //!
+//! *A second server*, on another machine that reaches the disk, is kept away by a claim in the
+//! disk's head (see `claim.rs`). A server that finds another's claim is deposed: it hands nothing to
+//! the disk any more, and confirms no fence.
+//!
 //! *A server that dies.* Its requests in flight may still reach the disk. They keep the disk's
 //! file open in the kernel, and the disk has one owner at a time ([`weft_disk::FileDisk`]): so the
 //! next server can open it only when they have ended, and a fence that it confirms holds for them
@@ -16,17 +20,18 @@
 //! disk is of no use to the cluster until it is. The bound holds in memory nevertheless.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use weft_disk::{
     Class, Disk, DiskError, DiskErrorKind, DoneFuture, ReadFuture, Volume, VolumeError,
     VolumeErrorKind, VolumeInfo, WriteOpts,
 };
 use weft_rt::sync::{Notify, Semaphore};
-use weft_rt::{Buf, Frozen, Rt};
+use weft_rt::{Buf, Frozen, Nanos, Rt};
 
-use super::gate::{BoundsFull, Gate, Refusal};
-use super::head::{HEAD_BYTES, Head, HeadError};
+use super::claim::{BEAT, Check, Claim, HOLD, Taken, WAIT};
+use super::gate::{Bounds, BoundsFull, Gate, Refusal};
+use super::head::{HEAD_BYTES, Head, HeadError, Kept};
 use crate::{ClusterName, Epoch, Incarnation};
 
 /// Why a shared disk cannot be used, or did not confirm a fence.
@@ -68,6 +73,27 @@ pub struct SharedDisk {
     /// Whether the cluster is known to be durable.
     is_claimed: Cell<bool>,
     fenced: Notify,
+    /// The server's number.
+    server: u64,
+    claim: Cell<Claim>,
+    /// One beat at a time.
+    beating: Semaphore,
+    /// Until when the claim holds.
+    alive_until: Cell<Nanos>,
+    /// From when on: it was late, and another server may not have found out yet.
+    serves_from: Cell<Nanos>,
+    held: Notify,
+    state: Cell<ServerState>,
+}
+
+/// Whether the server may hand requests to the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ServerState {
+    Serves,
+    /// Another server serves the disk.
+    Deposed,
+    /// It has given the disk back.
+    Closed,
 }
 
 impl std::fmt::Debug for SharedDisk {
@@ -78,23 +104,129 @@ impl std::fmt::Debug for SharedDisk {
 }
 
 impl SharedDisk {
-    /// Opens a disk that was prepared, with the fences that it has kept. The caller is its only
-    /// user.
+    /// Opens a disk that was prepared, with the fences that it has kept, as the server of this
+    /// number, which is random. It takes half a second, or some seconds if the server before did
+    /// not give it back with [`close`](Self::close).
     ///
     /// # Errors
-    /// It is not prepared, or failed.
-    pub async fn open(rt: &Rt, disk: Rc<dyn Disk>) -> Result<Rc<Self>, SharedDiskError> {
-        let (head, bounds) = Head::open(&*disk).await?;
-        let is_claimed = Cell::new(bounds.cluster.is_some());
-        Ok(Rc::new(Self {
-            is_claimed,
+    /// It is not prepared, another server serves it, or it failed.
+    pub async fn open(
+        rt: &Rt,
+        disk: Rc<dyn Disk>,
+        server: u64,
+    ) -> Result<Rc<Self>, SharedDiskError> {
+        // Nothing is written to a disk that was not prepared.
+        let kept = Head::read(&*disk).await?;
+        let (taken, head, bounds) = begin(rt, &*disk, server, kept.generation).await?;
+        let Taken { claim, at, is_late } = taken;
+        let shared = Rc::new(Self {
+            is_claimed: Cell::new(bounds.cluster.is_some()),
             rt: rt.clone(),
             disk,
             gate: Rc::new(Gate::new(bounds)),
             head: RefCell::new(head),
             storing: Semaphore::new(1),
             fenced: Notify::default(),
-        }))
+            server,
+            claim: Cell::new(claim),
+            beating: Semaphore::new(1),
+            alive_until: Cell::new(at + HOLD),
+            serves_from: Cell::new(if is_late { at + WAIT } else { 0 }),
+            held: Notify::default(),
+            state: Cell::new(ServerState::Serves),
+        });
+        drop(rt.spawn(live(rt.clone(), Rc::downgrade(&shared))));
+        Ok(shared)
+    }
+
+    /// Gives the disk back: the next server need not wait. Nothing is handed to the disk any more.
+    ///
+    /// # Errors
+    /// The disk failed.
+    pub async fn close(&self) -> Result<(), SharedDiskError> {
+        let _one = self.beating.acquire(1).await;
+        if self.state.replace(ServerState::Closed) == ServerState::Serves {
+            self.held.notify_all();
+            let mut claim = self.claim.get();
+            claim.give_back(&*self.disk).await?;
+        }
+        Ok(())
+    }
+
+    fn depose(&self) {
+        if self.state.get() == ServerState::Serves {
+            self.state.set(ServerState::Deposed);
+            self.fenced.notify_all();
+            self.held.notify_all();
+        }
+    }
+
+    fn served(&self) -> HeadError {
+        HeadError::Served(self.disk.info().name.clone())
+    }
+
+    /// Waits until another server serves the disk.
+    pub async fn deposed(&self) {
+        loop {
+            let held = self.held.wait();
+            if self.state.get() == ServerState::Deposed {
+                return;
+            }
+            held.await;
+        }
+    }
+
+    /// Shows that the server lives; takes the claim again if it was late.
+    async fn beat(&self) -> Result<(), HeadError> {
+        let _one = self.beating.acquire(1).await;
+        if self.state.get() != ServerState::Serves {
+            return Ok(());
+        }
+        let start = self.rt.now();
+        if start >= self.alive_until.get() {
+            return self.take_again().await;
+        }
+        let mut claim = self.claim.get();
+        let check = claim.beat(&*self.disk).await?;
+        self.claim.set(claim);
+        if check == Check::Foreign {
+            return Err(self.served());
+        }
+        if self.rt.now() < self.alive_until.get() {
+            self.alive_until.set(start + HOLD);
+            self.held.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Claims the disk after beats that were late, with the fences that it keeps by then.
+    async fn take_again(&self) -> Result<(), HeadError> {
+        self.serves_from.set(Nanos::MAX);
+        let above = self.claim.get().generation;
+        let _one = self.storing.acquire(1).await;
+        let (taken, head, bounds) = begin(&self.rt, &*self.disk, self.server, above).await?;
+        self.claim.set(taken.claim);
+        *self.head.borrow_mut() = head;
+        self.gate.join(&bounds);
+        self.fenced.notify_all();
+        self.alive_until.set(taken.at + HOLD);
+        self.serves_from.set(taken.at + WAIT);
+        Ok(())
+    }
+
+    /// Waits until the server's claim holds. To be called before a request is handed to the disk.
+    async fn hold(&self) -> Result<(), HeadError> {
+        loop {
+            let held = self.held.wait();
+            if self.state.get() != ServerState::Serves {
+                return Err(self.served());
+            }
+            let now = self.rt.now();
+            if now < self.alive_until.get() && now >= self.serves_from.get() {
+                return Ok(());
+            }
+            held.await;
+        }
     }
 
     /// Its fences and requests in flight.
@@ -117,7 +249,7 @@ impl SharedDisk {
         cluster: &ClusterName,
         who: &Incarnation,
     ) -> Result<SharedVolume, SharedDiskError> {
-        self.claim(cluster, who).await?;
+        self.claim_for(cluster, who).await?;
         self.gate.check(who)?;
         Ok(SharedVolume { disk: self.clone(), who: Some(who.clone()) })
     }
@@ -127,7 +259,14 @@ impl SharedDisk {
         SharedVolume { disk: self.clone(), who: None }
     }
 
-    async fn claim(&self, cluster: &ClusterName, who: &Incarnation) -> Result<(), SharedDiskError> {
+    async fn claim_for(
+        &self,
+        cluster: &ClusterName,
+        who: &Incarnation,
+    ) -> Result<(), SharedDiskError> {
+        if self.state.get() != ServerState::Serves {
+            return Err(self.served().into());
+        }
         if who.epoch == Epoch::default() || who.epoch == Epoch(u64::MAX) {
             return Err(SharedDiskError::NoEpoch(who.epoch));
         }
@@ -146,14 +285,27 @@ impl SharedDisk {
         Ok(())
     }
 
-    /// Makes the bounds durable as they are by then.
-    async fn store(&self) -> Result<(), DiskError> {
+    /// Makes the bounds durable as they are by then. Succeeds only if the disk has this server's
+    /// claim afterwards.
+    async fn store(&self) -> Result<(), HeadError> {
         let _one = self.storing.acquire(1).await;
+        self.check_claim().await?;
         let bounds = self.gate.bounds();
-        let mut head = Head { sequence: self.head.borrow().sequence };
+        let mut head = *self.head.borrow();
         let result = head.store(&*self.disk, &bounds).await;
-        self.head.borrow_mut().sequence = head.sequence;
-        result
+        *self.head.borrow_mut() = head;
+        result?;
+        self.check_claim().await
+    }
+
+    async fn check_claim(&self) -> Result<(), HeadError> {
+        if self.state.get() == ServerState::Serves
+            && self.claim.get().check(&*self.disk).await? == Check::Own
+        {
+            return Ok(());
+        }
+        self.depose();
+        Err(self.served())
     }
 
     /// Refuses `victim` and earlier incarnations of its node, for ever. Returns when that is
@@ -166,20 +318,25 @@ impl SharedDisk {
         cluster: &ClusterName,
         victim: &Incarnation,
     ) -> Result<(), SharedDiskError> {
-        self.claim(cluster, victim).await?;
+        self.claim_for(cluster, victim).await?;
         self.gate.refuse(victim)?;
         self.fenced.notify_all();
+        self.hold().await?;
         self.store().await?;
         self.gate.drained(&victim.node).await;
-        Ok(())
+        // The nodes of another server, which has not found out yet, write until then.
+        Ok(self.hold().await?)
     }
 
-    /// Waits until `who` is refused.
-    pub async fn refused(&self, who: &Incarnation) {
+    /// Waits until `who` is refused, or another server serves the disk. Tells which.
+    pub async fn refused(&self, who: &Incarnation) -> String {
         loop {
             let fenced = self.fenced.wait();
             if self.gate.check(who).is_err() {
-                return;
+                return format!("{who} was fenced");
+            }
+            if self.state.get() == ServerState::Deposed {
+                return self.served().to_string();
             }
             fenced.await;
         }
@@ -219,6 +376,45 @@ fn refused(refusal: Refusal) -> VolumeError {
     VolumeError::new(VolumeErrorKind::Stopped, refusal)
 }
 
+fn failed(error: HeadError) -> VolumeError {
+    VolumeError::new(VolumeErrorKind::Failed, error)
+}
+
+/// Claims a disk, and writes what it keeps as this server's. Nothing is written that may come when
+/// another server has the disk.
+async fn begin(
+    rt: &Rt,
+    disk: &dyn Disk,
+    server: u64,
+    above: u64,
+) -> Result<(Taken, Head, Bounds), HeadError> {
+    loop {
+        let taken = Claim::take(rt, disk, server, above).await?;
+        let Kept { bounds, .. } = Head::read(disk).await?;
+        if rt.now() < taken.at + HOLD {
+            let mut head = Head::new(taken.claim.generation);
+            head.store(disk, &bounds).await?;
+            return Ok((taken, head, bounds));
+        }
+    }
+}
+
+/// Shows that a server lives, as long as it does.
+async fn live(rt: Rt, disk: Weak<SharedDisk>) {
+    loop {
+        rt.sleep(BEAT).await;
+        let Some(disk) = disk.upgrade() else { return };
+        if disk.state.get() != ServerState::Serves {
+            return;
+        }
+        match disk.beat().await {
+            Err(HeadError::Served(_)) => disk.depose(),
+            // A disk that fails or is slow gets no requests until a beat succeeds.
+            Err(_) | Ok(()) => {}
+        }
+    }
+}
+
 impl SharedVolume {
     /// Runs a request that changes the disk. It is in flight until it has ended, also if its
     /// future is dropped.
@@ -231,6 +427,7 @@ impl SharedVolume {
                 let cause = "name a node and its epoch to write: DISK/CLUSTER/NODE/EPOCH";
                 return Err(VolumeError::new(VolumeErrorKind::ReadOnly, cause));
             };
+            self.disk.hold().await.map_err(failed)?;
             let in_flight = self.disk.gate.admit(who).map_err(refused)?;
             let disk = self.disk.disk.clone();
             let run = move || async move {

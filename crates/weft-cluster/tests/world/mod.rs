@@ -168,7 +168,12 @@ async fn start_server(world: &Rc<World>, disk: &Rc<DiskServer>) {
         }
         // The power may be cut once more.
         let process = world.rt.domain(|| {});
-        if let Ok(shared) = SharedDisk::open(&process, disk.medium.clone()).await {
+        let number = world.draw(|rng| rng.next_u64());
+        let opened = process.spawn({
+            let (process, medium) = (process.clone(), disk.medium.clone());
+            async move { SharedDisk::open(&process, medium, number).await }
+        });
+        if let Ok(shared) = opened.await {
             *disk.process.borrow_mut() = Some(process);
             *disk.shared.borrow_mut() = Some(shared);
             disk.starting.set(false);

@@ -61,6 +61,9 @@ Exports of a disk d0, over NBD:
 A fence is confirmed when the disk will never forget it and no request of the node is in flight. The \
 first cluster that uses a disk owns it.
 
+A disk has one server at a time, on whatever machine: a second one is refused, and one that starts \
+after a server that was killed waits 6 seconds.
+
 NBD has no authentication: who reaches the server can use the name of any node.
 
 Examples:

@@ -5,20 +5,25 @@ use std::path::Path;
 use std::rc::Rc;
 
 use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 use serde_json::json;
 use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::output::{announce, announce_answer, answer, outln};
+use weft_cli::output::{announce, announce_answer, answer, errln, outln};
 use weft_cli::{size, thread};
 use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
 use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
 use weft_cluster::{DiskName, Epoch, Fence as _, FenceError, Incarnation};
 use weft_disk::Disk;
 use weft_nbd::{NbdUri, Server, ServerConfig};
-use weft_rt::Nanos;
+use weft_rt::{Nanos, SECOND};
 
 use crate::cli::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
 use crate::daemon::notify;
+
+/// How long the end of a server waits for a disk.
+const CLOSE_PATIENCE: Nanos = 2 * SECOND;
 
 /// `weft disks`.
 pub fn disks(args: &DisksArgs, json: bool) -> Outcome {
@@ -48,7 +53,11 @@ fn unusable(error: &HeadError) -> Failure {
         HeadError::NotPrepared(disk) => failure.hint(format!("weft disks prepare {disk}")),
         HeadError::NotBlank(_) => failure.hint("add --force to lose what it holds"),
         HeadError::Damaged(disk) => failure.hint(format!("weft disks prepare --force {disk}")),
-        HeadError::TooSmall(..) | HeadError::UnknownVersion(..) | HeadError::Disk(_) => failure,
+        HeadError::Served(_) => failure.hint("stop that server first, or let nodes use it"),
+        HeadError::TooSmall(..)
+        | HeadError::UnknownVersion(..)
+        | HeadError::Full(_)
+        | HeadError::Disk(_) => failure,
     }
 }
 
@@ -125,10 +134,12 @@ async fn run(
     let mut disks = BTreeMap::new();
     for (name, place) in &places {
         let disk = open(opener, place).await?;
-        let shared = SharedDisk::open(&opener.rt, disk).await.map_err(|error| match &error {
-            SharedDiskError::Head(error) => unusable(error),
-            _ => Failure::new(error.to_string()),
-        })?;
+        let number = u64::from_le_bytes(thread::random()?);
+        let shared =
+            SharedDisk::open(&opener.rt, disk, number).await.map_err(|error| match &error {
+                SharedDiskError::Head(error) => unusable(error),
+                _ => Failure::new(error.to_string()),
+            })?;
         disks.insert(name.clone(), shared);
     }
     let server = Server::new(&opener.rt, &opener.ring, ServerConfig::default());
@@ -175,10 +186,33 @@ async fn run(
         }
     }
     notify::systemd("READY=1");
-    inbox.next().await;
+    let deposed = disks.disks().iter().map(|(name, disk)| {
+        Box::pin(async move {
+            disk.deposed().await;
+            name
+        })
+    });
+    let mut deposed: FuturesUnordered<_> = deposed.collect();
+    let outcome = loop {
+        match select(inbox.next(), deposed.next()).await {
+            Either::Left(_) => break Ok(()),
+            Either::Right((Some(name), _)) => {
+                errln!("{name}: another server serves it now; this one has ended its use");
+            }
+            Either::Right((None, _)) => {
+                let failure = Failure::new("other servers serve all disks now");
+                break Err(failure.hint("a disk has one server at a time"));
+            }
+        }
+    };
     notify::systemd("STOPPING=1");
     server.shutdown().await;
-    Ok(())
+    for disk in disks.disks().values() {
+        // A disk that does not answer is not waited for: the next server waits a little.
+        let close = Box::pin(disk.close());
+        drop(select(close, opener.rt.sleep(CLOSE_PATIENCE)).await);
+    }
+    outcome
 }
 
 fn fence(args: &DisksFenceArgs, json: bool) -> Outcome {
