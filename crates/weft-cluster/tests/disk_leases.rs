@@ -1,13 +1,13 @@
-//! Leases on the pool's disks: one change of several wins, whichever disks die and whichever
-//! writes a crash tears; a record that was decided is never lost, and a node that is dead is known
-//! to be.
+//! Leases on the pool's disks: one change of several wins, whichever disks die or are replaced,
+//! whichever writes a crash tears, and whichever processes of one node start together; a record
+//! that was decided is never lost, and a node that is dead is known to be.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use weft_cluster::coordinator::disks::{BLOCK_BYTES, DiskCoordinator, DiskLeaseConfig};
+use weft_cluster::coordinator::disks::{BLOCK_BYTES, DiskCoordinator, DiskLeaseConfig, area_bytes};
 use weft_cluster::{Coordinator as _, CoordinatorError, Epoch, Record, Session, Swap, Version};
 use weft_disk::{
     Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, RamDisk, ReadFuture, WriteOpts,
@@ -16,6 +16,19 @@ use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Rng, Rt, SECOND, Schedule, 
 use weft_testkit::for_seeds;
 
 const NODES: u32 = 3;
+const OFFSET: u64 = 4096;
+
+/// What is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Canary {
+    None,
+    /// Disks confirm writes that they do not make: then nothing can be relied on.
+    DisksLie,
+    /// A disk that was replaced has a marker, and no blocks.
+    BlankDiskVotes,
+    /// A process never sees that another one has written its node's block.
+    ProcessesHidden,
+}
 
 /// A disk that all nodes reach.
 struct Shared {
@@ -23,13 +36,15 @@ struct Shared {
     rng: RefCell<Rng>,
     ram: RamDisk,
     is_dead: Cell<bool>,
-    /// Whether it confirms writes that it does not make: then nothing can be relied on.
-    lies: bool,
+    canary: Canary,
 }
 
 /// A node's path to a disk.
 struct Path {
     shared: Rc<Shared>,
+    /// Where its node's block is, and what it has written there last.
+    own_at: u64,
+    own: RefCell<BTreeMap<u64, Frozen>>,
     in_flight: Rc<RefCell<BTreeMap<u64, (u64, Frozen)>>>,
     writes: Cell<u64>,
 }
@@ -67,7 +82,14 @@ impl Disk for Path {
             if self.shared.is_dead.get() {
                 return (Err(self.shared.error(DiskOp::Read, offset, buf.len())), buf);
             }
-            self.shared.ram.read(offset, buf, class).await
+            let (result, mut buf) = self.shared.ram.read(offset, buf, class).await;
+            if self.shared.canary == Canary::ProcessesHidden && offset == self.own_at {
+                for (at, frame) in self.own.borrow().iter() {
+                    let at = usize::try_from(at - offset).expect("inside the block");
+                    buf[at..at + frame.len()].copy_from_slice(frame);
+                }
+            }
+            (result, buf)
         })
     }
 
@@ -81,7 +103,11 @@ impl Disk for Path {
             if self.shared.is_dead.get() {
                 return Err(self.shared.error(DiskOp::Write, offset, data.len()));
             }
-            if !(self.shared.lies && self.shared.rng.borrow_mut().chance(40)) {
+            let lies = self.shared.canary == Canary::DisksLie;
+            if !(lies && self.shared.rng.borrow_mut().chance(40)) {
+                if (self.own_at..self.own_at + BLOCK_BYTES).contains(&offset) {
+                    self.own.borrow_mut().insert(offset, data.clone());
+                }
                 self.shared.put(offset, data);
             }
             Ok(())
@@ -102,7 +128,7 @@ impl Disk for Path {
 }
 
 fn config(number: u32, seed: u64) -> DiskLeaseConfig {
-    let (offset, nodes) = (4096, NODES);
+    let (offset, nodes) = (OFFSET, NODES);
     DiskLeaseConfig { offset, nodes, number, lease: 3 * SECOND, patience: SECOND, seed }
 }
 
@@ -139,6 +165,9 @@ struct Bench {
     rng: RefCell<Rng>,
     disks: Vec<Rc<Shared>>,
     history: RefCell<History>,
+    /// A disk that was replaced, and must be set up anew.
+    replaced: Cell<Option<usize>>,
+    ousted: Cell<u64>,
 }
 
 /// A process of a node.
@@ -148,12 +177,17 @@ struct Process {
 }
 
 impl Bench {
-    fn start(self: &Rc<Self>, number: u32) -> Process {
+    fn paths(&self, number: u32) -> Vec<Rc<Path>> {
         let path = |shared: &Rc<Shared>| {
-            let (in_flight, writes) = Default::default();
-            Rc::new(Path { shared: shared.clone(), in_flight, writes })
+            let (own, in_flight, writes) = Default::default();
+            let own_at = OFFSET + (u64::from(number) + 1) * BLOCK_BYTES;
+            Rc::new(Path { shared: shared.clone(), own_at, own, in_flight, writes })
         };
-        let paths: Vec<Rc<Path>> = self.disks.iter().map(path).collect();
+        self.disks.iter().map(path).collect()
+    }
+
+    fn start(self: &Rc<Self>, number: u32) -> Process {
+        let paths = self.paths(number);
         let disks = paths.iter().map(|path| path.clone() as Rc<dyn Disk>).collect();
         let rt = self.rt.domain(|| {});
         let seed = self.rng.borrow_mut().next_u64();
@@ -187,6 +221,12 @@ async fn work(bench: Rc<Bench>, rt: Rt, disks: Vec<Rc<dyn Disk>>, number: u32, s
     };
     let process = session(number, seed);
     loop {
+        if number == 0
+            && let Some(place) = bench.replaced.get()
+            && coordinator.replace(place).await.is_ok()
+        {
+            bench.replaced.set(None);
+        }
         let confirmed = bench.history.borrow().confirmed;
         let view = coordinator.read().await;
         if let Ok(view) = &view {
@@ -209,46 +249,93 @@ async fn work(bench: Rc<Bench>, rt: Rt, disks: Vec<Rc<dyn Disk>>, number: u32, s
         }
         let pause = bench.rng.borrow_mut().within(1, 400) * MILLISECOND;
         rt.sleep(pause).await;
-        let _ = coordinator.keep_alive(&process).await;
+        if let Err(CoordinatorError::Refused(why)) = coordinator.keep_alive(&process).await {
+            assert!(why.contains("another process"), "{why}");
+            bench.ousted.set(bench.ousted.get() + 1);
+            return;
+        }
     }
 }
 
-/// One run: what was violated, and how many changes were made, the last of them after the faults.
-fn run(seed: u64, lies: bool) -> (Vec<String>, u64, bool) {
+/// What a run has shown.
+struct Outcome {
+    violations: Vec<String>,
+    changes: u64,
+    /// Whether there was one after the faults.
+    progress: bool,
+    replacements: u64,
+    ousted: u64,
+}
+
+fn run(seed: u64, canary: Canary) -> Outcome {
     let rt = virtual_rt(Schedule::Seeded(seed));
     let mut rng = Rng::new(seed);
     let count = *rng.pick(&[1_u64, 3, 3, 3, 5]);
     let disk = |number| Shared {
         rt: rt.clone(),
         rng: RefCell::new(Rng::new(seed).fork(number)),
-        ram: RamDisk::new("disk", 4096 + u64::from(NODES) * BLOCK_BYTES, 512),
+        ram: RamDisk::new("disk", OFFSET + area_bytes(NODES), 512),
         is_dead: Cell::new(false),
-        lies,
+        canary,
     };
     let disks: Vec<_> = (0..count).map(|number| Rc::new(disk(number))).collect();
     let (rng, history) = (RefCell::new(rng), RefCell::default());
-    let bench = Rc::new(Bench { rt: rt.clone(), rng, disks, history });
+    let (replaced, ousted) = Default::default();
+    let bench = Rc::new(Bench { rt: rt.clone(), rng, disks, history, replaced, ousted });
     let outer = bench.clone();
-    let last = rt.block_on(async move {
-        let mut processes: Vec<_> = (0..NODES).map(|number| bench.start(number)).collect();
-        for _ in 0..12 {
-            let pause = bench.rng.borrow_mut().within(50, 4000) * MILLISECOND;
+    let (last, replacements) = rt.block_on(async move {
+        let paths = bench.paths(0).into_iter().map(|path| path as Rc<dyn Disk>);
+        let group = bench.rng.borrow_mut().next_u64();
+        DiskCoordinator::set_up(&paths.collect::<Vec<_>>(), &config(0, 0), group)
+            .await
+            .expect("blank disks");
+        let mut processes: Vec<_> = (0..NODES).map(|number| vec![bench.start(number)]).collect();
+        let mut replacements = 0;
+        for _ in 0..14 {
+            let pause = bench.rng.borrow_mut().within(50, 9000) * MILLISECOND;
             bench.rt.sleep(pause).await;
-            let (dice, victim) = {
+            let (dice, victim, place) = {
                 let mut rng = bench.rng.borrow_mut();
-                (rng.below(3), rng.index(NODES as usize))
+                (rng.below(6), rng.index(NODES as usize), rng.index(bench.disks.len()))
             };
             match dice {
-                0 | 1 => {
-                    crash(&processes[victim]);
+                0..3 => {
+                    processes[victim].iter().for_each(crash);
                     let number = u32::try_from(victim).expect("few nodes");
-                    processes[victim] = bench.start(number);
+                    // Two processes of one node sometimes start together.
+                    let count = if dice == 0 { 2 } else { 1 };
+                    processes[victim] = (0..count).map(|_| bench.start(number)).collect();
+                }
+                3 if bench.disks.len() > 1 && bench.replaced.get().is_none() => {
+                    let disk = &bench.disks[place];
+                    let start = match canary {
+                        Canary::BlankDiskVotes => OFFSET + BLOCK_BYTES,
+                        _ => OFFSET,
+                    };
+                    let zeros = usize::try_from(OFFSET + area_bytes(NODES) - start).expect("small");
+                    disk.put(start, Buf::zeroed(zeros).freeze());
+                    replacements += 1;
+                    if canary != Canary::BlankDiskVotes {
+                        bench.replaced.set(Some(place));
+                    }
                 }
                 _ => {
                     // Any number of them may be away, which costs time and nothing else.
-                    let disk = bench.rng.borrow_mut().pick(&bench.disks).clone();
+                    let disk = &bench.disks[place];
                     disk.is_dead.set(!disk.is_dead.get());
                 }
+            }
+        }
+        // The processes of a node end but one, and the disk that was replaced is set up.
+        bench.disks.iter().for_each(|disk| disk.is_dead.set(false));
+        for (number, of_node) in (0..).zip(&mut processes) {
+            of_node.iter().for_each(crash);
+            *of_node = vec![bench.start(number)];
+        }
+        for _ in 0..60 {
+            bench.rt.sleep(SECOND).await;
+            if bench.replaced.get().is_none() {
+                break;
             }
         }
         // A minority stays dead.
@@ -258,30 +345,54 @@ fn run(seed: u64, lies: bool) -> (Vec<String>, u64, bool) {
         }
         let before = bench.history.borrow().done;
         bench.rt.sleep(60 * SECOND).await;
-        before
+        (before, replacements)
     });
     rt.kill_all();
     let history = outer.history.borrow();
-    (history.violations.clone(), history.done, history.done > last)
+    Outcome {
+        violations: history.violations.clone(),
+        changes: history.done,
+        progress: history.done > last,
+        replacements,
+        ousted: outer.ousted.get(),
+    }
 }
 
 #[test]
 fn one_change_of_several_wins_and_none_is_lost() {
-    let changes = Cell::new(0);
+    let (changes, replacements, ousted) = <(Cell<u64>, Cell<u64>, Cell<u64>)>::default();
     for_seeds(0..60, |rng| {
         let seed = rng.next_u64();
-        let (violations, done, progress) = run(seed, false);
-        assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
-        assert!(progress, "seed {seed}: no progress");
-        changes.set(changes.get() + done);
+        let outcome = run(seed, Canary::None);
+        assert!(outcome.violations.is_empty(), "seed {seed}: {:#?}", outcome.violations);
+        assert!(outcome.progress, "seed {seed}: no progress");
+        changes.set(changes.get() + outcome.changes);
+        replacements.set(replacements.get() + outcome.replacements);
+        ousted.set(ousted.get() + outcome.ousted);
     });
-    assert!(changes.get() > 1000, "{changes:?}");
+    let counts = (changes.get(), replacements.get(), ousted.get());
+    assert!(counts.0 > 1000 && counts.1 > 20, "{counts:?}");
+}
+
+fn is_caught(canary: Canary) {
+    let found = (0..300).find(|seed| !run(*seed, canary).violations.is_empty());
+    let seed = found.unwrap_or_else(|| panic!("{canary:?} was not found out"));
+    eprintln!("{canary:?} found out by seed {seed}");
 }
 
 #[test]
 fn disks_that_lose_confirmed_writes_are_found_out() {
-    let found = (0..30).any(|seed| !run(seed, true).0.is_empty());
-    assert!(found, "the test sees no difference");
+    is_caught(Canary::DisksLie);
+}
+
+#[test]
+fn a_blank_disk_that_votes_is_found_out() {
+    is_caught(Canary::BlankDiskVotes);
+}
+
+#[test]
+fn two_processes_of_one_node_are_found_out() {
+    is_caught(Canary::ProcessesHidden);
 }
 
 #[test]
@@ -290,7 +401,7 @@ fn who_is_alive_and_who_may_use_a_number() {
     rt.block_on({
         let rt = rt.clone();
         async move {
-            let bytes = 4096 + u64::from(NODES) * BLOCK_BYTES;
+            let bytes = OFFSET + area_bytes(NODES);
             let disks: Vec<Rc<dyn Disk>> =
                 (0..3).map(|_| Rc::new(RamDisk::new("disk", bytes, 512)) as Rc<dyn Disk>).collect();
             let open = async |number| {
@@ -298,6 +409,12 @@ fn who_is_alive_and_who_may_use_a_number() {
                 DiskCoordinator::open(&rt, clock, disks.clone(), config(number, number.into()))
                     .await
             };
+            let blank = open(0).await.expect_err("they were not set up");
+            assert!(blank.to_string().contains("set up"), "{blank}");
+            DiskCoordinator::set_up(&disks, &config(0, 0), 7).await.expect("blank disks");
+            let again = DiskCoordinator::set_up(&disks, &config(0, 0), 8).await;
+            let again = again.expect_err("they hold something").to_string();
+            assert!(again.contains("holds something"), "{again}");
             let (one, two) = (open(0).await.expect("opened"), open(1).await.expect("opened"));
             let a = session(0, 1);
             one.keep_alive(&a).await.expect("written");

@@ -21,15 +21,35 @@
 //! number has not risen for the time of a lease, by the reader's own clock, is not alive. Clocks
 //! are never compared.
 //!
+//! *Which disks vote.* A disk that is blank looks as if nobody had promised anything. So each disk
+//! of a group has a *marker*, from [`DiskCoordinator::set_up`] on, and one without it, or with that
+//! of another group, does not count. A disk that was replaced is set up again from a majority of the
+//! others ([`DiskCoordinator::replace`]):
+//!
+//! ```text
+//!   write "the disk's marker is number 5 from now on" to my blocks on a majority, then read all
+//!   blocks there; write the newest block of each node to the new disk, and last marker 5.
+//! ```
+//!
+//! A node that reads this note counts a disk with another marker no more. Each writes before it
+//! reads: so either the new disk gets what a node has written, or the node finds the note, and does
+//! not count the disk. A disk counts with the marker that it had before the node wrote and after.
+//!
+//! *One process of a node.* Blocks name the process that wrote them. A process that starts writes
+//! its block, waits as long as a lease lasts, and reads it again; of several that start together at
+//! most one finds only its own. Before each write a process looks whether the block is still its
+//! own; when another has it, it ends.
+//!
 //! *What a crash leaves.* Blocks are pairs of frames (see `frame.rs`): a write that is torn leaves
 //! the block as it was before, and it had not been confirmed. When both frames of a block are
 //! damaged, its disk does not count for who reads it. A node that starts reads its own blocks from
 //! a majority of disks, goes on with the newest, and writes it to a majority with a sequence
-//! number above all that an earlier process may have left on a minority.
+//! number above all that an earlier process may have left on a minority. A disk that was being set
+//! up anew has no marker.
 //!
-//! *Limits.* Each node has a number of its own, and one process at a time uses it: a second one is
-//! refused while the first is alive. A write of a process that died must not reach a disk after
-//! the next process of the same node has started. Disks of the same machine and SANs keep to that.
+//! *Limits.* Each node has a number of its own. A write of a process that died must not reach a
+//! disk after the next process of the same node has started. Disks of the same machine and SANs
+//! keep to that. One node at a time may set up a disk anew: the keeper.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,9 +71,16 @@ pub const NODES_MAX: u32 = 64;
 /// Bytes of a block on a disk: two frames.
 pub const BLOCK_BYTES: u64 = 2 * FRAME_BYTES as u64;
 
+/// Bytes on each disk for a cluster of so many nodes: the marker, and their blocks.
+pub const fn area_bytes(nodes: u32) -> u64 {
+    (nodes as u64 + 1) * BLOCK_BYTES
+}
+
 const FRAME_BYTES: usize = 64 << 10;
 const MAGIC: [u8; 8] = *b"weftpaxo";
 const VERSION: u32 = 1;
+const MARKER_MAGIC: [u8; 8] = *b"weftvote";
+const MARKER_BYTES: usize = 4096;
 /// Rounds of a node that wait for a disk, at most: a disk that is further behind is not waited
 /// for.
 const ROUNDS_BEHIND_MAX: u32 = 2;
@@ -61,8 +88,8 @@ const ROUNDS_BEHIND_MAX: u32 = 2;
 /// How disks are used.
 #[derive(Debug, Clone)]
 pub struct DiskLeaseConfig {
-    /// Where the blocks begin on each disk, in bytes. They take `nodes` × [`BLOCK_BYTES`], which
-    /// nothing else uses, and are zeros at first.
+    /// Where the marker is on each disk, in bytes, and after it the blocks: [`area_bytes`], which
+    /// nothing else uses.
     pub offset: u64,
     /// How many nodes there may be.
     pub nodes: u32,
@@ -95,9 +122,27 @@ struct Ballot {
     value: Option<Value>,
 }
 
+/// What makes a disk a voter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Marker {
+    /// The group of disks: a random number.
+    group: u64,
+    /// How many disks and nodes there are.
+    disks: usize,
+    nodes: u32,
+    /// Which of the disks this is.
+    place: usize,
+    /// Rises when the disk is set up again.
+    number: u64,
+}
+
 /// What a node has written last.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Block {
+    /// The process that has written it.
+    process: Option<u64>,
+    /// The numbers of the markers of disks that were set up again, by place.
+    markers: BTreeMap<usize, u64>,
     /// The process, if it has a lease.
     session: Option<Session>,
     /// Rises while it lives.
@@ -114,6 +159,10 @@ impl Block {
         if other.decided > self.decided {
             self.decided = other.decided;
             self.value.clone_from(&other.value);
+        }
+        for (place, number) in &other.markers {
+            let known = self.markers.entry(*place).or_default();
+            *known = (*known).max(*number);
         }
         if self.ballot.instance <= self.decided {
             self.ballot = Ballot { instance: self.decided + 1, ..Ballot::default() };
@@ -135,6 +184,13 @@ struct Place {
 /// The blocks that were read on one disk, by node.
 type Blocks = Vec<(u64, Block)>;
 
+/// What was read on one disk.
+struct Visit {
+    place: usize,
+    marker: Marker,
+    blocks: Blocks,
+}
+
 /// What is known of another node's life.
 struct Sign {
     session: Option<Session>,
@@ -149,6 +205,12 @@ struct Shared {
     places: Vec<Place>,
     own: RefCell<Block>,
     sequence: Cell<u64>,
+    /// Below it are those of processes before this one; `None` until it has read them.
+    first_sequence: Cell<Option<u64>>,
+    /// Another process writes this node's block.
+    is_ousted: Cell<bool>,
+    /// The group of the disks.
+    group: u64,
     signs: RefCell<BTreeMap<usize, Sign>>,
     rng: RefCell<Rng>,
     /// One change at a time.
@@ -171,27 +233,21 @@ fn unreachable(why: &str) -> CoordinatorError {
 const NO_MAJORITY: &str = "no majority of the disks answers in time";
 
 impl DiskCoordinator {
-    /// Starts to use the blocks of a node. If an earlier process of the node has left its lease,
-    /// this waits as long as a lease lasts, to see that it is dead.
+    /// Starts to use the blocks of a node, on disks that were [`set_up`](Self::set_up). This takes
+    /// as long as a lease lasts, to see that no other process of the node starts, and twice that if
+    /// an earlier process has left its lease, to see that it is dead.
     ///
     /// # Errors
-    /// No majority of the disks answers, the numbers make no sense, or another process uses the
-    /// node's number.
+    /// No majority of the disks answers or was set up, the numbers make no sense, or another
+    /// process uses the node's number.
     pub async fn open(
         rt: &Rt,
         clock: Rc<dyn Clock>,
         disks: Vec<Rc<dyn Disk>>,
         config: DiskLeaseConfig,
     ) -> Result<Self, CoordinatorError> {
-        let refuse = |why: String| Err(CoordinatorError::Refused(why));
-        if config.nodes == 0 || config.nodes > NODES_MAX || config.number >= config.nodes {
-            let (number, nodes) = (config.number, config.nodes);
-            return refuse(format!("node {number} of {nodes}: there are at most {NODES_MAX}"));
-        }
-        let end = config.offset + u64::from(config.nodes) * BLOCK_BYTES;
-        if let Some(small) = disks.iter().find(|disk| disk.info().size_bytes < end) {
-            return refuse(format!("{} is too small for the blocks", small.info().name));
-        }
+        check(&disks, &config)?;
+        let group = group_of(&disks, &config).await?;
         let place = |disk| Place {
             disk,
             turn: Semaphore::new(1),
@@ -205,40 +261,153 @@ impl DiskCoordinator {
             places: disks.into_iter().map(place).collect(),
             own: RefCell::default(),
             sequence: Cell::new(0),
+            first_sequence: Cell::new(None),
+            is_ousted: Cell::new(false),
+            group,
             signs: RefCell::default(),
             rng: RefCell::new(Rng::new(config.seed)),
             proposing: Semaphore::new(1),
             config,
         }));
-        let (_, left) = coordinator.recall().await?;
-        if left.session.is_some() {
-            let shared = &coordinator.0;
-            shared.clock.sleep(shared.config.lease).await;
-            let (_, now) = coordinator.recall().await?;
-            if now.beat != left.beat || now.session != left.session {
-                let number = shared.config.number;
-                return refuse(format!("another process uses the node number {number}"));
+        coordinator.start().await?;
+        Ok(coordinator)
+    }
+
+    /// Takes over the block of the node from an earlier process.
+    async fn start(&self) -> Result<(), CoordinatorError> {
+        let shared = &self.0;
+        let process = shared.rng.borrow_mut().next_u64();
+        loop {
+            let (_, left) = self.recall().await?;
+            if left.session.is_some() {
+                shared.clock.sleep(shared.config.lease).await;
+                let (_, now) = self.recall().await?;
+                if (now.beat, &now.session) != (left.beat, &left.session) {
+                    return Err(self.ousted());
+                }
+            }
+            let begin = shared.clock.now();
+            // What it had promised holds on.
+            let (sequence, block) = self.recall().await?;
+            let first = ((sequence >> 32) + 1) << 32;
+            shared.sequence.set(first);
+            // From now on it finds what another process writes.
+            shared.first_sequence.set(Some(first));
+            *shared.own.borrow_mut() = Block { session: None, process: Some(process), ..block };
+            shared.write_own().await?.ok_or_else(|| unreachable(NO_MAJORITY))?;
+            let settle = shared.config.lease + shared.config.patience;
+            if shared.clock.now().saturating_sub(begin) > settle / 2 {
+                // One that started together with this one may have looked already.
+                continue;
+            }
+            shared.clock.sleep(settle).await;
+            let visits = shared.round(None).await;
+            shared.check_ousted()?;
+            let visits = visits.ok_or_else(|| unreachable(NO_MAJORITY))?;
+            let number = shared.config.number as usize;
+            if !visits.iter().any(|visit| visit.blocks[number].1.process == Some(process)) {
+                return Err(self.ousted());
+            }
+            return Ok(());
+        }
+    }
+
+    fn ousted(&self) -> CoordinatorError {
+        self.0.is_ousted.set(true);
+        ousted(self.0.config.number)
+    }
+
+    /// Makes the disks of a pool the voters of a new group: all of them must work, and their areas
+    /// must hold nothing but zeros. `group` is a random number.
+    ///
+    /// # Errors
+    /// An area holds something, or a disk failed.
+    pub async fn set_up(
+        disks: &[Rc<dyn Disk>],
+        config: &DiskLeaseConfig,
+        group: u64,
+    ) -> Result<(), CoordinatorError> {
+        check(disks, config)?;
+        for disk in disks {
+            let mut at = config.offset;
+            while at < config.offset + area_bytes(config.nodes) {
+                let (result, bytes) = disk.read(at, Buf::new(FRAME_BYTES), Class::User).await;
+                result.map_err(|error| unreachable(&error.to_string()))?;
+                if bytes.iter().any(|byte| *byte != 0) {
+                    let name = &disk.info().name;
+                    return Err(CoordinatorError::Refused(format!("{name} holds something")));
+                }
+                at += FRAME_BYTES as u64;
             }
         }
-        // What it had promised holds on.
-        let (sequence, block) = coordinator.recall().await?;
-        coordinator.0.sequence.set(((sequence >> 32) + 1) << 32);
-        *coordinator.0.own.borrow_mut() = Block { session: None, ..block };
-        coordinator.0.write_own().await?.ok_or_else(|| unreachable(NO_MAJORITY))?;
-        Ok(coordinator)
+        for (place, disk) in disks.iter().enumerate() {
+            let (count, nodes) = (disks.len(), config.nodes);
+            let marker = Marker { group, disks: count, nodes, place, number: 0 };
+            write_marker(&**disk, config.offset, &marker)
+                .await
+                .map_err(|error| unreachable(&error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the disk of this place, which was replaced or has lost what it had, a voter again,
+    /// with what a majority of the disks knows. One node at a time may do so.
+    ///
+    /// # Errors
+    /// No majority of the other disks answers, or the disk failed.
+    pub async fn replace(&self, place: usize) -> Result<(), CoordinatorError> {
+        let shared = &self.0;
+        let target = shared.places.get(place);
+        let target = target
+            .ok_or_else(|| CoordinatorError::Refused(format!("there is no disk number {place}")))?;
+        let number = {
+            let mut own = shared.own.borrow_mut();
+            let number = own.markers.entry(place).or_default();
+            *number += 1;
+            *number
+        };
+        // From now on nobody counts the disk, until it has this marker.
+        let visits = shared.write_own().await?.ok_or_else(|| unreachable(NO_MAJORITY))?;
+        shared.learn(&visits);
+        if shared.own.borrow().markers.get(&place) != Some(&number) {
+            let why = "another node sets up this disk";
+            return Err(CoordinatorError::Refused(why.to_owned()));
+        }
+        let _turn = target.turn.acquire(1).await;
+        let failed = |error: weft_disk::DiskError| unreachable(&error.to_string());
+        let opts = WriteOpts { class: Class::Urgent, fua: true };
+        let config = &shared.config;
+        target.disk.write_zeroes(config.offset, BLOCK_BYTES, opts).await.map_err(failed)?;
+        for node in 0..config.nodes {
+            let of_node = visits.iter().map(|visit| &visit.blocks[node as usize]);
+            let newest = of_node.max_by_key(|(sequence, _)| *sequence);
+            let (sequence, block) = newest.expect("a majority is not empty");
+            let frame = encode(*sequence, block)?;
+            let at = config.block_at(node);
+            for at in [at, at + FRAME_BYTES as u64] {
+                target.disk.write(at, frame.clone(), opts).await.map_err(failed)?;
+            }
+        }
+        let (group, disks, nodes) = (shared.group, shared.places.len(), config.nodes);
+        let marker = Marker { group, disks, nodes, place, number };
+        write_marker(&*target.disk, config.offset, &marker).await.map_err(failed)?;
+        target.written.set(0);
+        Ok(())
     }
 
     /// This node's block, from a majority.
     async fn recall(&self) -> Result<(u64, Block), CoordinatorError> {
         let number = self.0.config.number as usize;
         let disks = self.0.round(None).await.ok_or_else(|| unreachable(NO_MAJORITY))?;
-        let own = disks.into_iter().map(|blocks| blocks[number].clone());
+        let own = disks.into_iter().map(|visit| visit.blocks[number].clone());
         Ok(own.max_by_key(|(sequence, _)| *sequence).unwrap_or_default())
     }
 
     async fn view(&self) -> Result<View, CoordinatorError> {
+        self.0.check_ousted()?;
         let disks = self.0.round(None).await.ok_or_else(|| unreachable(NO_MAJORITY))?;
         self.0.learn(&disks);
+        self.0.check_ousted()?;
         let own = self.0.own.borrow();
         let record = own.value.as_ref().map(|value| value.record.clone());
         Ok(View { version: Version(own.decided), record, alive: self.0.alive() })
@@ -306,7 +475,7 @@ impl Shared {
 
     /// On each disk: writes a frame, if one is given, and then reads all blocks. Gives what was
     /// read on the disks of a majority, or of more; `None` if there is none in time.
-    async fn round(self: &Rc<Self>, own: Option<(u64, Frozen)>) -> Option<Vec<Blocks>> {
+    async fn round(self: &Rc<Self>, own: Option<(u64, Frozen)>) -> Option<Vec<Visit>> {
         let (found, news) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::default()));
         let pending = Rc::new(Cell::new(0_usize));
         for place in 0..self.places.len() {
@@ -318,12 +487,12 @@ impl Shared {
             let (shared, own) = (self.clone(), own.clone());
             let (found, news, pending) = (found.clone(), news.clone(), pending.clone());
             drop(self.rt.spawn(async move {
-                let place = &shared.places[place];
+                let (number, place) = (place, &shared.places[place]);
                 let turn = place.turn.acquire(1).await;
-                let blocks = shared.visit(place, own).await;
+                let visit = shared.visit(number, place, own).await;
                 drop(turn);
                 place.behind.update(|behind| behind - 1);
-                found.borrow_mut().extend(blocks);
+                found.borrow_mut().extend(visit);
                 pending.set(pending.get() - 1);
                 news.notify_all();
             }));
@@ -331,7 +500,11 @@ impl Shared {
         let mut limit = self.clock.sleep(self.config.patience);
         loop {
             let more = news.wait();
-            let have = found.borrow().len();
+            let have = {
+                let mut found = found.borrow_mut();
+                self.drop_replaced(&mut found);
+                found.len()
+            };
             if have >= self.majority() {
                 return Some(found.take());
             }
@@ -345,13 +518,74 @@ impl Shared {
         }
     }
 
-    async fn visit(&self, place: &Place, own: Option<(u64, Frozen)>) -> Option<Blocks> {
-        let own_at = self.config.offset + u64::from(self.config.number) * BLOCK_BYTES;
+    /// Drops what was read on disks that are known to have been replaced since.
+    fn drop_replaced(&self, visits: &mut Vec<Visit>) {
+        let mut numbers = self.own.borrow().markers.clone();
+        for (_, block) in visits.iter().flat_map(|visit| &visit.blocks) {
+            for (place, number) in &block.markers {
+                let known = numbers.entry(*place).or_default();
+                *known = (*known).max(*number);
+            }
+        }
+        let is_current =
+            |visit: &Visit| numbers.get(&visit.place).is_none_or(|n| *n == visit.marker.number);
+        visits.retain(is_current);
+    }
+
+    /// The disk's marker, if it belongs to the group.
+    async fn marker(&self, number: usize, disk: &dyn Disk) -> Option<Marker> {
+        let marker = read_marker(disk, self.config.offset).await?;
+        let is_own = marker.group == self.group
+            && marker.place == number
+            && marker.disks == self.places.len()
+            && marker.nodes == self.config.nodes;
+        is_own.then_some(marker)
+    }
+
+    async fn block(&self, disk: &dyn Disk, node: u32) -> Option<(u64, Block)> {
+        let buf = Buf::new(2 * FRAME_BYTES);
+        let (result, buf) = disk.read(self.config.block_at(node), buf, Class::Urgent).await;
+        result.ok()?;
+        let (first, second) = buf.split_at(FRAME_BYTES);
+        newest(&[first, second].map(|bytes| frame::decode(&MAGIC, VERSION, bytes)))
+    }
+
+    /// Notes it if a block of this node is that of a later process.
+    fn check_block(&self, sequence: u64, block: &Block) {
+        if let Some(first) = self.first_sequence.get()
+            && sequence >= first
+            && block.process != self.own.borrow().process
+        {
+            self.is_ousted.set(true);
+        }
+    }
+
+    fn check_ousted(&self) -> Result<(), CoordinatorError> {
+        if self.is_ousted.get() { Err(ousted(self.config.number)) } else { Ok(()) }
+    }
+
+    async fn visit(
+        &self,
+        number: usize,
+        place: &Place,
+        own: Option<(u64, Frozen)>,
+    ) -> Option<Visit> {
+        let disk = &*place.disk;
+        let before = self.marker(number, disk).await?;
         if let Some((sequence, frame)) = own {
-            if sequence > place.begun.replace(sequence.max(place.begun.get())) {
+            if sequence > place.begun.get() {
+                // An own block that cannot be read is written over.
+                if let Some((found, block)) = self.block(disk, self.config.number).await {
+                    self.check_block(found, &block);
+                }
+                if self.is_ousted.get() {
+                    return None;
+                }
+                place.begun.set(sequence);
+                let at = self.config.block_at(self.config.number);
                 let opts = WriteOpts { class: Class::Urgent, fua: true };
-                for at in [own_at, own_at + FRAME_BYTES as u64] {
-                    place.disk.write(at, frame.clone(), opts).await.ok()?;
+                for at in [at, at + FRAME_BYTES as u64] {
+                    disk.write(at, frame.clone(), opts).await.ok()?;
                 }
                 place.written.set(sequence);
             }
@@ -362,36 +596,33 @@ impl Shared {
             }
         }
         let mut blocks = Vec::new();
-        for number in 0..self.config.nodes {
-            let at = self.config.offset + u64::from(number) * BLOCK_BYTES;
-            let buf = Buf::new(2 * FRAME_BYTES);
-            let (result, buf) = place.disk.read(at, buf, Class::Urgent).await;
-            result.ok()?;
-            let (first, second) = buf.split_at(FRAME_BYTES);
-            let frames = [first, second].map(|bytes| frame::decode(&MAGIC, VERSION, bytes));
-            blocks.push(newest(&frames)?);
+        for node in 0..self.config.nodes {
+            blocks.push(self.block(disk, node).await?);
         }
-        Some(blocks)
+        let (sequence, block) = &blocks[self.config.number as usize];
+        self.check_block(*sequence, block);
+        // Had it been replaced meanwhile, what was written would be gone.
+        let marker = self.marker(number, disk).await.filter(|after| *after == before)?;
+        (!self.is_ousted.get()).then_some(Visit { place: number, marker, blocks })
     }
 
-    async fn write_own(self: &Rc<Self>) -> Result<Option<Vec<Blocks>>, CoordinatorError> {
+    async fn write_own(self: &Rc<Self>) -> Result<Option<Vec<Visit>>, CoordinatorError> {
+        self.check_ousted()?;
         let sequence = self.sequence.get() + 1;
         self.sequence.set(sequence);
-        let contents = serde_json::to_vec(&*self.own.borrow()).expect("a block can be written");
-        let frame = frame::encode(&MAGIC, VERSION, sequence, &contents, FRAME_BYTES);
-        let too_long =
-            || CoordinatorError::Refused("the record is too long for a block".to_owned());
-        let frame = frame.ok_or_else(too_long)?.freeze();
-        Ok(self.round(Some((sequence, frame))).await)
+        let frame = encode(sequence, &self.own.borrow())?;
+        let visits = self.round(Some((sequence, frame))).await;
+        self.check_ousted()?;
+        Ok(visits)
     }
 
     /// Takes over what others know to be decided, and notes who gives signs of life.
-    fn learn(&self, disks: &[Blocks]) {
+    fn learn(&self, disks: &[Visit]) {
         let now = self.clock.now();
         let mut signs = self.signs.borrow_mut();
         let mut newest: BTreeMap<usize, (u64, &Block)> = BTreeMap::new();
-        for (number, (sequence, block)) in disks.iter().flat_map(|blocks| blocks.iter().enumerate())
-        {
+        let blocks = disks.iter().flat_map(|visit| visit.blocks.iter().enumerate());
+        for (number, (sequence, block)) in blocks {
             self.own.borrow_mut().learn(block);
             let known = newest.entry(number).or_insert((*sequence, block));
             if *sequence > known.0 {
@@ -447,7 +678,7 @@ impl Shared {
         }
         // Of what was accepted before, the value of the highest ballot must be kept.
         let own = self.own.borrow().ballot.clone();
-        let others = disks.iter().flatten().map(|(_, block)| &block.ballot);
+        let others = disks.iter().flat_map(|visit| &visit.blocks).map(|(_, block)| &block.ballot);
         let accepted = others.chain([&own]).filter(|other| other.instance == instance);
         let accepted = accepted.filter(|other| other.accepted > 0);
         let before = accepted.max_by_key(|other| other.accepted).and_then(|b| b.value.clone());
@@ -481,7 +712,7 @@ impl Shared {
     /// Whether the blocks that were read end an attempt.
     fn judge(
         &self,
-        disks: &[Blocks],
+        disks: &[Visit],
         instance: u64,
         ballot: u64,
         highest: &mut u64,
@@ -491,7 +722,7 @@ impl Shared {
         if own.decided >= instance {
             return Some(Progress::Decided(self.decision(&own, instance)));
         }
-        let others = disks.iter().flatten().map(|(_, block)| &block.ballot);
+        let others = disks.iter().flat_map(|visit| &visit.blocks).map(|(_, block)| &block.ballot);
         let tried = others.filter(|other| other.instance == instance).map(|other| other.tried);
         *highest = tried.max().unwrap_or(0).max(*highest);
         (*highest > ballot).then_some(Progress::Beaten)
@@ -502,6 +733,85 @@ impl Shared {
         let value = own.value.as_ref().filter(|_| own.decided == instance);
         value.map(|value| value.nonce)
     }
+}
+
+impl DiskLeaseConfig {
+    /// Where the block of a node is.
+    fn block_at(&self, node: u32) -> u64 {
+        self.offset + (u64::from(node) + 1) * BLOCK_BYTES
+    }
+}
+
+fn ousted(number: u32) -> CoordinatorError {
+    CoordinatorError::Refused(format!("another process uses the node number {number}"))
+}
+
+fn check(disks: &[Rc<dyn Disk>], config: &DiskLeaseConfig) -> Result<(), CoordinatorError> {
+    let refuse = |why: String| Err(CoordinatorError::Refused(why));
+    if config.nodes == 0 || config.nodes > NODES_MAX || config.number >= config.nodes {
+        let (number, nodes) = (config.number, config.nodes);
+        return refuse(format!("node {number} of {nodes}: there are at most {NODES_MAX}"));
+    }
+    let end = config.offset + area_bytes(config.nodes);
+    match disks.iter().find(|disk| disk.info().size_bytes < end) {
+        Some(small) => refuse(format!("{} is too small for the blocks", small.info().name)),
+        None => Ok(()),
+    }
+}
+
+/// The group that a majority of the disks belongs to.
+async fn group_of(
+    disks: &[Rc<dyn Disk>],
+    config: &DiskLeaseConfig,
+) -> Result<u64, CoordinatorError> {
+    let read = |disk: &Rc<dyn Disk>| {
+        let disk = disk.clone();
+        async move { read_marker(&*disk, config.offset).await }
+    };
+    let markers = futures_util::future::join_all(disks.iter().map(read)).await;
+    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
+    for marker in markers.iter().flatten() {
+        *groups.entry(marker.group).or_default() += 1;
+    }
+    let majority = groups.into_iter().find(|(_, count)| *count > disks.len() / 2);
+    majority.map(|(group, _)| group).ok_or_else(|| {
+        unreachable("no majority of the disks was set up for the leases of one cluster")
+    })
+}
+
+async fn read_marker(disk: &dyn Disk, offset: u64) -> Option<Marker> {
+    for at in [offset, offset + MARKER_BYTES as u64] {
+        let (result, bytes) = disk.read(at, Buf::new(MARKER_BYTES), Class::Urgent).await;
+        if result.is_ok()
+            && let Frame::Sound(_, contents) = frame::decode(&MARKER_MAGIC, VERSION, &bytes)
+            && let Ok(marker) = serde_json::from_slice(&contents)
+        {
+            return Some(marker);
+        }
+    }
+    None
+}
+
+async fn write_marker(
+    disk: &dyn Disk,
+    offset: u64,
+    marker: &Marker,
+) -> Result<(), weft_disk::DiskError> {
+    let contents = serde_json::to_vec(marker).expect("a marker can be written");
+    let frame = frame::encode(&MARKER_MAGIC, VERSION, marker.number, &contents, MARKER_BYTES);
+    let frame = frame.expect("it is short").freeze();
+    let opts = WriteOpts { class: Class::Urgent, fua: true };
+    for at in [offset, offset + MARKER_BYTES as u64] {
+        disk.write(at, frame.clone(), opts).await?;
+    }
+    Ok(())
+}
+
+fn encode(sequence: u64, block: &Block) -> Result<Frozen, CoordinatorError> {
+    let contents = serde_json::to_vec(block).expect("a block can be written");
+    let frame = frame::encode(&MAGIC, VERSION, sequence, &contents, FRAME_BYTES);
+    let too_long = || CoordinatorError::Refused("the record is too long for a block".to_owned());
+    Ok(frame.ok_or_else(too_long)?.freeze())
 }
 
 /// The newer frame of a pair; `None`: neither can be read.
