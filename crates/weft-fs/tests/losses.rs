@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 
+use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT};
 use weft_rt::Frozen;
@@ -167,4 +168,53 @@ fn a_file_without_room_stops_no_other() {
         let report = fs.check(true).await.expect("checked");
         assert_eq!(report.findings, []);
     });
+}
+
+/// Blocks that were written are given up in the background, and their file is closed: a sync of the
+/// whole file system tells of it, once, and so does the fsync of a file that is open.
+#[test]
+fn a_sync_of_everything_tells_what_was_lost_before() {
+    for is_open in [false, true] {
+        run(move |rt| async move {
+            let fs = made(&rt, &ram(&[64; 4])).await;
+            let bad = make_as(&fs, "bad", "none").await;
+            write(&fs, bad, 0, &pattern(1 << 16, 1)).await;
+            fs.sync().await.expect("synced");
+            fs.fail_disk(disk_of(&fs, bad).await).await.expect("out of service");
+            if is_open {
+                fs.begin_use(bad);
+            }
+            write(&fs, bad, 0, &pattern(BLOCK as usize, 2)).await;
+            fs.write_back(bad).await.expect_err("nothing gives the rest of its record");
+            assert_eq!(fs.status().await.expect("known").dirty_bytes, 0);
+            let synced = fs.sync().await;
+            assert!(matches!(synced, Err(FsError::Unreadable { inode, .. }) if inode == bad));
+            fs.sync().await.expect("it was told");
+            // To the file it was not.
+            assert_eq!(fs.fsync(bad).await.is_err(), is_open);
+        });
+    }
+}
+
+/// The disk dies with new blocks in its cache, when nothing uses their file any more.
+#[test]
+fn a_sync_of_everything_tells_what_a_disk_took_with_its_cache() {
+    for is_deleted in [false, true] {
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), 24 << 20, &vec![Medium::new(512); 4]);
+            let fs = made(&rt, &all(&disks)).await;
+            let ino = make_as(&fs, "bad", "none").await;
+            fs.sync().await.expect("synced");
+            write(&fs, ino, 0, &pattern(BLOCK as usize, 1)).await;
+            fs.write_back(ino).await.expect("the disk has it in its cache");
+            disks[usize::from(disk_of(&fs, ino).await)].faults.gone.set(true);
+            if is_deleted {
+                fs.unlink(ROOT, b"bad").await.expect("removed");
+            }
+            let synced = fs.sync().await;
+            let is_told = matches!(synced, Err(FsError::Unreadable { inode, .. }) if inode == ino);
+            assert_eq!(is_told, !is_deleted, "{synced:?}");
+            fs.sync().await.expect("it was told");
+        });
+    }
 }

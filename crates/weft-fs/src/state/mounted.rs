@@ -25,7 +25,7 @@ use crate::format::use_number;
 use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::JobState;
-use crate::state::open_files::{Node, OpenFiles};
+use crate::state::open_files::OpenFiles;
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
 
@@ -141,6 +141,9 @@ pub(crate) struct FsState {
     pub(crate) mark_ended: Cell<bool>,
     /// Told of files with blocks that were written and are nowhere.
     tell_lost: RefCell<Option<TellLost>>,
+    /// The first block that was written and is nowhere, of which no sync of the whole file system
+    /// has told.
+    lost_write: Cell<Option<FsError>>,
     mounted: Nanos,
     mounted_at: Time,
     clock: Option<fn() -> Time>,
@@ -204,6 +207,7 @@ impl FsState {
             keeps: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),
+            lost_write: Cell::default(),
         }
     }
 
@@ -292,7 +296,7 @@ impl FsState {
         // only.
         let unflushed = self.unflushed.take();
         self.pool.flush().await;
-        self.note_lost(&unflushed);
+        self.note_lost(&unflushed).await?;
         let last = |tx: &Tx<'_>| {
             let mark = self.log.mark();
             tx.set_state("completed", mark.completed)?;
@@ -324,25 +328,40 @@ impl FsState {
 
     /// Lines were flushed, if their disks were not lost: notes the files of which nothing gives
     /// the blocks.
-    fn note_lost(&self, lines: &[(Ino, u64, Extent)]) {
+    async fn note_lost(&self, lines: &[(Ino, u64, Extent)]) -> Result<()> {
         if self.pool.members().iter().all(|member| !member.is_lost()) {
-            return;
+            return Ok(());
         }
         let is_gone = |record| self.pool.lay(record).is_ok_and(|laid| !laid.is_readable());
-        for (ino, first, record) in lines {
-            if let Some(node) = self.in_use.get(*ino).filter(|_| is_gone(record)) {
-                self.lose_block(&node, *first);
+        for (ino, first, _) in lines.iter().filter(|(_, _, record)| is_gone(record)) {
+            // It may have been deleted since.
+            if self.meta.run(|tx| tx.has_inode(*ino)).await? {
+                self.lose_block(*ino, *first);
             }
+        }
+        Ok(())
+    }
+
+    /// A block of a file that was written is nowhere. The next fsync says so, and the next sync of
+    /// the whole file system, and what others have of the file is not what is there.
+    pub(crate) fn lose_block(&self, ino: Ino, block: u64) {
+        if let Some(node) = self.in_use.get(ino) {
+            node.lost_block.set(Some(block));
+        }
+        self.lose_write(FsError::Unreadable { inode: ino, block });
+        if let Some(tell) = &*self.tell_lost.borrow() {
+            tell(ino);
         }
     }
 
-    /// A block of a file that was written is nowhere. The next fsync says so, and what others have
-    /// of the file is not what is there.
-    pub(crate) fn lose_block(&self, node: &Node, block: u64) {
-        node.lost_block.set(Some(block));
-        if let Some(tell) = &*self.tell_lost.borrow() {
-            tell(node.ino);
-        }
+    /// Something that was written is nowhere, for this reason.
+    pub(crate) fn lose_write(&self, why: FsError) {
+        self.lost_write.set(self.lost_write.take().or(Some(why)));
+    }
+
+    /// Why something that was written is nowhere, if that was not told yet.
+    pub(crate) fn take_lost_write(&self) -> Option<FsError> {
+        self.lost_write.take()
     }
 
     /// Writes the number of this mount, or of its end, to all disks, and to the metadata for those

@@ -186,9 +186,8 @@ impl FsState {
             return;
         }
         let is_gone = |(_, unit, _): &&(u64, usize, Frozen)| lost.contains(*unit);
-        let gone = target.blocks.iter().find(is_gone);
-        if let (Some((line, unit, _)), Some(node)) = (gone, self.in_use.get(target.ino)) {
-            self.lose_block(&node, target.first + line * target.k() + *unit as u64);
+        if let Some((line, unit, _)) = target.blocks.iter().find(is_gone) {
+            self.lose_block(target.ino, target.first + line * target.k() + *unit as u64);
         }
     }
 

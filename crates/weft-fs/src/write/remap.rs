@@ -181,9 +181,8 @@ impl FsState {
         let stripe = laid.stripe();
         for (line, units) in unplaced {
             // The next fsync tells of it.
-            let is_gone = !stripe.code().decodable(stripe.id.number, stripe.lost.union(&units));
-            if let Some(node) = self.in_use.get(target.ino).filter(|_| is_gone) {
-                self.lose_block(&node, target.first + line * target.k());
+            if !stripe.code().decodable(stripe.id.number, stripe.lost.union(&units)) {
+                self.lose_block(target.ino, target.first + line * target.k());
             }
         }
         any

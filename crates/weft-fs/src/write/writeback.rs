@@ -76,6 +76,7 @@ impl FsState {
                     return result.and(flushed);
                 }
                 node.lacked_room.set(true);
+                self.lose_write(FsError::NoSpace);
                 result = result.and(flushed);
                 continue;
             }
@@ -85,7 +86,7 @@ impl FsState {
             if inode != node.ino || !self.drop_unwritable(node, block).await? {
                 return result.and(flushed);
             }
-            self.lose_block(node, block);
+            self.lose_block(node.ino, block);
             result = result.and(flushed);
         }
     }
@@ -250,12 +251,18 @@ impl Fs {
     /// Makes everything durable that was done before.
     ///
     /// # Errors
-    /// If blocks cannot be written, or the metadata has failed.
+    /// If blocks cannot be written, or the metadata has failed. [`FsError::Unreadable`] or
+    /// [`FsError::NoSpace`], once, if blocks of any file that were written before are nowhere,
+    /// whether or not the fsync of the file has told of it.
     pub async fn sync(&self) -> Result<()> {
         self.0.check()?;
         if self.0.read_only {
             return Ok(());
         }
-        self.0.sync().await
+        let synced = self.0.sync().await;
+        // An error tells of it.
+        let lost = self.0.take_lost_write();
+        synced?;
+        lost.map_or(Ok(()), Err)
     }
 }
