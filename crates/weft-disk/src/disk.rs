@@ -142,6 +142,13 @@ pub trait Disk {
         self.info().size_bytes
     }
 
+    /// Whether it was cut short since it was opened, as far as that can be seen without a request:
+    /// requests fail, with [`DiskErrorKind::Shrunk`](crate::DiskErrorKind::Shrunk) where they meet
+    /// that. A disk that cannot tell says no.
+    fn has_shrunk(&self) -> bool {
+        false
+    }
+
     /// What went through it; `None` if it does not count.
     fn counters(&self) -> Option<Counters> {
         None

@@ -443,6 +443,10 @@ impl Disk for FileDisk {
         let size = self.size().unwrap_or_default();
         (size - size % sector).max(self.relied_on.get())
     }
+
+    fn has_shrunk(&self) -> bool {
+        self.is_shrunk()
+    }
 }
 
 #[cfg(test)]

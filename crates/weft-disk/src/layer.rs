@@ -53,6 +53,11 @@ pub trait Layer {
         self.below().size_now()
     }
 
+    /// See [`Disk::has_shrunk`].
+    fn has_shrunk(&self) -> bool {
+        self.below().has_shrunk()
+    }
+
     /// See [`Disk::counters`].
     fn counters(&self) -> Option<Counters> {
         self.below().counters()
@@ -95,6 +100,10 @@ impl<L: Layer> Disk for L {
 
     fn size_now(&self) -> u64 {
         Layer::size_now(self)
+    }
+
+    fn has_shrunk(&self) -> bool {
+        Layer::has_shrunk(self)
     }
 
     fn counters(&self) -> Option<Counters> {

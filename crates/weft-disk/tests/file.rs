@@ -181,6 +181,7 @@ fn a_file_cut_short_gives_errors_not_stale_bytes() {
             let options = FileOptions { io_mode: Some(io_mode), ..FileOptions::default() };
             let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
             let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+            assert!(!disk.has_shrunk());
             handle.set_len(8192).expect("cut");
             let (result, buf) = disk.read(4096, Buf::new(8192), Class::User).await;
             let error = result.expect_err("cut");
@@ -188,6 +189,23 @@ fn a_file_cut_short_gives_errors_not_stale_bytes() {
             assert_eq!((error.kind, buf.len()), (DiskErrorKind::Shrunk, 8192));
         });
     }
+}
+
+/// No request is needed to see it, and it stays so when the file is long again.
+#[test]
+fn a_file_that_was_cut_short_says_so() {
+    let file = Temp::new(env!("CARGO_TARGET_TMPDIR"), "idle-cut", MIB);
+    with_ring(async move |ring| {
+        let options = FileOptions::default();
+        let disk = FileDisk::open(&ring, &file.0, &options).expect("opens");
+        let handle = std::fs::OpenOptions::new().write(true).open(&file.0).expect("opens");
+        handle.set_len(2 * MIB).expect("longer");
+        assert!(!disk.has_shrunk());
+        handle.set_len(8192).expect("cut");
+        assert!(disk.has_shrunk());
+        handle.set_len(MIB).expect("made longer again");
+        assert!(disk.has_shrunk());
+    });
 }
 
 #[test]

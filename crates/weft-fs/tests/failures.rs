@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::model::Pair;
 use crate::common::*;
-use weft_disk::{Disk, Fault, FaultDisk, Faults};
+use weft_disk::{Disk, DiskErrorKind, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen, SetAttr};
 use weft_rt::{Frozen, Rt, SECOND};
 
@@ -666,6 +666,49 @@ fn a_disk_may_go_while_lines_are_made_narrower() {
             assert!(read_all(&fs, ino).await == data, "{writes}");
             fs.rebuild().await.expect("rebuilt");
             assert_sound(&fs).await;
+        });
+    }
+}
+
+/// Nothing is asked of the disk when it is cut short. What is found when it is opened again is as
+/// long as before.
+#[test]
+fn a_disk_that_is_cut_short_is_noticed_although_nothing_is_asked_of_it() {
+    for is_opened_again in [false, true] {
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt, 4).await;
+            let bytes = pattern(100_000, 1);
+            let ino = make_as(&fs, "file", "raid1").await;
+            write(&fs, ino, 0, &bytes).await;
+            fs.unmount().await.expect("unmounted");
+            let reopen: Option<Reopen> = is_opened_again.then(|| {
+                let (rt, before) = (rt.clone(), disks[2].clone());
+                let reopen: Reopen = Rc::new(move |_| {
+                    let medium = Leave::All.of(&before.medium.borrow());
+                    let disk = TestDisk::new(&rt, &Power::new(), 2, SIZE, 512, medium);
+                    let disk = disk as Rc<dyn Disk>;
+                    Box::pin(async move { Ok(disk) })
+                });
+                reopen
+            });
+            let fs = Fs::mount_reopening(&rt, &all(&disks), mounting(), reopen).await;
+            let fs = fs.expect("mounted");
+            let told: Rc<RefCell<Vec<String>>> = Rc::default();
+            let of_disks = told.clone();
+            fs.on_lost_disk(move |number, name, why| {
+                let why = why.unwrap_or_default();
+                of_disks.borrow_mut().push(format!("{number} {name}: {why}"));
+            });
+            rt.sleep(20 * SECOND).await;
+            assert_no_disk_is_lost(&fs).await;
+            disks[2].faults.kind.set(Some(DiskErrorKind::Shrunk));
+            rt.sleep(20 * SECOND).await;
+            let lost: Vec<_> =
+                status(&fs).await.disks.into_iter().filter(|disk| disk.lost).collect();
+            assert_eq!(lost.iter().map(|disk| disk.number).collect::<Vec<_>>(), [2]);
+            let why = lost[0].lost_because.clone().expect("it says so");
+            assert_eq!(*told.borrow(), [format!("2 test2: {why}")]);
+            assert!(read_all(&fs, ino).await == bytes);
         });
     }
 }

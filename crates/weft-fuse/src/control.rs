@@ -82,6 +82,13 @@ impl Control {
             log_line(&format!("ALERT: the file system '{name}' has stopped: {why}"));
         });
         let name = fs.label().name.clone();
+        fs.on_lost_disk(move |number, disk, why| {
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            log_line(&format!(
+                "ALERT: file system '{name}': disk {number} ({disk}) is lost and not used any more{why}"
+            ));
+        });
+        let name = fs.label().name.clone();
         fs.on_wrong_metadata(move |what| log_line(&format!("file system '{name}': {what}")));
         fs.keep(move |job, ended| *last.borrow_mut() = outcome_json(job, ended));
         Self { rt, fs, open, requests, refused: RefCell::default(), last_job }

@@ -408,4 +408,8 @@ impl Disk for TestDisk {
     fn size_now(&self) -> u64 {
         self.size.get()
     }
+
+    fn has_shrunk(&self) -> bool {
+        self.faults.kind.get() == Some(DiskErrorKind::Shrunk)
+    }
 }

@@ -18,6 +18,10 @@
 //! to the same place does not pass. The other is written with a new number each time, durably, and
 //! read back. A scrub looks at all sites, and mends them.
 //!
+//! *A disk that was cut short* has lost what it held there, whether its diagnostic blocks work or
+//! not, and also if it is long again when it is opened the next time. As long as nothing asks it
+//! for anything no request fails, so it is looked for now and then ([`Pool::look_at_sizes`]).
+//!
 //! *What cannot be told apart.* A flush that fails loses the disk: which blocks went with its cache
 //! is not known. So does a request that gets no answer in time: it may still be carried out, after
 //! a later one to the same block.
@@ -80,11 +84,14 @@ impl Pool {
         let _one = member.diagnosing.acquire(1).await;
         let Some(present) = member.present().filter(|_| !member.is_lost()) else { return false };
         let number = self.next_diagnosis();
-        let mut works = present.works(number).await;
+        let has_shrunk = present.whole.has_shrunk();
+        let mut works = !has_shrunk && present.works(number).await;
         if !works {
             // If it cannot be opened again, it says no more than that.
-            let why = present.why().await;
-            if let Some(path) = &present.path {
+            let mut why = present.why().await;
+            if has_shrunk {
+                why = why.or_else(|| Some("it has become shorter than it was".to_owned()));
+            } else if let Some(path) = &present.path {
                 works = path.try_again().await && present.works(number).await;
             }
             if !works {
@@ -93,6 +100,16 @@ impl Pool {
             }
         }
         !member.is_lost()
+    }
+
+    /// Loses disks that were cut short.
+    pub(crate) async fn look_at_sizes(&self) {
+        for member in self.members() {
+            let present = member.present().filter(|_| !member.is_lost());
+            if present.is_some_and(|present| present.whole.has_shrunk()) {
+                self.diagnose(&member).await;
+            }
+        }
     }
 
     /// Looks at all diagnostic blocks of a disk, and writes those anew that are wrong. Returns how

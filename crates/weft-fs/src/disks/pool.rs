@@ -38,6 +38,9 @@ pub struct Counts {
     pub out_of_place_blocks: u64,
 }
 
+/// Hears of a disk that is not used any more.
+type TellLost = Box<dyn Fn(&Member)>;
+
 /// The disks.
 pub(crate) struct Pool {
     members: RefCell<BTreeMap<u16, Rc<Member>>>,
@@ -50,6 +53,8 @@ pub(crate) struct Pool {
     /// Losses so far, and how many of them are in the metadata.
     losses: Cell<u64>,
     recorded: Cell<u64>,
+    /// Told of disks that are not used any more.
+    pub(crate) tell_lost: RefCell<Option<TellLost>>,
     flushing: Semaphore,
     diagnoses: Cell<u64>,
     pub(crate) counts: Cell<Counts>,
@@ -69,6 +74,7 @@ impl Pool {
             bad: BadBlocks::default(),
             losses: Cell::new(losses as u64),
             recorded: Cell::new(0),
+            tell_lost: RefCell::default(),
             flushing: Semaphore::new(1),
             diagnoses: Cell::new(0),
             counts: Cell::default(),
@@ -99,6 +105,9 @@ impl Pool {
     pub(crate) fn lose(&self, member: &Member) {
         if member.lose() {
             self.losses.set(self.losses.get() + 1);
+            if let Some(tell) = &*self.tell_lost.borrow() {
+                tell(member);
+            }
         }
     }
 

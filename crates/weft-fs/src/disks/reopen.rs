@@ -373,6 +373,10 @@ impl Disk for PathDisk {
         self.now().map_or(self.info.size_bytes, |disk| disk.size_now())
     }
 
+    fn has_shrunk(&self) -> bool {
+        self.now().is_some_and(|disk| disk.has_shrunk())
+    }
+
     fn counters(&self) -> Option<Counters> {
         self.now()?.counters()
     }

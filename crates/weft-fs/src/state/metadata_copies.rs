@@ -184,7 +184,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// From now on the slices of disks that work are given back to the metadata array.
+    /// From now on disks that are cut short are noticed, and the slices of disks that work are given
+    /// back to the metadata array.
     pub(crate) fn watch_copies(&self) {
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
         self.0.rt.spawn(async move {
@@ -193,6 +194,7 @@ impl Fs {
             loop {
                 rt.sleep(WATCH_EVERY).await;
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
+                fs.pool.look_at_sizes().await;
                 fs.give_copies_back(&mut waits).await;
                 let (current, _) = count_copies(&fs.meta.array.status(), usize::MAX);
                 // A copy that was made takes what it was made of for right.

@@ -493,6 +493,14 @@ impl Fs {
         *self.0.tell_lost.borrow_mut() = Some(Box::new(tell));
     }
 
+    /// Tells of each disk that is not used any more: its number, what it is called, and what it
+    /// said, if it said anything.
+    pub fn on_lost_disk(&self, tell: impl Fn(u16, &str, Option<&str>) + 'static) {
+        *self.0.pool.tell_lost.borrow_mut() = Some(Box::new(move |member| {
+            tell(member.number, &member.row().name, member.why_lost.borrow().as_deref());
+        }));
+    }
+
     /// Tells which pages of the metadata were found wrong on which disks, and whether they were
     /// repaired.
     pub fn on_wrong_metadata(&self, tell: impl Fn(&str) + 'static) {
