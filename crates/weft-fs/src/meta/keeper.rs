@@ -23,6 +23,9 @@ use super::rows::{
 };
 use crate::error::{FsError, InDatabase as _, Result};
 
+/// The fewest rows that are put into a table in one go.
+const RUN_MIN: usize = 8;
+
 /// The tables as the last batch left them.
 struct Snapshot([Option<Box<dyn Any>>; TABLES]);
 
@@ -71,6 +74,34 @@ pub(super) struct Keeper {
     open: RefCell<Option<WriteTransaction>>,
     /// None while a batch ends.
     snapshot: RefCell<Option<Snapshot>>,
+}
+
+/// Puts the first of these rows into a table if at least [`RUN_MIN`] of them come to lie between two
+/// rows of the table, or behind the last: then each page is made once, and not changed by each row.
+/// Returns how many these are.
+fn put_run<K: StoreKey, V: Value>(
+    table: &mut redb::Table<'_, K, V>,
+    rows: &[RowChange],
+) -> Result<usize> {
+    let Some(fewest) = rows.get(..RUN_MIN) else { return Ok(0) };
+    if fewest.iter().any(|row| row.value.is_none()) {
+        return Ok(0);
+    }
+    let mut cursor = table.lower_bound_mut(Bound::Included(K::of(&rows[0].key))).db()?;
+    let next = cursor.peek_next().db()?;
+    let next = next.map(|(key, _)| K::row(&key.value()).into_owned());
+    let is_before = |row: &RowChange| next.as_ref().is_none_or(|next| row.key < *next);
+    if !is_before(&fewest[RUN_MIN - 1]) {
+        return Ok(0);
+    }
+    let mut run = 0;
+    for RowChange { key, value, .. } in rows.iter().take_while(|row| is_before(row)) {
+        let Some(value) = value else { break };
+        cursor.insert_before(K::of(key), V::from_bytes(value)).db()?;
+        run += 1;
+    }
+    cursor.close().db()?;
+    Ok(run)
 }
 
 impl Keeper {
@@ -148,11 +179,22 @@ impl Keeper {
             rows: &[RowChange],
         ) -> Result<()> {
             let mut table = open.open_table(table.definition).db()?;
-            for RowChange { key, value, .. } in rows {
+            let (mut rest, mut singly) = (rows, 0);
+            // After each look for a run that finds none, twice as many rows go by.
+            let mut until_next_look = 1;
+            while let Some((RowChange { key, value, .. }, behind)) = rest.split_first() {
+                if singly == 0 {
+                    let run = put_run(&mut table, rest)?;
+                    rest = &rest[run..];
+                    until_next_look = if run > 0 { 1 } else { 2 * until_next_look };
+                    singly = until_next_look;
+                    continue;
+                }
                 match value {
                     Some(value) => drop(table.insert(K::of(key), V::from_bytes(value)).db()?),
                     None => drop(table.remove(K::of(key)).db()?),
                 }
+                (rest, singly) = (behind, singly - 1);
             }
             Ok(())
         }
