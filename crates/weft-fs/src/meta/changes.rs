@@ -8,14 +8,18 @@
 //! column since then are *reshaped*: a commit must come before they are logged again.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::BuildHasherDefault;
+
+use weft_rt::rng::Fold;
 
 use crate::format::inode::Ino;
 
 /// Changes of a transaction.
 #[derive(Default)]
 struct ChangeSet {
-    files: BTreeSet<Ino>,
+    /// Each row that changes asks for it.
+    files: HashSet<Ino, BuildHasherDefault<Fold>>,
     reshaped: BTreeSet<(Ino, u64)>,
 }
 
