@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rangemap::RangeMap;
 
-use crate::message::{Ask, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+use crate::message::{Ask, BySpace, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 
 /// Adds a range to what a node holds. Where it holds more, that stays.
 pub(crate) fn grant(held: &mut RangeMap<u64, Mode>, range: Range<u64>, mode: Mode) {
@@ -205,7 +205,7 @@ impl State {
 pub struct Authority {
     /// The living nodes, and the number of the last grant to each.
     nodes: BTreeMap<NodeId, u64>,
-    spaces: BTreeMap<Space, State>,
+    spaces: BySpace<State>,
 }
 
 impl Authority {
@@ -281,7 +281,8 @@ impl Authority {
     }
 
     fn advance_all(&mut self, out: &mut Vec<(NodeId, ToNode)>) {
-        let spaces: Vec<Space> = self.spaces.keys().copied().collect();
+        let mut spaces: Vec<Space> = self.spaces.keys().copied().collect();
+        spaces.sort();
         spaces.into_iter().for_each(|space| self.advance(space, out));
     }
 

@@ -16,7 +16,7 @@ use std::ops::Range;
 use rangemap::{RangeMap, RangeSet};
 
 use crate::authority::{give_up, grant, overlap};
-use crate::message::{Ask, Mode, Release, Revoke, Space, ToAuthority, ToNode};
+use crate::message::{Ask, BySpace, Mode, Release, Revoke, Space, ToAuthority, ToNode};
 
 /// An operation that uses a token, or waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,7 +178,7 @@ impl State {
 /// The tokens of one node.
 #[derive(Debug, Default)]
 pub struct Holder {
-    spaces: BTreeMap<Space, State>,
+    spaces: BySpace<State>,
     /// The operation that asked last.
     last: u64,
     /// Number of the last grant that arrived.
@@ -288,11 +288,13 @@ impl Holder {
     pub fn ask_again(&mut self) -> Vec<ToAuthority> {
         self.seen = 0;
         let waiting = self.spaces.values_mut().flat_map(|state| &mut state.waiting);
+        let mut waiting: Vec<&mut Waiting> = waiting.collect();
+        waiting.sort_by_key(|waiting| waiting.of);
         let ask = |waiting: &mut Waiting| {
             waiting.is_asked = true;
             ToAuthority::Ask { ask: waiting.ask.clone(), seen: 0 }
         };
-        waiting.map(ask).collect()
+        waiting.into_iter().map(ask).collect()
     }
 
     /// What the node may do with all of a range, and nothing of the space is being given up.
@@ -303,7 +305,9 @@ impl Holder {
 
     /// What the node holds.
     pub fn held(&self) -> Vec<(Space, Range<u64>, Mode)> {
-        let each = self.spaces.iter().flat_map(|(space, state)| {
+        let mut spaces: Vec<_> = self.spaces.iter().collect();
+        spaces.sort_by_key(|(space, _)| **space);
+        let each = spaces.into_iter().flat_map(|(space, state)| {
             state.held.iter().map(|(range, mode)| (*space, range.clone(), *mode))
         });
         each.collect()

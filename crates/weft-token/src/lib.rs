@@ -66,7 +66,7 @@ mod message;
 
 pub use authority::{Authority, Conflict};
 pub use holder::{Acquired, Event, Holder, UseId};
-pub use message::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+pub use message::{Ask, BySpace, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 
 use std::ops::Range;
 

@@ -32,7 +32,7 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
-    Acquired, Authority, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
+    Acquired, Authority, BySpace, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
 };
 
 use crate::tokens::needs::{Need, all_of, in_order};
@@ -137,7 +137,7 @@ pub(crate) struct Tokens {
     authority: RefCell<Authority>,
     holder: RefCell<Holder>,
     /// The tokens that are free. That of everything, which each operation uses, stands apart.
-    free: RefCell<BTreeMap<Space, Rc<Free>>>,
+    free: RefCell<BySpace<Rc<Free>>>,
     everything: RefCell<Option<Rc<Free>>>,
     /// Spaces in the order in which something of them was granted.
     granted: RefCell<VecDeque<Space>>,
