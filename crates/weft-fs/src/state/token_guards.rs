@@ -65,7 +65,8 @@ impl FsState {
     ) -> Result<HeldTokens> {
         let (end, blocks) = (offset.saturating_add(len), blocks_of(offset, len));
         let attributes = Space { kind: Kind::Attributes, ino };
-        if !self.tokens.is_free(attributes, Exclusive) {
+        // No other node knows a file that the store does not have.
+        if !self.tokens.is_free(attributes, Exclusive) && !self.meta.is_new(ino) {
             let held = self.hold_range(ino, Shared, blocks.clone(), Exclusive).await;
             if self.file(ino).await?.size >= end {
                 return Ok(held);
