@@ -29,6 +29,7 @@ use crate::region_map::{RegionMap, RegionNo, WriteGuard};
 use crate::state::budget::Budget;
 use crate::state::events::Events;
 use crate::state::moving_range::MovingRange;
+use crate::state::observer::ObserverCell;
 use crate::state::pending_writes::PendingWrites;
 use crate::state::service::Service;
 use crate::state::space_waits::SpaceWaits;
@@ -110,6 +111,8 @@ pub(crate) struct Engine {
     write_memory: Budget,
     events: Events,
     jobs: Jobs,
+    /// Who watches users' requests.
+    observer: ObserverCell,
     service: Service,
     /// Whether repairs for users avoid members with deep queues.
     load_aware_reconstruction: Cell<bool>,
@@ -153,6 +156,7 @@ impl Engine {
             write_memory: Budget::new(WRITE_BUDGET_BYTES),
             events: Events::new(),
             jobs,
+            observer: ObserverCell::default(),
             service: Service::new(),
             load_aware_reconstruction: Cell::new(true),
             torn: RefCell::default(),
@@ -230,6 +234,12 @@ impl Engine {
     #[inline]
     pub fn jobs(&self) -> &Jobs {
         &self.jobs
+    }
+
+    /// Who watches users' requests.
+    #[inline]
+    pub fn observer(&self) -> &ObserverCell {
+        &self.observer
     }
 
     /// Whether the array takes requests.

@@ -64,6 +64,7 @@ mod state;
 pub mod superblock;
 
 pub use api::array::Array;
+pub use api::drill;
 pub use engine::status::{ArrayState, ByteRange, MemberState, RegionCounts, SlotStatus, Status};
 pub use error::ArrayError;
 pub use format::consistency::Consistency;

@@ -4,6 +4,7 @@
 pub(crate) mod budget;
 pub(crate) mod events;
 pub(crate) mod moving_range;
+pub(crate) mod observer;
 pub(crate) mod pending_writes;
 pub(crate) mod service;
 pub(crate) mod space_waits;

@@ -18,6 +18,7 @@ mod create_arguments;
 mod creation;
 mod degraded_load;
 mod discarded_log;
+mod drill;
 mod empty_requests;
 mod examples;
 mod exclusion_durable;

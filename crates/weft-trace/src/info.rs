@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::footprint::Footprint;
-use crate::histogram::Histogram;
 use crate::record::{Op, Record};
 use crate::replay::Volumes;
+use weft_disk::Histogram;
 
 /// Number of volumes that are counted separately; requests to further ones count as of the last.
 const DEVICES_MAX: usize = 65_536;

@@ -2,6 +2,7 @@
 
 mod cache;
 mod disks;
+mod drill;
 mod fs;
 mod manage;
 mod offline;
@@ -19,6 +20,7 @@ use crate::laboratory::LaboratoryArgs;
 
 pub use cache::{CacheArgs, CacheOptions};
 pub use disks::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
+pub use drill::DrillArgs;
 pub use fs::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
@@ -110,6 +112,8 @@ pub enum Command {
     Rebuild(RebuildArgs),
     /// Check that all redundancy matches the data; repair mismatches on request
     Scrub(ScrubArgs),
+    /// Rehearse the loss of a disk: how long the rebuild takes, and what users feel
+    Drill(DrillArgs),
     /// Set minimum and maximum rates for rebuild, resync and scrub
     Throttle(ThrottleArgs),
     /// Show the cache of an array, change it or switch it on and off

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod config;
 pub mod create;
 pub mod disks;
+pub mod drill;
 pub mod examine;
 pub mod fs;
 pub mod manage;

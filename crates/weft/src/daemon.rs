@@ -12,6 +12,7 @@ mod caches;
 pub(crate) mod clients;
 mod disks;
 mod drain;
+mod drill;
 mod guarded;
 mod heartbeat;
 #[cfg(debug_assertions)]

@@ -74,6 +74,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Rebuild(args) => commands::manage::rebuild(args, &dir()?, json),
         Command::Scrub(args) => commands::manage::scrub(args, &dir()?, json),
         Command::Cache(args) => commands::cache::cache(args, &dir()?, json),
+        Command::Drill(args) => commands::drill::drill(args, &dir()?, json),
         Command::Throttle(args) => commands::manage::throttle(args, &dir()?, json),
         Command::Remove(args) => commands::manage::remove(args, &dir()?, json),
         Command::Start(args) => commands::manage::start(args, &dir()?, json),

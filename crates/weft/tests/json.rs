@@ -168,6 +168,12 @@ fn administration(story: &mut Story) {
     let shown = story.bench.weft(&["status", "t", "--io"]);
     assert!(shown.contains("in flight") && shown.contains("/d2  "), "{shown}");
 
+    let drill = ["drill", "t", "--fail", "d1", "--before", "1s", "--for", "5s"];
+    let drilled = story.does(&drill, "weft drill");
+    assert_ne!(drilled["rebuilt_bytes"], 0, "{drilled:#}");
+    story.ends(&["drill", "t", "--fail", "d9"], 1, None);
+    story.ends(&["drill", "t", "--fail", "d1", "--for", "0s"], 2, None);
+
     // A rebuild and a replacement while they go on.
     story.does(&["rebuild", "t", "--order", "popularity", "--slice", "7"], "Rebuild policy");
     let set = ["throttle", "t", "--min", "0", "--max", "2M", "--latency", "20ms"];

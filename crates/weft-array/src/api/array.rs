@@ -18,6 +18,7 @@ use crate::lifecycle::start_stop::{self, AssembleOptions};
 use crate::maintenance::experiment::Experiment;
 use crate::maintenance::{RebuildCounts, ScrubReport};
 use crate::state::events::{Event, Subscription};
+use crate::state::observer::ServedRequest;
 use crate::superblock::{ScrubMode, SlotState, Superblock};
 
 /// A running array: one volume over its members. Clones are handles of the same array.
@@ -72,10 +73,17 @@ impl Array {
 
     /// Fills `buf` from `offset` (bytes). The buffer is returned on failure, too.
     pub async fn read(&self, offset: u64, buf: Buf) -> (Result<(), ArrayError>, Buf) {
-        let begun = self.0.rt().turn_time();
-        self.0.jobs().throttle().note_user(begun, buf.len() as u64);
+        let (begun, len) = (self.0.rt().turn_time(), buf.len());
+        self.0.jobs().throttle().note_user(begun, len as u64);
         let done = self.0.read(offset, buf).await;
-        self.0.jobs().throttle().note_served(begun, || self.0.rt().turn_time());
+        self.0.note_served(begun, |took| ServedRequest {
+            is_write: false,
+            offset,
+            len,
+            begun,
+            took,
+            succeeded: done.0.is_ok(),
+        });
         done
     }
 
@@ -84,12 +92,19 @@ impl Array {
     /// # Errors
     /// After an error the range may hold old or new bytes; nothing outside it is changed.
     pub async fn write(&self, offset: u64, data: Frozen, fua: bool) -> Result<(), ArrayError> {
-        let begun = self.0.rt().turn_time();
-        self.0.jobs().throttle().note_user(begun, data.len() as u64);
+        let (begun, len) = (self.0.rt().turn_time(), data.len());
+        self.0.jobs().throttle().note_user(begun, len as u64);
         let array = self.0.clone();
         let write = move || async move { array.write(offset, data, fua).await };
         let done = self.0.rt().attach(write).await;
-        self.0.jobs().throttle().note_served(begun, || self.0.rt().turn_time());
+        self.0.note_served(begun, |took| ServedRequest {
+            is_write: true,
+            offset,
+            len,
+            begun,
+            took,
+            succeeded: done.is_ok(),
+        });
         done
     }
 
@@ -489,6 +504,13 @@ impl Array {
 }
 
 impl Engine {
+    /// Notes that a user's request has ended, which began at `begun`.
+    #[inline]
+    fn note_served(&self, begun: Nanos, request: impl FnOnce(Nanos) -> ServedRequest) {
+        self.jobs().throttle().note_served(begun, || self.rt().turn_time());
+        self.observer().tell(|| request(self.rt().turn_time().saturating_sub(begun)));
+    }
+
     /// Changes what the superblock stores of users' choices for maintenance. If the array breaks,
     /// its metadata stays as it was; the choice is in effect all the same.
     async fn choose(&self, choice: impl FnOnce(&mut Preferences)) {

@@ -57,14 +57,7 @@ pub(crate) async fn assemble(
     disks: Vec<Rc<dyn Disk>>,
     options: AssembleOptions,
 ) -> Result<Rc<Engine>, ArrayError> {
-    // Concurrently: each disk that does not answer takes its full time limit.
-    let found = disks.iter().map(|disk| async move {
-        let superblock = read_superblock(&**disk).await;
-        // It may be larger now than when it was opened.
-        let disk = DiskInfo { size_bytes: disk.size_now(), ..disk.info().clone() };
-        FoundDisk { superblock, disk }
-    });
-    let mut found = join_all(found).await;
+    let mut found = find(&disks).await;
     loop {
         let assembly = decide(&found, options.force_degraded, &survives)?;
         match start(rt, &disks, assembly, &options).await? {
@@ -77,6 +70,36 @@ pub(crate) async fn assemble(
             }
         }
     }
+}
+
+/// Assembles copies of members that are in use, without a look at what was being written: what
+/// stripes hold may be wrong, and must not be used. For drills.
+///
+/// # Errors
+/// As [`assemble`], or if a member is missing.
+pub(crate) async fn assemble_copies(
+    rt: &Rt,
+    copies: &[Rc<dyn Disk>],
+    nonce: u64,
+) -> Result<Rc<Engine>, ArrayError> {
+    let mut assembly = decide(&find(copies).await, false, &survives)?;
+    assembly.needs_recovery = false;
+    let options = AssembleOptions { nonce, ..AssembleOptions::default() };
+    match start(rt, copies, assembly, &options).await? {
+        Start::Done(array) if array.incomplete_slots().is_empty() => Ok(array),
+        _ => Err(ArrayError::Refused("a member cannot be read".into())),
+    }
+}
+
+/// Reads what the disks say. Concurrently: each that does not answer takes its full time limit.
+async fn find(disks: &[Rc<dyn Disk>]) -> Vec<FoundDisk> {
+    let found = disks.iter().map(|disk| async move {
+        let superblock = read_superblock(&**disk).await;
+        // It may be larger now than when it was opened.
+        let disk = DiskInfo { size_bytes: disk.size_now(), ..disk.info().clone() };
+        FoundDisk { superblock, disk }
+    });
+    join_all(found).await
 }
 
 /// Starts what was decided.

@@ -32,7 +32,8 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
-    Acquired, Authority, BySpace, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode, UseId,
+    Acquired, Authority, BySpace, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode,
+    UseId,
 };
 
 use crate::tokens::needs::{Need, all_of, in_order};

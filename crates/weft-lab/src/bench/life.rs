@@ -12,13 +12,14 @@ use std::rc::Rc;
 use weft_array::Array;
 use weft_array::reshape::ReshapeOptions;
 use weft_code::SlotNo;
+use weft_disk::Histogram;
 use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
+use weft_trace::Record;
 use weft_trace::replay::{
     AddressMap, Fit, Latency, Live, Options, Pace, Point, Speed, Verify, Volumes, run,
 };
-use weft_trace::{Histogram, Record};
 
 use super::above::{CacheAbove, CacheSetup};
 use super::recovery::endless;

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use weft_rt::sync::Notify;
 use weft_rt::{Nanos, SECOND};
 
-use crate::histogram::Histogram;
 use crate::record::Op;
 use crate::replay::outcome::{Failed, Late, Latency, Outcome, Point, Utilisation};
+use weft_disk::Histogram;
 
 /// Number of descriptions of failures that are kept.
 const FAILED_KEPT: usize = 10;

@@ -1,47 +1,10 @@
 //! The outcome of a replay.
 
 use serde::Serialize;
+pub use weft_disk::Latency;
 use weft_rt::Nanos;
 
-use crate::histogram::Histogram;
 use crate::replay::verify::Verified;
-
-/// The latency of requests. Mean, minimum and maximum are exact; a percentile is never too small
-/// and at most 1/128 (0.8 %) too large.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Latency {
-    /// Requests.
-    pub requests: u64,
-    /// Mean in nanoseconds.
-    pub mean_ns: Nanos,
-    /// Least.
-    pub min_ns: Nanos,
-    /// Median.
-    pub p50_ns: Nanos,
-    /// 90th percentile.
-    pub p90_ns: Nanos,
-    /// 99th percentile.
-    pub p99_ns: Nanos,
-    /// 99.9th percentile.
-    pub p999_ns: Nanos,
-    /// Greatest.
-    pub max_ns: Nanos,
-}
-
-impl From<&Histogram> for Latency {
-    fn from(histogram: &Histogram) -> Self {
-        Self {
-            requests: histogram.count(),
-            mean_ns: histogram.mean(),
-            min_ns: histogram.min(),
-            p50_ns: histogram.percentile(500),
-            p90_ns: histogram.percentile(900),
-            p99_ns: histogram.percentile(990),
-            p999_ns: histogram.percentile(999),
-            max_ns: histogram.max(),
-        }
-    }
-}
 
 /// The lateness with which requests of an open loop started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]

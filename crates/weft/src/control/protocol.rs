@@ -45,6 +45,19 @@ pub enum Request {
         /// Only check.
         dry_run: bool,
     },
+    /// Rehearse the loss of a member; answers with a [`weft_array::drill::DrillReport`].
+    Drill {
+        /// The array.
+        array: String,
+        /// Slot, path, or end of the path.
+        member: String,
+        /// How long users are observed before, in milliseconds.
+        before_ms: u64,
+        /// How long the rebuild runs at the most, in milliseconds.
+        during_ms: u64,
+        /// Most bytes of memory for what it writes.
+        memory_bytes: u64,
+    },
     /// Add a spare.
     Add {
         /// The array.
@@ -199,6 +212,7 @@ impl Request {
         match self {
             Self::Status { array } | Self::Stop { array, .. } => array.as_deref(),
             Self::Fail { array, .. }
+            | Self::Drill { array, .. }
             | Self::Add { array, .. }
             | Self::Replace { array, .. }
             | Self::Reshape { array, .. }

@@ -26,11 +26,11 @@ use crate::daemon::served::{Front, Served};
 use crate::daemon::{Daemon, log};
 use crate::report::status::unused_room;
 
-fn refused(error: ArrayError) -> Failure {
+pub(super) fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
 }
 
-fn value(answer: impl serde::Serialize) -> Result<Value, Failure> {
+pub(super) fn value(answer: impl serde::Serialize) -> Result<Value, Failure> {
     serde_json::to_value(answer).map_err(|e| Failure::new(e.to_string()))
 }
 
@@ -104,6 +104,9 @@ impl Daemon {
             }
             Request::Start { targets, force_degraded, consistency, wait_s, dry_run } => {
                 self.start_by_command(&targets, force_degraded, consistency, wait_s, dry_run).await
+            }
+            Request::Drill { array, member, before_ms, during_ms, memory_bytes } => {
+                self.drill(&array, &member, (before_ms, during_ms), memory_bytes).await
             }
             Request::Remove { array, member, dry_run } => {
                 self.remove(&array, &member, dry_run).await
@@ -491,7 +494,7 @@ fn is_called(disk: &str, name: &str) -> bool {
 }
 
 /// The slot that the user means: by number, by a disk's whole name, or by the end of its path.
-fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
+pub(super) fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
     if member.is_empty() {
         return Err(Failure::usage("the member's name is empty"));
     }

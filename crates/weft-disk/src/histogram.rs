@@ -5,6 +5,9 @@
 //! values in it: a percentile is exact to 0.8 %. Count, sum (and so the mean), minimum and maximum
 //! are exact.
 
+use serde::{Deserialize, Serialize};
+use weft_rt::Nanos;
+
 /// Buckets of one power of two.
 const SUB: u64 = 128;
 const SUB_BITS: u32 = SUB.trailing_zeros();
@@ -117,6 +120,43 @@ impl Histogram {
     /// that are multiples of 512 up to 64 KiB and of 4 KiB up to 512 KiB.
     pub fn percentile_low(&self, per_mille: u32) -> u64 {
         self.bucket(per_mille).map_or(0, |at| low_of(at).clamp(self.min(), self.max))
+    }
+}
+
+/// The latency of requests. Mean, minimum and maximum are exact; a percentile is never too small
+/// and at most 1/128 (0.8 %) too large.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests.
+    pub requests: u64,
+    /// Mean in nanoseconds.
+    pub mean_ns: Nanos,
+    /// Least.
+    pub min_ns: Nanos,
+    /// Median.
+    pub p50_ns: Nanos,
+    /// 90th percentile.
+    pub p90_ns: Nanos,
+    /// 99th percentile.
+    pub p99_ns: Nanos,
+    /// 99.9th percentile.
+    pub p999_ns: Nanos,
+    /// Greatest.
+    pub max_ns: Nanos,
+}
+
+impl From<&Histogram> for Latency {
+    fn from(histogram: &Histogram) -> Self {
+        Self {
+            requests: histogram.count(),
+            mean_ns: histogram.mean(),
+            min_ns: histogram.min(),
+            p50_ns: histogram.percentile(500),
+            p90_ns: histogram.percentile(900),
+            p99_ns: histogram.percentile(990),
+            p999_ns: histogram.percentile(999),
+            max_ns: histogram.max(),
+        }
     }
 }
 
