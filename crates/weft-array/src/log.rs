@@ -31,11 +31,11 @@
 //!
 //! *What "being written" means.* Disks have volatile caches: a completed write may still be gone
 //! after a crash. So a unit counts as being written until a flush that began after its write has
-//! completed, unless that write is durable by itself (FUA, or disks without a volatile cache), and
-//! a new record for the same offsets leaves out all such units ([`Log::unflushed`]). The newest
-//! record for an offset is therefore always sufficient, and recovery uses only the newest. A write
-//! of all units at its offsets needs no record, but is remembered too: a later record must not
-//! count on its units.
+//! completed, unless that write is durable without a flush (FUA, or disks without a volatile
+//! cache), and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
+//! The newest record for an offset is therefore always sufficient, and recovery uses only the
+//! newest. A write of all units at its offsets needs no record, but is remembered too: a later
+//! record must not count on its units.
 //!
 //! A unit that *is* durable, on the other hand, must be counted: a flush acknowledged it, and a
 //! later record that left it out could not restore it if its disk is lost. A flush covers every
@@ -64,10 +64,10 @@
 //! that once had some - a reshape that turns back, a scrub that corrects one - has every ring note
 //! the retirement first (`Inner::retire_durably`).
 //!
-//! *All or nothing.* A crash may leave the records of one write on some rings and not on others.
-//! The units of that write are then untouched, and applying half of its records would make parity
-//! units contradict each other (one with a lost unit's new value, one with its old value). So each
-//! record names all parity units of its write, and recovery does not use an incomplete set
+//! *All or nothing.* A crash may leave the records of one write on only some rings. The units of
+//! that write are then untouched, and applying half of its records would make parity units
+//! contradict each other (one with a lost unit's new value, one with its old value). So each record
+//! names all parity units of its write, and recovery does not use an incomplete set
 //! (`recover/logs.rs`).
 //!
 //! *On disk.* Each member's log area is a ring of batches (a header block, then the payloads),

@@ -1,11 +1,11 @@
 //! Crash recovery: making parity agree with the data again.
 //!
-//! Recovery runs when the superblock says that the array was not stopped cleanly, before any
+//! Recovery runs when the superblock records that the array was not stopped cleanly, before any
 //! request is served:
 //! 1. Every dirty region is marked, durably, as needing resync.
-//! 2. The members' logs are read, and the newest records of each stripe are applied (`log.rs` says
-//!    why that is enough): parity := record + Σ coef·d_j over the units that were being written, as
-//!    found.
+//! 2. The members' logs are read, and the newest records of each stripe are applied (`log.rs`
+//!    explains why that is enough): parity := record + Σ coef·d_j over the units that were being
+//!    written, as found.
 //! 3. All members are flushed. The superblock gets a new log epoch, which voids the records.
 //!
 //! *Example:* raid6 4+2 (P = d0 + d1 + d2 + d3, Q = d0 + 2·d1 + 4·d2 + 8·d3), and a write d1 -> d1'
@@ -53,8 +53,8 @@
 //! *A unit that was being written, on a lost disk*: it may have been old or new, and either value
 //! is correct for the unit itself. But parity rows that the write did not touch cover the unit,
 //! too, perhaps together with lost units that no write touched. Those units must come out right, so
-//! the value is chosen to agree with everything that is certain ([`Replay::values`]). The
-//! same goes for sectors that were being written and cannot be read.
+//! the value is chosen to agree with everything that is certain ([`Replay::values`]). This also
+//! holds for sectors that were being written and cannot be read.
 
 mod logs;
 

@@ -17,10 +17,10 @@
 //!
 //! **Pages.** The map is stored in 4 KiB pages of 2016 regions. Each page has two places on each
 //! member, and its sequence number selects one of them, so a torn write leaves the previous page. A
-//! page has one write in progress at a time. Flags set meanwhile go with the next write, so a burst
-//! of first writes costs two page writes, not one each (group commit). A failed write is followed
-//! by sequence number + 2, in the same place: the last durable page is never overwritten, and pages
-//! with the same number never differ.
+//! page has one write in progress at a time. Flags set during a write go with the next one, so a
+//! burst of first writes costs two page writes, not one each (group commit). A failed write is
+//! followed by sequence number + 2, in the same place: the last durable page is never overwritten,
+//! and pages with the same number never differ.
 //!
 //! **After a crash** members may hold different newest pages. The newest of all is used. Since it
 //! may be on one member only, it counts as not durable until it has been written, unchanged, to all

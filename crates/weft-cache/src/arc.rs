@@ -5,15 +5,15 @@
 //!   ghosts ┊      ◀── target ──▶│                ┊ ghosts       all four ≤ 2 c
 //! ```
 //!
-//! Two lists by recency, and ghosts of what left each. A request for a ghost of B1 says that T1 was
-//! too short, and raises its target; one of B2 lowers it.
+//! Two lists by recency, and ghosts of what left each. A request for a ghost of B1 shows that T1
+//! was too short, and raises its target; one of B2 lowers it.
 //!
 //! Victim disk first divides T1 and T2 by class. Which of them gives a block up is ARC's decision;
 //! in it the end goes that is worth least. Ghosts are not divided: they are not weighed, only
 //! counted.
 //!
-//! Two departures, neither of which matters while the cache is full. When blocks were forgotten,
-//! there is room, and none is evicted. And ghosts are at most c, whatever was forgotten.
+//! Two departures; neither matters while the cache is full. When blocks were forgotten, there is
+//! room, and none is evicted. And there are at most c ghosts, even after blocks were forgotten.
 
 use crate::error::CacheError;
 use crate::ghosts::Ghosts;

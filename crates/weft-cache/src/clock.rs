@@ -1,4 +1,4 @@
-//! CLOCK: first in, first out, and a second chance for what was requested meanwhile.
+//! CLOCK: first in, first out, and a second chance for blocks requested since.
 //!
 //! A hit only marks the block. The hand looks at the end of the queue: a marked block loses its
 //! mark and goes to the head, the first unmarked one is evicted. So a block's age is the time since

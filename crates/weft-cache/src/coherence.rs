@@ -18,7 +18,7 @@
 //!   write b         |---------------|             the cache
 //! ```
 //!
-//! A volume ends what was begun even if its caller no longer waits for it. The end of such a change
+//! A volume completes a request even if its caller no longer waits for it. The end of such a change
 //! is never seen, so its blocks are not cached again: they are *stray*.
 
 use std::ops::Range;

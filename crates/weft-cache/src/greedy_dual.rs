@@ -6,8 +6,8 @@
 //! recency and penalty by a sum, victim disk first by a product.
 //!
 //! L never falls, so the blocks of a class are in the order of their credits as long as its penalty
-//! does not change. When it falls, blocks requested since may have less credit than those behind
-//! them, and wait for these to go.
+//! does not change. When it falls, blocks requested since may have less credit than the blocks
+//! after them, and wait for these to go.
 
 use crate::error::CacheError;
 use crate::penalty::{Block, Penalty};

@@ -1,7 +1,7 @@
 //! A block cache that knows what a miss would cost.
 //!
 //! In a degraded array a miss of a lost block reads many disks, that of any other block only one. A
-//! cache that keeps what is requested most often therefore saves less than it could. It should keep
+//! cache that keeps the most requested blocks therefore saves less than it could. It should keep
 //! the blocks with the greatest p·MP: probability of a request times miss penalty ([`Penalty`]).
 //! *Victim disk first* (VDF; Wan et al., "Victim disk first: an asymmetric cache to boost the
 //! performance of disk arrays under faulty conditions", USENIX ATC 2011) adds that to a policy that
@@ -23,7 +23,7 @@
 //! *class* of blocks that are lost together: a disk's. The plain form of a policy is the same code
 //! with a single class.
 //!
-//! The cache does no input and output and knows no array. Its values are whatever its owner likes:
+//! The cache does no input and output and knows no array. Its owner chooses the type of its values:
 //! a page, or `()` in a simulation.
 //!
 //! ```

@@ -16,9 +16,9 @@
 //! and a block with requests is not evicted at all but put at a head. In small the penalty counts
 //! twice more, or a tenth of the cache would limit what it can do for lost blocks:
 //!
-//! * They stay longer there, and must not drive the others out sooner: small is full by its
+//! * They stay longer there, and must not drive other blocks out sooner: small is full by its
 //!   *weight*, in which a block whose miss reads MP blocks counts 1 / MP.
-//! * The requests that lead to main are worth what they save: requests · MP is to be two or more.
+//! * The requests that lead to main are worth what they save: requests · MP must be two or more.
 
 use crate::error::CacheError;
 use crate::ghosts::Ghosts;

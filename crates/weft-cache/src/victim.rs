@@ -1,4 +1,4 @@
-//! Victim disk first: which end of which list goes.
+//! Victim disk first: which list evicts the block at its end.
 //!
 //! The block to evict is that with the least p·MP. MP is the same for all blocks of a disk, as long
 //! as no rebuild runs, and a policy orders the blocks of a disk by p as it orders all blocks. So it
@@ -17,7 +17,7 @@
 //! stay what they are (frequency times penalty), the order of the ends is fixed in between, and a
 //! tournament keeps the least: O(log n) for each change. Where p is 1 / age, the order of ends with
 //! *different* penalties changes with time. So the tournament is among the lists with the most
-//! common penalty, and its winner is compared with the ends of the others, which are few.
+//! common penalty, and its winner is compared with the ends of the few other lists.
 //!
 //! **Healthy, this is the policy itself.** The paper keeps a global list of all blocks as well
 //! (GS), for arrays that have lost nothing. It is not needed: with equal penalties the least of the

@@ -1,4 +1,4 @@
-//! A volume behind a cache of what was read.
+//! A volume with a cache of the blocks read.
 //!
 //! ```text
 //!     users         NBD, block device
@@ -11,18 +11,18 @@
 //! **Nothing is kept that is not also below.** Writes go through, so a crash loses nothing more
 //! than without the cache. A write brings blocks up to date that are cached, and admits none. A
 //! failed write, a write at the same time as another to the same block, zeroing and discarding take
-//! blocks out. `coherence.rs` says when a block may be cached.
+//! blocks out. `coherence.rs` explains when a block may be cached.
 //!
-//! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes the others
-//! of its stripe from the cache, where they are there ([`CachedContents`]).
+//! **What is kept helps to reconstruct.** A volume that must reconstruct a block takes cached
+//! blocks of its stripe from the cache ([`CachedContents`]).
 //!
 //! **What a miss costs** is the volume's answer ([`Volume::read_cost`]), and classes of blocks are
 //! its failure domains: so the cache favours blocks of a lost disk, until they are rebuilt. Ranges
-//! that cost nothing, as they were never written, are not cached.
+//! that cost nothing because they were never written are not cached.
 //!
 //! Blocks are [`PAGE_BYTES`] long. Requests of more than [`BYPASS_BYTES`] bypass the cache: they
-//! would evict much for what is read in one go anyway. So does the end of the volume that fills no
-//! block.
+//! would evict much for blocks that one read gets anyway. So does the end of the volume that fills
+//! no block.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::future::ready;

@@ -1,4 +1,4 @@
-//! How a command ends: its exit code, and an error that says what is wrong and what to do next.
+//! How a command ends: its exit code, and an error that names the fault and the next step.
 //!
 //! | code | meaning |
 //! |------|---------|

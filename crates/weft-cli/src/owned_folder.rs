@@ -2,9 +2,9 @@
 //!
 //! Commands find the sockets, the lock and the mount points of a daemon by their names in a folder.
 //! A user who may write in that folder, or replace it, chooses what they find there. So a folder is
-//! used only if its owner is the current user or root, and if no other user may write in it. The
-//! same holds for the folders above it; there, others may write if only the owner of an entry may
-//! rename it (the sticky bit, as on `/tmp`).
+//! used only if its owner is the current user or root, and if no other user may write in it. This
+//! also holds for the folders above it; there, other users may write if only the owner of an entry
+//! may rename it (the sticky bit, as on `/tmp`).
 //!
 //! The folder is then used by the descriptor that was checked, and entries are opened with
 //! `O_NOFOLLOW`.

@@ -1,7 +1,7 @@
 //! The DRC paper's model of degraded reads (Sung and Park, IEICE Trans. Inf. & Syst. 2017, §3.2.1).
 //!
-//! All data disks are read equally. A read of a failed disk becomes reads of others; the
-//! *additional reads* AR of the busiest surviving data disk, per read of its own, say how much
+//! All data disks are read equally. A read of a failed disk becomes reads of other disks; the
+//! *additional reads* AR of the busiest surviving data disk, per read of its own, show how much
 //! slower the array has become. [`additional_reads`] counts them, to check the closed forms of the
 //! paper.
 //!

@@ -13,7 +13,8 @@
 //! * Moving all units by the same number multiplies each row by a constant: the candidate stays the
 //!   same. Only choices that begin with unit 0 are solved (*shapes*), and moved only if they
 //!   promise a lighter word. Nearly all do not: their coefficients would have to sum to zero.
-//! * Light words are looked for first, with few data units, and a word found bounds the others.
+//! * Light words are looked for first, with few data units, and a word found bounds the search for
+//!   further ones.
 //!
 //! Where the zeros have a smaller rank (it takes units 51 or more apart), the sums over groups
 //! belong to what determines the word, and all choices of rows are tried, local ones among them.

@@ -1,9 +1,9 @@
 //! Mean time to data loss: a Markov chain over the number of failed disks, solved exactly.
 //!
 //! State f: f disks of n have failed and all data can still be read. Another disk fails with rate
-//! (n−f)·λ; the share s of the sets of f+1 disks that survive among those that grow out of a
-//! surviving set of f decides whether the array goes on in state f+1 or is lost. A repair takes the
-//! array back to state f−1 with rate μ (one repair at a time, as the DRC paper's Fig. 10 has it).
+//! (n−f)·λ; the share s of surviving sets of f+1 disks among those grown from a surviving set of f
+//! decides whether the array goes on in state f+1 or is lost. A repair takes the array back to
+//! state f−1 with rate μ (one repair at a time, as the DRC paper's Fig. 10 has it).
 //!
 //! ```text
 //!         nλ            (n−1)λ·s₂          (n−2)λ·s₃

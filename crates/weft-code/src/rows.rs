@@ -7,10 +7,10 @@
 //!   of columns; those of rows {0,2} too, because squaring is one-to-one in GF(2^8). So three rows
 //!   hold for all k ≤ 255.
 //! * Four rows of powers do not (2^(3j) repeats after 85 units, and gaps in the exponents make
-//!   singular submatrices long before). From four rows on they are a Cauchy matrix
-//!   1/(x_t + y_j) with x_t = 255 − t and y_j = j, all different while k + r ≤ 256, of which every
-//!   square submatrix is regular; columns and rows are scaled so that row 0 and column 0 are ones,
-//!   which changes no rank. The coefficient of (t, j) depends on neither k nor r.
+//!   singular submatrices long before). From four rows on they are a Cauchy matrix 1/(x_t + y_j)
+//!   with x_t = 255 − t and y_j = j, all different while k + r ≤ 256; each of its square
+//!   submatrices is regular; columns and rows are scaled so that row 0 and column 0 are ones, which
+//!   changes no rank. The coefficient of (t, j) depends on neither k nor r.
 //!
 //! **Global rows in codes with local parities** (LRC, DRC): row t is 2^(j·t), t = 1..r; the XOR of
 //! the local parities stands in for t = 0. For r ≤ 2 any r+1 losses survive, which is the best

@@ -1,4 +1,4 @@
-//! Fields of prime-power order small enough for tables; the arithmetic behind orthogonal arrays.
+//! Fields of prime-power order small enough for tables; the arithmetic of orthogonal arrays.
 //!
 //! An element of GF(p^e) is a number below p^e whose digits in base p are the coefficients of a
 //! polynomial. Products are taken modulo the first monic polynomial of degree e under which no two

@@ -1,7 +1,7 @@
 //! The names of the codes: what a user types, what a superblock keeps, what status prints.
 //!
-//! A specification says which code; how wide it is may depend on the number of slots (`raid5` on
-//! n slots has k = n−1). [`CodeSpec::shape`] settles that and refuses what cannot be built.
+//! A specification names the code; how wide it is may depend on the number of slots (`raid5` on n
+//! slots has k = n−1). [`CodeSpec::shape`] settles that and refuses what cannot be built.
 
 use std::fmt;
 use std::str::FromStr;

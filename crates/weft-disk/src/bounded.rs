@@ -1,18 +1,18 @@
-//! A disk that answers within a time limit, or is given up.
+//! A disk that answers within a time limit, or is severed.
 //!
 //! A disk can stop answering without failing: a controller that resets forever, a cable, a file
 //! system that hangs, a host that accepts and never replies. A request that waits for it holds
 //! stripe locks, log space and memory, so one such disk would stop the whole array. [`BoundedDisk`]
-//! wraps a disk and gives it up
+//! wraps a disk and severs it
 //! * when a request has taken longer than the limit, or
-//! * when its owner says so ([`Disk::sever`]): the array does when it excludes a member.
+//! * when its owner asks for it ([`Disk::sever`]): the array does when it excludes a member.
 //!
 //! From that moment every request in progress ends with an error, and every later one fails at
-//! once. A disk is given up for good; its owner must open it again.
+//! once. A severed disk stays severed; its owner must open it again.
 //!
-//! **What a given-up request leaves.** Its future is dropped, which ends only the caller's wait:
+//! **What an abandoned request leaves.** Its future is dropped, which ends only the caller's wait:
 //! the driver keeps the buffer until the kernel (or the server) has ended the request, which may be
-//! much later, and a write may still be carried out then. So the memory of a given-up request is
+//! much later, and a write may still be carried out then. So the memory of an abandoned request is
 //! never reused early; a read gets another buffer back. No other program may write to such a disk
 //! before those requests have ended: a file or block device stays claimed until then, because each
 //! request holds the descriptor that holds the claim.
@@ -20,14 +20,14 @@
 //! **Cost.** The limit is divided into [`TICKS`] ticks. A request only increments the count of the
 //! tick in which it begins, and decrements it when it ends. One timer per disk, which runs while
 //! there are requests, advances the tick and checks the count that is now too old. Requests read no
-//! clock and compare nothing. A request is given up after the limit and before a further tick has
+//! clock and compare nothing. A request times out after the limit and before a further tick has
 //! passed. Because ticks are counted, and not compared with a clock, a machine that was suspended,
 //! or a process that was stopped, has lost one tick and not its disks.
 //!
 //! **Counts.** Every member goes through this layer, so requests are counted here as they end
 //! ([`Counters`]): a few words are copied for each request, without a lock or an allocation.
-//! Requests that the owner ended, and those that fail at once because the disk was given up, do not
-//! count.
+//! Requests that the owner ended, and requests that fail at once because the disk is severed, do
+//! not count.
 //!
 //! **Long requests.** Zeroing or discarding a whole disk is one call and may take minutes on a
 //! working disk. Both are split into pieces of [`ZEROES_BYTES_MAX`], and the limit applies to each.

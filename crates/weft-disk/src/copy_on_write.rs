@@ -1,4 +1,4 @@
-//! A disk of which nothing is changed: what is written stays in memory, and is gone with it.
+//! A disk whose contents are not changed: writes stay in memory, and are gone with it.
 //!
 //! Whatever recovers, or notes something, before it can be read works on such a disk as on any
 //! other. Memory has a bound, which several disks may share. Behind it the disk has no room, as a

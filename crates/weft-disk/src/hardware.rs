@@ -1,4 +1,4 @@
-//! Identifies the hardware behind a block device by what is printed on the disk's label, so that
+//! Identifies the hardware of a block device by the text printed on the disk's label, so that
 //! people pull the right disk.
 //!
 //! The kernel names disks in the order in which it finds them, so `/dev/sdc` may be another disk

@@ -1,7 +1,7 @@
 //! A disk's queue: a limit of depth, and classes.
 //!
-//! An overloaded disk serves everything late, and a user's request waits behind a hundred of a
-//! rebuild. So at most `depth` requests are with the disk, of which at most `maintenance_depth`
+//! An overloaded disk serves everything late, and a user's request waits for a hundred of a
+//! rebuild. So at most `depth` requests are with the disk, and at most `maintenance_depth` of them
 //! belong to maintenance; the other places are always there for users. A request that finds no
 //! place waits in the line of its class. When a place becomes free, the first user in line gets it
 //! – except that of every `maintenance_every` places given while both classes wait, one goes to
@@ -11,17 +11,17 @@
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
 //!
-//! *Urgent requests* go before users. That alone would not help them with a disk that rotates: it
-//! serves next what lies nearest to its heads, so one that lies elsewhere waits for all that is
-//! with the disk, and for what joins that in the meantime, in the midst of a long stream above all.
-//! So *long* requests of others get no place while an urgent one is with such a disk; of every
+//! *Urgent requests* go before users. That is not enough on a disk that rotates: it serves next
+//! what lies nearest to its heads, so one that lies elsewhere waits for all that is with the disk,
+//! and for what joins that in the meantime, in the midst of a long stream above all. So *long*
+//! requests of other tasks get no place while an urgent one is with such a disk; of every
 //! `maintenance_every` places that pass one in this way, the next is its own. And as urgent
 //! requests often follow each other, long writes among the next [`WARY_REQUESTS`] have at most
-//! `long_bytes` with the disk together. A stream alone may fill the queue: some disks that say that
-//! they rotate need that.
+//! `long_bytes` with the disk together. A stream without competitors may fill the queue: some disks
+//! that report that they rotate need that.
 //!
-//! Flushes are not counted: they order nothing behind them and wait for no place. The queue does
-//! not use time, so it behaves the same under both clocks.
+//! Flushes are not counted: they order nothing after them and wait for no place. The queue does not
+//! use time, so it behaves the same under both clocks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! The face of a volume: what serves blocks to users, and what users ask for blocks.
 //!
 //! A [`Disk`](crate::Disk) is what redundancy is built from: it fails, and requests to it are whole
-//! sectors. A volume is what is built: an array, or a single disk taken as it is
+//! sectors. A volume is the result: an array, or a single disk taken as it is
 //! ([`DiskVolume`](crate::DiskVolume)). Servers, the block device, replays and the simulator know
 //! no more of it than this.
 //!

@@ -2,10 +2,10 @@
 //!
 //! An array has one geometry, except while it is reshaped: then it has an old and a new one, and a
 //! *border* between them. The addresses that have moved, on one side of the border, are in the new
-//! geometry; the others are in the old one. `docs/reshape.md` has the theory.
+//! geometry; all other addresses are in the old one. `docs/reshape.md` has the theory.
 //!
-//! A stripe's name says in which geometry its number counts. It is *live* if it is where some of
-//! its addresses are now:
+//! A stripe's name includes the geometry in which its number counts. It is *live* if it is where
+//! some of its addresses are now:
 //!
 //! ```text
 //! address    0               border                      end
@@ -16,8 +16,8 @@
 //!
 //! The border is at the edge of a new stripe. An old stripe that contains it stays whole on the
 //! disks, so it can be written and reconstructed like any other. Downwards the drawing is turned
-//! over: addresses from the border on have moved, and those behind the end of a smaller geometry
-//! are given up from the beginning.
+//! over: addresses from the border on have moved, and addresses beyond the end of a smaller
+//! geometry are discarded from the start.
 
 use std::cell::{Cell, OnceCell};
 use std::ops::Range;

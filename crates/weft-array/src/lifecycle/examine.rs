@@ -1,4 +1,4 @@
-//! What a single member's metadata says, offline: for diagnosis.
+//! Reads a single member's metadata, offline: for diagnosis.
 
 use serde::ser::Error as _;
 use serde::{Serialize, Serializer};

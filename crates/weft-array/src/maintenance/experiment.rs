@@ -1,5 +1,5 @@
 //! What an experiment may put in place of parts of a rebuild: the executor, the pace, and whether
-//! users' reads use what is rebuilt.
+//! users' reads use rebuilt units.
 //!
 //! The engine holds what users can choose ([`RebuildPolicy`](crate::RebuildPolicy)). What only
 //! serves comparisons, such as Linux MD's speed control, is written against these traits, outside

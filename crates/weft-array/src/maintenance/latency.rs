@@ -16,8 +16,8 @@
 //! * The gain is the same for all requests. Were it smaller in bursts, the requests that wait
 //!   longest would count least. So “those of two seconds” are of the busiest second lately, which
 //!   is forgotten within half a minute or so.
-//! * r is within its bounds. At the lower one users' requests take longer than T by themselves. At
-//!   the upper one they take less, and jobs have all that is left.
+//! * r is within its bounds. At the lower one users' requests take longer than T without any job.
+//!   At the upper one they take less, and jobs have all that is left.
 //!
 //! *Why it is stable.* If jobs take most of a disk, L changes by some multiple of T when r changes
 //! by a factor of e. Two seconds of requests then correct it in half a second, and the answer of

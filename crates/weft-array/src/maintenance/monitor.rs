@@ -5,11 +5,11 @@
 //! nothing.
 //!
 //! *Zones* are aligned runs of stripes. The monitor keeps a limited number of them, each with its
-//! popularity (a sum of accesses, each of which counts half after one half-life) and the stripe at
-//! which its rebuild continues. When a new zone comes and the table is full, it replaces the
-//! coldest zone and *inherits its popularity* (Space-Saving: Metwally et al., ICDT '05; under
-//! forward decay: Cormode et al., ICDE '09). So every zone with more than 1/zones of the recent
-//! accesses is in the table, however many zones pass by.
+//! popularity (a sum of accesses; each counts half after one half-life) and the stripe at which its
+//! rebuild continues. When a new zone comes and the table is full, it replaces the coldest zone and
+//! *inherits its popularity* (Space-Saving: Metwally et al., ICDT '05; under forward decay: Cormode
+//! et al., ICDE '09). So every zone with more than 1/zones of the recent accesses is in the table,
+//! however many zones pass by.
 //!
 //! *Ageing costs nothing.* Old accesses are not scaled down; new ones count more. An access at time
 //! t counts 2^(t/half-life). Order and ratios are the same, and no entry changes until the numbers

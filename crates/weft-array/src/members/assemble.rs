@@ -22,8 +22,8 @@
 //!
 //! **Interrupted changes.** A crash may leave a superblock X on a few members only. X did not take
 //! effect. But if only these members are found next, X looks as if it had; and if they are absent,
-//! the others may continue from the previous superblock, and make a different change. This is the
-//! problem of agreeing on the voters of a quorum, and the solution is the known one (Ongaro:
+//! the other members may continue from the previous superblock, and make a different change. This
+//! is the problem of agreeing on the voters of a quorum, and the solution is the known one (Ongaro:
 //! Consensus, 2014, chapter 4):
 //!
 //! - *Joint majorities.* Suppose that two different changes are started from the same superblock P,
@@ -32,15 +32,15 @@
 //!   single member. It may not be so if X drops or adds two at once and P has an odd number, or if
 //!   X swaps a member. X then names P's members ([`Superblock::succeeds`]), and assembly needs a
 //!   majority of these as well. Once X is in effect, another superblock ends that requirement.
-//! - *A run begins by affirming what is there.* If members are missing, or N is such an X, then N
-//!   is made durable with a new number and epoch on the members found. These are more than half of
-//!   A, and more than half of P's active members, including members of P that N leaves out, which
-//!   thus learn that they are out. Only then is another superblock written that drops the missing
-//!   members. What the others hold can no longer find a majority.
+//! - *A run starts by affirming the members present.* If members are missing, or N is such an X,
+//!   then N is made durable with a new number and epoch on the members found. These are more than
+//!   half of A, and more than half of P's active members, including members of P that N leaves out,
+//!   which thus learn that they are out. Only then is another superblock written that drops the
+//!   missing members. The superblocks of the other members can no longer find a majority.
 //!
 //! A test in `tests/assembly.rs` tries all of this on mirrors, and fails without either part.
 //!
-//! *A change that did not take effect.* After a crash some members may hold N and others its
+//! *A change that did not take effect.* After a crash some members may hold N and other members its
 //! predecessor. If N lists such a member as active, then N had not taken effect (otherwise it would
 //! be durable there). So no write was acknowledged without that member, and it holds everything. It
 //! is *lagging*, and gets N before anything else is written. A member that is two or more

@@ -1,4 +1,5 @@
-//! Preparing a disk to become a member: what is erased, zeroed and allocated before its superblock.
+//! Preparing a disk to become a member: the parts that are erased, zeroed and allocated before its
+//! superblock.
 
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 

@@ -6,7 +6,7 @@
 //! part in the slot. Once its lane of the region map is durable, a superblock names it.
 //!
 //! Everything else about a slot follows from its state: what its member holds ([`Slot::holds`]),
-//! what superblocks say of it ([`Slot::write_to`], [`Slot::of`]), which disks must get its writes.
+//! how superblocks record it ([`Slot::write_to`], [`Slot::of`]), which disks must get its writes.
 //! `docs/architecture.md` has a drawing of the states, made from [`Slot::after`].
 
 use crate::format::lane::{Lane, LaneSet};

@@ -2,7 +2,7 @@
 //!
 //! A change of membership takes effect without the spares. They get the superblock afterwards, and
 //! nothing waits for them, so a hung spare blocks nothing. One superblock at a time is written to a
-//! spare; if others take effect meanwhile, the spare gets the newest one next.
+//! spare; if newer ones take effect before it ends, the spare gets the newest one next.
 //!
 //! A spare becomes the target of a rebuild only when it has the newest superblock and none is being
 //! written to it. Otherwise a late write could overwrite the superblock that it gets as a member.

@@ -17,7 +17,7 @@
 //! they cause more work, never less.
 //!
 //! Regions do not become unwritten while a member is absent: it would keep old bytes where all
-//! others have zeros.
+//! other members have zeros.
 
 use super::{MapError, MapStore, RegionMap, UNSETTLED};
 use crate::format::lane::{Lane, LaneSet};

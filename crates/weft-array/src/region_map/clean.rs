@@ -1,5 +1,5 @@
 //! Clearing marks: dirty, awaiting resync, written. Always in three steps: pick the quiet regions,
-//! flush the members, clear those that stayed quiet.
+//! flush the members, clear the regions that stayed quiet.
 
 use weft_rt::sync::Permit;
 

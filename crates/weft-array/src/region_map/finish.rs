@@ -9,7 +9,7 @@
 //!
 //! *The replacement's contents.* A stripe is noted as rebuilt after its units were written, and all
 //! later writes go to the replacement, too. So a flush that begins after the last stripe was noted
-//! makes all of them durable, provided that the disk has not changed meanwhile: each rebuild of a
+//! makes all of them durable, provided that the disk has not changed since: each rebuild of a
 //! region has a number, which is compared after the flush.
 //!
 //! *The log's records.* A record made while the mark is set counts the replacement's unit u as
@@ -23,8 +23,8 @@
 //! 1. *Durable writes.* From now on the region's stripes are written with FUA
 //!    ([`RegionMap::is_finishing`]).
 //! 2. Writes that began before step 1 end; then the members are flushed. Users continue to read and
-//!    write meanwhile, however long this takes. Afterwards every completed write of the region is
-//!    durable: it was FUA, or the flush covered it. So u on disk is as new as any record says, and
+//!    write during this, however long it takes. Afterwards every completed write of the region is
+//!    durable: it was FUA, or the flush covered it. So u on disk is as new as in any record, and
 //!    applying a record again gives the parity that is there.
 //! 3. *The gate.* New writes to the region wait, and those in progress end. If they do not end soon
 //!    (`patience`), the gate opens again and the region is finished later.
@@ -33,9 +33,9 @@
 //!
 //! A crash before step 4 finds the mark, and only records that count u as lost. A crash during step
 //! 4 finds it or not, and no write is in progress: everything is durable, and the records are right
-//! in both cases. A crash after step 4 finds no mark, and records of either kind, the older of
-//! which belong to durable writes. So writers wait for other writers and for one page write, as a
-//! write that makes a region dirty does. Readers, degraded ones included, do not wait.
+//! in both cases. A crash after step 4 finds no mark, and records of either kind; the older ones
+//! belong to durable writes. So writers wait for other writers and for one page write, as a write
+//! that makes a region dirty does. Readers, degraded ones included, do not wait.
 //!
 //! Arrays without a log need only the flush of step 2: writes in progress at a crash are resynced,
 //! whether the replacement's unit is present or not.

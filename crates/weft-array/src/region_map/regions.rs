@@ -17,8 +17,8 @@
 //! that of the last stripe, so each has at least one.
 
 //!
-//! While addresses move from one geometry to another, a region has stripes of both, of which those
-//! count that are *live*: where some of their addresses are now ([`LiveStripes`]).
+//! While addresses move from one geometry to another, a region has stripes of both; its *live*
+//! stripes count: where some of their addresses are now ([`LiveStripes`]).
 
 use std::ops::Range;
 

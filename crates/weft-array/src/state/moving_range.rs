@@ -1,8 +1,8 @@
-//! The addresses that a reshape is moving, the writes that wait for it, and those who want it to
-//! turn back.
+//! The addresses that a reshape is moving, the writes that wait for it, and the requests to turn it
+//! back.
 //!
-//! What is moved is read from the old places, written to the new ones, and only then does a
-//! checkpoint say so. A write to the old place in the meantime would be missing in the new one; a
+//! Data is read from the old places and written to the new ones, and only then does a checkpoint
+//! record the move. A write to the old place in the meantime would be missing in the new one; a
 //! write to the new place would be lost in a crash. So writes to these addresses wait until the
 //! checkpoint is in effect, and then go to the new place. A write that waits makes the reshape end
 //! its window early. Reads do not wait: the old places stay as they are.

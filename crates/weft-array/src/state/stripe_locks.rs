@@ -6,8 +6,8 @@
 //! only while it is held or awaited, so memory follows the number of requests in progress.
 //!
 //! A *watch* is for an operation that reads units of a stripe slowly, at low priority, and must not
-//! block users meanwhile. It takes the lock only at the end, and then learns whether the stripe was
-//! locked for writing since the watch began.
+//! block users during this. It takes the lock only at the end, and then learns whether the stripe
+//! was locked for writing since the watch began.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! All offsets are the same on every member of an array. They are multiples of 4096 even on disks
-//! with 512-byte sectors, so that a member can be moved to a 4 KiB disk. The gaps are zeros.
-//! The array can do without what is at the end of a member: its file or volume may grow.
+//! with 512-byte sectors, so that a member can be moved to a 4 KiB disk. The gaps are zeros. The
+//! array can do without the end of a member: its file or volume may grow.
 
 use serde::{Deserialize, Serialize, Serializer};
 use weft_disk::Bytes;

@@ -13,7 +13,8 @@
 //!   most [`COUNT_MAX`] and has room to grow.
 //! * No value on disk decides how much memory is taken at once: log and map have upper bounds
 //!   (`LOG_BYTES_MAX`, `REGIONS_MAX`) and are read in pieces.
-//! * Create allows exactly what is accepted here; names pass [`check_name`] in both directions.
+//! * Create allows exactly the superblocks accepted here; names pass [`check_name`] in both
+//!   directions.
 
 use std::collections::BTreeSet;
 

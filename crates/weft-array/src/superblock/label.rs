@@ -2,9 +2,10 @@
 //!
 //! *The second label.* Where the data leaves room, the last whole 4 KiB block of a member holds the
 //! label again. It counts only if the first 512 KiB have neither a label nor a superblock, nor a
-//! signature of another program: then it tells which member the disk was. It says where it stands,
-//! so it does not count on a disk that became larger or was cut short, or on the disk around the
-//! partition that is the member. It is written before the first label and erased after it.
+//! signature of another program: then it tells which member the disk was. It contains its own
+//! offset, so it does not count on a disk that became larger or was cut short, or on the disk
+//! around the partition that is the member. It is written before the first label and erased after
+//! it.
 //!
 //! It is written once, as the last step of making a member, and never changes. It names the array
 //! and the member, and points to the superblock copies. A disk with a valid label but without a
@@ -12,7 +13,7 @@
 //!
 //! A label that is lost - zeros, damaged, unreadable - is made up for by the superblock copies,
 //! which name array and member too, and is written again. So what erases a member on purpose first
-//! puts a mark in its place: a disk with that mark is no member, whatever else it still holds.
+//! puts a mark in its place: a disk with that mark is no member, regardless of its other contents.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};

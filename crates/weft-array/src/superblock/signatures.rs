@@ -1,6 +1,6 @@
-//! Magic numbers of other programs, and their offsets: what libblkid looks for, as far as a magic
-//! number alone identifies it. Formats that need a checksum to be identified are not listed; their
-//! disks are refused as unrecognised data.
+//! Magic numbers of other programs, and their offsets: the signatures that libblkid looks for, as
+//! far as a magic number identifies them. Formats that need a checksum to be identified are not
+//! listed; their disks are refused as unrecognised data.
 
 /// A magic number at an offset.
 #[derive(Debug, Clone, Copy)]

@@ -4,8 +4,8 @@
 //! below a loop device or on a swap file, and virtual machines lock their images in another way. So
 //! the opening looks at what the kernel lists.
 //!
-//! Files that others use are compared by name, and by inode only where they are on the same file
-//! system: to ask another one could wait for ever, if this very thread serves it (FUSE).
+//! Files that other programs use are compared by name, and by inode only where they are on the same
+//! file system: to ask another one could wait for ever, if this very thread serves it (FUSE).
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;

@@ -5,8 +5,8 @@
 //! space back (and a member file stays sparse), ZERO_RANGE reserves it. Both are durable only after
 //! a flush.
 //!
-//! A file whose space is all reserved keeps it: what was zeroed there can be written again, however
-//! full the file system is. Where ZERO_RANGE is not known (tmpfs) it is punched and reserved again.
+//! A file whose space is all reserved keeps it: zeroed ranges can be written again, however full
+//! the file system is. Where ZERO_RANGE is not known (tmpfs) it is punched and reserved again.
 
 use std::io;
 

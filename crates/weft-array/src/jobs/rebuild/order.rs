@@ -1,8 +1,9 @@
 //! Orders: which stripe is rebuilt next.
 //!
-//! An order is asked for one stripe at a time, and keeps only its own position. It sees in [`Work`]
-//! what is left, so no order can rebuild a stripe twice or forget one. It may be replaced by
-//! another order at any time, and stripes that users' requests rebuild are no longer left.
+//! An order is asked for one stripe at a time, and keeps only its own position. It sees the
+//! remaining work in [`Work`], so no order can rebuild a stripe twice or forget one. It may be
+//! replaced by another order at any time, and stripes that users' requests rebuild are no longer
+//! left.
 
 mod ascending;
 pub(super) mod popularity;

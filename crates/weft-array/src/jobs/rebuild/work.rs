@@ -1,4 +1,4 @@
-//! The stripes that are left, as orders see them. The region map alone decides: stripes that were
+//! The stripes that are left, as orders see them. Only the region map decides: stripes that were
 //! rebuilt in any way, or need no rebuild any more, are not left, and this file keeps no state of
 //! its own.
 
