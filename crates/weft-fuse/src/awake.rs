@@ -1,8 +1,8 @@
 //! Keeping processors awake while requests come one by one.
 //!
 //! A program that makes many files waits for an answer after each small request. Nothing else runs
-//! on its processor meanwhile, which goes to sleep, and waking it takes longer than the request: in
-//! a virtual machine, an exit to the host and back. Linux lets a program say which delay it
+//! on its processor then, so it goes to sleep, and waking it takes longer than the request: in a
+//! virtual machine, an exit to the host and back. Linux lets a program state the delay that it
 //! tolerates, for as long as it has `/dev/cpu_dma_latency` open
 //! (`Documentation/power/pm_qos_interface.rst`); if that is 0, idle processors look for work
 //! instead of sleeping.
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! *What it costs.* All idle processors stay awake: power, and time of the host's processors. So it
-//! is done only if somebody wants it (`weft fs mount --awake`), and only while requests that wait
-//! for each other follow closely. When the daemon ends, however it ends, the kernel takes it back.
+//! is done only on request (`weft fs mount --awake`), and only while requests that wait for each
+//! other follow closely. When the daemon ends, however it ends, the kernel takes it back.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};

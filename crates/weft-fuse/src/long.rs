@@ -1,10 +1,10 @@
-//! Requests that take long: to reserve space, to copy, to search for holes, to lay a file out anew,
-//! to cut a long one.
+//! Requests that take long: to reserve space, to copy, to search for holes, to rewrite a file, to
+//! truncate a long one.
 //!
-//! They take no places of others ([`crate::channel`]), or as many of them as there are places would
-//! hold up everybody's short requests. Each user has a few at a time; more of them wait. A program
-//! that is killed waits for the answer to its request, so the kernel says that it is interrupted:
-//! it ends after the step that it is at.
+//! They do not take the slots of other requests ([`crate::channel`]): otherwise enough of them to
+//! fill all slots would block the short requests of all users. Each user has a few at a time; more
+//! of them wait. A program that is killed waits for the answer to its request, so the kernel
+//! reports it as interrupted, and it ends after its current step.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

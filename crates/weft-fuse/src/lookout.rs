@@ -21,8 +21,8 @@
 //! that is asked now and then, spends nothing. (The kernel polls for guests that halt in this way,
 //! `halt_poll_ns`.)
 //!
-//! Whoever waits for an answer sleeps meanwhile. If somebody wants that, requests that follow each
-//! other closely keep its processor awake ([`crate::awake`]).
+//! A program that waits for an answer sleeps. On request, requests that follow each other closely
+//! keep its processor awake ([`crate::awake`]).
 //!
 //! *One processor.* The program that sends the next request cannot run while the thread looks, so a
 //! look finds nothing that a sleep would not. A thread that may use only one processor never looks.

@@ -1,15 +1,15 @@
 //! Pages that the kernel has not written yet.
 //!
 //! The kernel gathers in its page cache what programs write to mapped files. A file that a program
-//! has open for writing may have bytes there that nobody told the server about – and where they
-//! are, the server knows a hole. LSEEK passes these pages by. A program that copies a file by its
-//! holes (`tar --sparse`) would then get zeros for what another one has written.
+//! has open for writing may have bytes there that the server has not received, where the server
+//! sees a hole. LSEEK passes these pages by. A program that copies a file by its holes
+//! (`tar --sparse`) would then get zeros for what another one has written.
 //!
-//! So a hole of such a file is believed only after the kernel was told to give up its pages there,
+//! So a hole of such a file is trusted only after the kernel was told to drop its pages there,
 //! which it writes first if they are dirty. That blocks until the server has carried the writes
 //! out: it is done on a thread of its own, and while it lasts the request that waits for it takes
 //! no place of another. Where the file has data, pages stay. Closing a file writes its pages, so
-//! files that nobody has open for writing need none of this.
+//! files that are not open for writing need none of this.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

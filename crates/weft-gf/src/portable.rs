@@ -2,8 +2,8 @@
 //!
 //! Doubling works on all bytes of a word at once: the top bits are taken out, the rest shifted, and
 //! each byte whose top bit was set receives the reduction. A product is the sum of the doublings
-//! that the multiplier's bits select. Compilers turn the steps of four words into whatever vectors
-//! the target has by default.
+//! that the multiplier's bits select. Compilers turn the steps of four words into the target's
+//! default vectors.
 
 use crate::{field::REDUCTION, vector::Vector};
 

@@ -1,4 +1,4 @@
-//! What a cell found, as bytes from which it comes back as it was, to the last bit of a number.
+//! A cell's results, as bytes that restore them to the last bit of a number.
 
 use weft_cache::Stats;
 use weft_trace::replay::{Latency, Point as Interval};

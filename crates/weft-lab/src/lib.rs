@@ -1,7 +1,7 @@
 //! The lab: what an array would do, before its disks are bought, and compared with papers.
 //!
 //! * [`Experiment`]: a paper's table or figure as a small file; [`run()`] makes a [`Figure`] of it,
-//!   with our numbers and the paper's; [`report`] draws it. The same seed gives the same bytes.
+//!   with our numbers and the paper's; [`report`] draws it. A seed always gives the same bytes.
 //! * [`modelled`]: an array on modelled disks, as large as the products.
 //! * [`rebuild`]: rebuilds as Linux MD and the papers do them, to compare the engine's with.
 //! * `reshape`: reshapes of a modelled array as Linux MD and the papers do them.

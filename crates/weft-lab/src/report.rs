@@ -3,7 +3,7 @@
 //!
 //! The page is self-contained: no scripts, no fonts, no network. Each figure shows its source, the
 //! seed, the modelled disks, which traces were replayed and whether they were generated, and errors
-//! in the paper. The same figures give the same bytes.
+//! in the paper. Equal figures give equal bytes.
 
 mod axis;
 mod plot;

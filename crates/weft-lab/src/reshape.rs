@@ -1,6 +1,6 @@
 //! Ways to reshape a RAID-5 onto more disks, to compare: Linux MD's, gradual assimilation, and ALV.
 //!
-//! A way is a [`Policy`], one file each. It decides what is moved next and when the progress is
+//! A way is a [`Policy`], one file each. It decides which data moves next and when the progress is
 //! recorded, and knows neither time nor disks. Two things carry it out: [`count`] counts its
 //! requests, and [`Reshaping`](array::Reshaping) issues them to modelled disks while users use the
 //! array. What must be the same for all ways is there: how far may be written without a checkpoint

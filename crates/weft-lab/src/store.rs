@@ -1,13 +1,13 @@
 //! Finished cells in files, so that a run can be interrupted and go on, or be one of several.
 //!
 //! A run of an experiment, or a shard of it, has a folder of its own, `DIR/NAME/3-of-16`: one file
-//! says what is run, and each finished cell is one more. A file is complete or not there: it is
+//! describes the run, and each finished cell is one more. A file is complete or not there: it is
 //! written beside its place, made durable and renamed. Cell c belongs to shard c mod n, so that
 //! costly cells, which are neighbours, are spread. What a cell found has the same bytes wherever it
 //! was measured (`Found`), and so has the figure that is made of all.
 //!
-//! Cells of different runs never mix: the folder says which experiment, seed, divisor, traces,
-//! modelled disks and version of weft its cells come from, and another run is refused.
+//! Cells of different runs never mix: the folder records the experiment, seed, divisor, traces,
+//! modelled disks and version of weft of its cells, and another run is refused.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

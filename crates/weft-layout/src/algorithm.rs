@@ -1,13 +1,13 @@
 //! Rotation of parity over the slots: md's RAID-5 and RAID-6 algorithms.
 //!
-//! Left and right say which way P moves from stripe to stripe; symmetric puts data unit 0 just
-//! after the last parity (so consecutive data visit all slots in turn), asymmetric puts data in
-//! slot order around the parity. In RAID-6 Q follows P, wrapping to slot 0. The names and the
-//! placement are those of md (`raid5_compute_sector`) and mdadm.
+//! Left and right are the direction in which P moves from stripe to stripe; symmetric puts data
+//! unit 0 just after the last parity (so consecutive data visit all slots in turn), asymmetric puts
+//! data in slot order around the parity. In RAID-6 Q follows P, wrapping to slot 0. The names and
+//! the placement are those of md (`raid5_compute_sector`) and mdadm.
 //!
 //! One thing more depends on the algorithm: md numbers the coefficients of Q by slot, from the slot
 //! after Q around to the slot before P (the DDF kinds: by the slot's number itself). In the
-//! symmetric algorithms that is the order of the data; in the others it is not, and
+//! symmetric algorithms that is the order of the data; in the other algorithms it is not, and
 //! [`Algorithm::columns`] gives the difference.
 
 use std::fmt;

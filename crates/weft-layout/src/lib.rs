@@ -1,4 +1,4 @@
-//! Placement: which slot and row holds which unit of which stripe, and back.
+//! Placement: from a stripe's unit to its slot and row, and back.
 //!
 //! A layout knows nothing of parity arithmetic. It maps (stripe, unit) to (slot, row), where a row
 //! is one unit-sized piece of a slot, and gives the inverse. Units are numbered as in `weft-code`:

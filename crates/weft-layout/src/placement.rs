@@ -1,4 +1,4 @@
-//! A layout with sizes: which bytes of which disks hold a range of the array.
+//! A layout with sizes: from a range of the array to ranges of its disks.
 //!
 //! Layouts count in stripes, units and rows of one geometry. Two geometries of the same array, as
 //! during a reshape, have only two things in common: the addresses of the array in bytes, and the

@@ -2,8 +2,8 @@
 //!
 //! A reshape moves an array from an old geometry to a new one, in the order of addresses, on the
 //! same disks. An array that grows has more data in each row of the disks, so every address moves
-//! towards the beginning of the disks, and the more the higher it is. What was moved leaves a hole
-//! behind, which the next new stripes fill. The hole grows with the progress:
+//! towards the beginning of the disks, and the more the higher it is. Moved data leaves a hole,
+//! which the next new stripes fill. The hole grows with the progress:
 //!
 //! ```text
 //! raid5 from 3 to 4 disks, left-asymmetric; addresses in units; P old parity, Q new parity
@@ -35,10 +35,10 @@
 //! window reaches from C to there.
 //!
 //! **Why that is safe** when a crash comes together with lost disks:
-//! * Addresses at or above C are read from old stripes. All units of these are as they were: no
-//!   window that began at C touched them. So the old code still corrects as many losses as it
-//!   ever did. This needs the *whole* stripe that contains C: the units below C are not needed
-//!   themselves any more, but the others cannot be reconstructed without them. The paper's theorem
+//! * Addresses at or above C are read from old stripes. All units of these are unchanged: no window
+//!   that began at C touched them. So the old code still corrects as many losses as it ever did.
+//!   This needs the *whole* stripe that contains C: the units below C are not needed themselves any
+//!   more, but the remaining units cannot be reconstructed without them. The paper's theorem
 //!   protects only data, and its Fig. 1 data and parity, but neither these siblings; after a crash
 //!   with one lost disk both lose data.
 //! * Addresses below C are read from new stripes. They were complete and flushed before C became
@@ -61,8 +61,8 @@
 //! **Downwards.** An array that shrinks has less data in each row, and moves away from the
 //! beginning of the disks. So it is moved from its end to its beginning, and everything above holds
 //! with directions exchanged: addresses at or above C are in the new geometry, an old stripe is
-//! needed if it contains an address below C, and the cramped stretch comes last. The same is done
-//! to turn back half-way ([`Window::reversed`]).
+//! needed if it contains an address below C, and the cramped stretch comes last. A reshape turns
+//! back half-way in the same manner ([`Window::reversed`]).
 //!
 //! **Example**, raid5 from 3 to 4 disks, in units: a new stripe has 3, an old one 2.
 //!

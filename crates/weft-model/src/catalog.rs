@@ -1,6 +1,6 @@
 //! The modelled products, one file each.
 //!
-//! Each file names its source and says which values are *inferred*: chosen so that the model
+//! Each file names its source and the values that are *inferred*: chosen so that the model
 //! reproduces the stated figures, or typical of such disks. [`crate::measure::validate`] compares
 //! the model with the data sheet.
 

@@ -1,4 +1,4 @@
-//! Measures the figures of a data sheet on a model alone, without executor or contents.
+//! Measures the figures of a data sheet on a bare model, without executor or contents.
 
 use weft_rt::{Nanos, Rng};
 

@@ -1,7 +1,7 @@
 //! Merges adjacent requests in front of a disk, as Linux's block layer does between MD and a disk.
 //!
 //! MD reads and writes a member in stripe heads of 4 KiB, but the disk rarely sees such requests.
-//! While a task submits, its requests wait behind a *plug*, and adjacent ones are merged
+//! While a task submits, its requests wait in a *plug*, and adjacent ones are merged
 //! (`blk_mq_plug`, `elv_merge`), until the plug is flushed because the task waits or a request has
 //! reached 128 KiB (`BLK_PLUG_FLUSH_SIZE`). A baseline that sent MD's stripe heads straight to a
 //! disk would pay the disk's time per command 32 times where MD pays it once.

@@ -1,4 +1,4 @@
-//! A solid-state disk: flash dies behind channels, a write buffer, a link.
+//! A solid-state disk: flash dies on channels, a write buffer, a link.
 //!
 //! A *way* is a part of the flash that works independently: a die, or a plane of a die whose planes
 //! read independently. Page p is on way (p + h(p / ways)) mod ways, with a hash h: adjacent pages
@@ -18,7 +18,7 @@
 //! bandwidth is reserved; a transfer advances that time by its duration, starting at the arrival of
 //! the request. A request completes when its own transfers are done, and not before the time that
 //! it has reserved on each. Commands also take the controller's time, which counts towards the
-//! link: this limits the commands per second. In a strict queue, early data would wait behind late
+//! link: this limits the commands per second. In a strict queue, early data would wait for late
 //! data that was requested first; real controllers do not work like that.
 //!
 //! The disk is in the state after a secure erase; garbage collection of a full disk under random

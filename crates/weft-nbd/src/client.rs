@@ -17,12 +17,12 @@
 //!   carry out a write that was in flight, over a newer one. The client can detect neither, so it
 //!   must not hide either: the array has redundancy for exactly this.
 //!
-//! When the owner of a disk gives it up ([`Disk::sever`](weft_disk::Disk::sever)), the client
-//! closes the connection at once and sends nothing more. The server may still carry out what it has
+//! When the owner of a disk severs it ([`Disk::sever`](weft_disk::Disk::sever)), the client closes
+//! the connection at once and sends nothing more. The server may still carry out what it has
 //! received, at any time until it has noticed that the connection is gone.
 //!
 //! A gone disk answers [`DiskErrorKind::Gone`](weft_disk::DiskErrorKind::Gone) to everything; open
-//! it anew.
+//! it again.
 //!
 //! Host names are resolved once, when the disk is opened, by the system's resolver on a thread of
 //! its own, since it blocks.

@@ -3,9 +3,9 @@
 //! The protocol has two phases. In the **handshake** (fixed newstyle) the server greets, the client
 //! sends options one after the other, and each is answered with one or more option replies; `GO`
 //! (or the older `EXPORT_NAME`) ends it by choosing an export. In **transmission** the client sends
-//! requests of 28 bytes (a write carries its payload behind), many at a time, each with a cookie;
-//! the server answers in any order, with simple replies or, when both agreed, structured ones made
-//! of chunks. Everything on the wire is big-endian.
+//! requests of 28 bytes (a write's payload follows), many at a time, each with a cookie; the server
+//! answers in any order, with simple replies or, when both agreed, structured ones made of chunks.
+//! Everything on the wire is big-endian.
 //!
 //! * [`Negotiation`] is the server's handshake, [`ClientNegotiation`] the client's.
 //! * [`Request`] parses and checks a request; the `put_…` functions write replies.

@@ -9,11 +9,11 @@
 //! bytes of requests in flight, for which a reader takes permits *before* it takes the payload off
 //! the socket. Without a permit it stops reading: the client's socket fills up, and the client
 //! waits. A reply counts until it has been sent; the socket bounds what the kernel then holds for a
-//! client. `memory.rs` says how the memory is shared.
+//! client. `memory.rs` explains how the memory is shared.
 //!
-//! **No client can stop the others.** Each has some memory that no other can take, and one that
-//! makes no progress loses its memory or its place as soon as others need it (`admission.rs`). A
-//! client that owes us the rest of a message, or does not read our replies, for
+//! **No client can stop another one.** Each has some memory that no other can take, and one that
+//! makes no progress loses its memory or its place as soon as other clients need it
+//! (`admission.rs`). A client that owes us the rest of a message, or does not read our replies, for
 //! [`ServerConfig::stall_timeout`] is disconnected in any case. An idle client may stay forever.
 //!
 //! **Ends.** On `DISC`, or when the client just disappears, requests in flight run to their end and

@@ -2,8 +2,8 @@
 //!
 //! A [`Buf`] is the only view of its bytes and may be written; it can be split into disjoint parts
 //! that go to different disks, without a copy, and be joined again. [`Buf::freeze`] turns it into a
-//! [`Frozen`], which many can read at the same time (a mirror's members, say) and which is
-//! immutable. So it is safe to pass their addresses to the kernel: while an operation is in flight
+//! [`Frozen`], which is immutable and has many readers at the same time (for example a mirror's
+//! members). So it is safe to pass their addresses to the kernel: while an operation is in flight
 //! the driver holds the `Buf` or `Frozen` itself.
 //!
 //! Memory comes from size classes kept per thread, so that the steady state allocates nothing and

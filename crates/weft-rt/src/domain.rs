@@ -1,11 +1,10 @@
-//! Failure domains: tasks that fail together, so that others need not.
+//! Failure domains: tasks that fail together, without affecting other tasks.
 //!
 //! A panic in a task means that its state is not what the program believes. The task shares that
-//! state with some tasks and not with others: an array's tasks share the array. So the tasks of an
-//! array form a domain. When one of them panics, none of them may continue: all are dropped where
-//! they stand, as a crash of the whole program would leave them. Their on-disk state is built to
-//! survive that. Requests that the kernel has by then still complete, and keep their buffers until
-//! they have.
+//! state with only some tasks: an array's tasks share the array. So the tasks of an array form a
+//! domain. When one of them panics, none of them may continue: all are dropped where they stand, as
+//! a crash of the whole program would leave them. Their on-disk state is built to survive that.
+//! Requests that the kernel has by then still complete, and keep their buffers until they have.
 //!
 //! The executor catches the unwinding at the poll of a task. The memory stays sound (nothing is
 //! freed twice, borrows end), but its contents cannot be trusted, and no task uses them any more.

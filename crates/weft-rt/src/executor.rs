@@ -1,6 +1,6 @@
 //! The executor: a queue of runnable tasks on one thread.
 //!
-//! Turn by turn it polls what is runnable, fires due timers, and lets the driver reap completions;
+//! Turn by turn it polls runnable tasks, fires due timers, and lets the driver reap completions;
 //! when nothing is runnable it parks in the driver until the next deadline. Runnable tasks are
 //! taken first-in-first-out, or in an order drawn from a seed (`schedule.rs`), so that the
 //! simulator explores interleavings that a busy ring would produce and can replay each exactly.

@@ -8,8 +8,8 @@
 //! memory is released by the completion and not before. Dropping the ring itself cancels
 //! everything and waits for the last completion.
 //!
-//! **Bounds.** There are three kinds of slots, with fixed numbers: for disk operations, which end
-//! by themselves, for socket operations, which wait for a peer, and for commands, which wait for
+//! **Bounds.** There are three kinds of slots, with fixed numbers: for disk operations, which
+//! always end, for socket operations, which wait for a peer, and for commands, which wait for
 //! requests to a block device. So idle clients can never take the slots that disks need. An
 //! operation that finds no free slot waits in line. The completion queue holds one entry for every
 //! slot and its cancellation; if it overflows nevertheless, the kernel keeps the rest and the next
@@ -29,8 +29,8 @@
 //! before the ring looks cost one write.
 //!
 //! **Registered buffers.** Small buffers come from an arena that every ring registers
-//! ([`crate::Buf`]), so that the kernel need not find and pin their pages for each request; others
-//! are used as they are.
+//! ([`crate::Buf`]), so that the kernel need not find and pin their pages for each request; other
+//! buffers are used directly.
 
 mod bell;
 mod disk_ops;

@@ -4,7 +4,7 @@
 //! keep the thread off its core for longer than a disk takes. A virtual clock that moves only when
 //! nothing is runnable hides all of that: no completion ever arrives before the program has dealt
 //! with the previous one. So under [`Schedule::Racing`] the clock may move to the next deadline
-//! although tasks are runnable, and what is due then becomes runnable, too.
+//! although tasks are runnable, and tasks due then become runnable, too.
 //!
 //! Choosing uniformly among the runnable tasks finds shallow races only: that one task waits while
 //! another takes k steps has a chance that falls exponentially with k. Probabilistic concurrency

@@ -1,5 +1,5 @@
-//! Where promises end: the part of `docs/consistency.md` that says what may be lost when disks are
-//! lost together with a crash.
+//! Where promises end: the part of `docs/consistency.md` on losses when disks are lost together
+//! with a crash.
 //!
 //! * `ppl`: data that was being written **to** a disk that is lost together with the crash may be
 //!   garbage. "Together" means: after the write began and before it was durable.

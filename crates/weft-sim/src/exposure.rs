@@ -1,7 +1,7 @@
 //! How the array is kept consistent, and what that leaves exposed. The policy may change whenever
 //! the array starts after a clean stop; but where an earlier crash left stripes inconsistent,
-//! because the policy of that time has a write hole, they remain so until the resync, under
-//! whatever policy.
+//! because the policy of that time has a write hole, they remain so until the resync, under every
+//! policy.
 
 use std::cell::Cell;
 

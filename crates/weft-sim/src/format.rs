@@ -1,5 +1,5 @@
-//! Where the engine keeps its metadata on a member, as `docs/on-disk-format.md` says. The simulator
-//! reads and damages it there without asking the engine.
+//! Where the engine keeps its metadata on a member, according to `docs/on-disk-format.md`. The
+//! simulator reads and damages it there without asking the engine.
 
 use std::ops::Range;
 

@@ -2,8 +2,8 @@
 //! faults, and checks every answer.
 //!
 //! One `u64` seed determines everything: the array, the clients, which task runs next, how long
-//! each disk operation takes, when the power is cut, and what each sector holds afterwards. The
-//! same seed gives the same run, event for event; a failure names its seed.
+//! each disk operation takes, when the power is cut, and what each sector holds afterwards. A seed
+//! always gives the same run, event for event; a failure names its seed.
 //!
 //! * [`sim_rt`]: the product's executor under virtual time ([`weft_rt::VirtualTime`]).
 //! * [`disk`]: disks with contents, a volatile cache, and faults.

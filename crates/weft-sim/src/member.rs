@@ -1,4 +1,4 @@
-//! The disks of a run, members and others.
+//! The disks of a run, members or not.
 
 use crate::disk::{Faults, Platter};
 

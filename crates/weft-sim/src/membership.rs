@@ -2,8 +2,8 @@
 //!
 //! The engine refuses to start disks that may be stale, and stops when most active members fail at
 //! once (`docs/on-disk-format.md`, "Who belongs to the array"). Both must happen exactly when the
-//! rules say so. This module applies the rules to the superblocks as they are on the platters; the
-//! simulator accepts a refusal or a stop for no other reason.
+//! rules require it. This module applies the rules to the superblocks as they are on the platters;
+//! the simulator accepts a refusal or a stop for no other reason.
 
 use std::rc::Rc;
 

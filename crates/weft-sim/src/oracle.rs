@@ -12,12 +12,12 @@
 //! * A superseded value may return after a power cut, until a flush that began after tick e is
 //!   acknowledged, or a FUA write supersedes it.
 //! * A failed write may or may not have happened; it supersedes nothing.
-//! * After a power cut all candidates are possible, and the first read decides: what was read once
-//!   must be read from then on, whichever copy or parity it comes from.
-//! * After a crash of the program alone the same holds for reads, but a later power cut may still
+//! * After a power cut all candidates are possible, and the first read decides: a value read once
+//!   must be read from then on, from any copy or parity.
+//! * After a crash of only the program this also holds for reads, but a later power cut may still
 //!   bring back another candidate, as long as no flush was acknowledged.
-//! * *Anything* can be a candidate, too: after a discard, and where `docs/consistency.md` says that
-//!   a promise ends (see [`Oracle::excuse`]).
+//! * *Anything* can be a candidate, too: after a discard, and where a promise ends by
+//!   `docs/consistency.md` (see [`Oracle::excuse`]).
 
 mod candidate;
 mod content;

@@ -3,9 +3,9 @@
 //! A *life* lasts from assembly to a crash or a clean stop. While clients work, the fault injector
 //! (`injector.rs`) acts on the array: members fail, spares are added, sectors become unreadable,
 //! scrubs run. A life ends with a power cut at a step drawn in advance (which may hit the recovery
-//! from the previous crash), with a crash of the program alone, or with a clean stop. Disks may be
+//! from the previous crash), with a crash of only the program, or with a clean stop. Disks may be
 //! lost at the same time, and lost disks may return with old data. At the end everything must
-//! settle: all jobs done, no mismatches, and every byte as the oracle says, with all members and
+//! settle: all jobs done, no mismatches, and every byte correct by the oracle, with all members and
 //! with each member removed in turn.
 
 mod between;

@@ -1,4 +1,4 @@
-//! Draws the array and the load of a run from the seed, and says which slot holds which byte.
+//! Draws the array and the load of a run from the seed, and maps each byte to its slot.
 
 mod growth;
 mod reshape;

@@ -1,7 +1,7 @@
 //! Segments of a stripe write, and the bands that they form.
 //!
 //! Codes work on each offset within the units separately. So a stripe write is cut into *bands*:
-//! ranges of offsets in each of which the same data units are written. A band is a small stripe of
+//! ranges of offsets; within a range the same data units are written. A band is a small stripe of
 //! its own.
 
 use weft_code::UnitSet;

@@ -1,4 +1,4 @@
-//! A code, with what is worked out from it once: which data each parity covers, and repair plans.
+//! A code, with the tables derived from it once: which data each parity covers, and repair plans.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -3,17 +3,17 @@
 //! Degraded reads, the old data of a write, rebuild, resync and scrub all ask for certain units
 //! over a range of offsets. Units that can be read are read, and nothing else. Otherwise the
 //! planner names the cheapest reads. A unit that then cannot be read is added to the losses and the
-//! planner is asked again, until everything wanted is there or the code cannot give it. Before that
-//! is said, the owner is asked what is lost now: a read may have waited long for the disk that
-//! failed, and members may have come back since. Units *at hand* – a cache's, or a request's own –
-//! serve as sources that cost nothing.
+//! planner is asked again, until everything wanted is there or the code cannot give it. Before it
+//! reports that, it asks the owner which units are lost now: a read may have waited long for the
+//! disk that failed, and members may have come back since. Units *at hand* – a cache's, or a
+//! request's own – serve as sources that cost nothing.
 //!
 //! *Which survivors to read.* Repairs load the survivors unevenly, and a degraded array is as fast
 //! as its busiest survivor: under cyclic DRC-G with cheapest repairs, one disk carries half as much
-//! again as when healthy, the others an eighth to three eighths more. So when a member's queue is
-//! deep, repairs for users look for a plan without that member. That plan reads more in total, but
-//! from disks that are less busy: each read is priced by the queue that it joins ([`price`]), and
-//! the cheaper plan is taken. The queues settle where both plans cost the same.
+//! again as when healthy, the other disks an eighth to three eighths more. So when a member's queue
+//! is deep, repairs for users look for a plan without that member. That plan reads more in total,
+//! but from disks that are less busy: each read is priced by the queue that it joins ([`price`]),
+//! and the cheaper plan is taken. The queues settle where both plans cost the same.
 //!
 //! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
 //! reconstructed and written back. If several disks have medium errors in the same stripe at

@@ -1,13 +1,13 @@
 //! One stripe: gather its units despite losses, update its parity, check it, and recover it from
 //! the records of a log.
 //!
-//! *Resolve once, then work on what was resolved.* An [`Owner`] – an array, later a file system –
-//! knows slots, superblocks, maps and jobs. It resolves a stripe's number to a [`Stripe`]: the code
-//! that holds, the units that may not be read, whether parity may be wrong. This crate works on
-//! that, with disks, and asks its owner for nothing but the places of units. If the membership
-//! changes while a disk is at work, the owner resolves again.
+//! *Resolve once, then work on the result.* An [`Owner`] – an array, later a file system – knows
+//! slots, superblocks, maps and jobs. It resolves a stripe's number to a [`Stripe`]: the code that
+//! holds, the units that may not be read, whether parity may be wrong. This crate works on that,
+//! with disks, and asks its owner for nothing but the places of units. If the membership changes
+//! while a disk is at work, the owner resolves again.
 //!
-//! * [`gather`]: reads units; reconstructs those that are lost or turn out to be unreadable;
+//! * [`gather`]: reads units; reconstructs units that are lost or turn out to be unreadable;
 //! * [`update`]: new parity for new data, by read-modify-write or reconstruct-write, with the
 //!   partial-parity records that a log must hold first;
 //! * [`store`]: writes units to all places that must get them;

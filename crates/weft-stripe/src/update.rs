@@ -2,10 +2,10 @@
 //! log.
 //!
 //! For each band, the parity units that it touches are updated by the method that reads fewer
-//! units. *Reconstruct-write* reads all other data units and encodes anew; *read-modify-write*
-//! reads the old data and the old parity, and folds the difference into the parity. What must be
-//! read to reconstruct a lost unit counts too, and units at hand count nothing. A band that writes
-//! every data unit reads nothing.
+//! units. *Reconstruct-write* reads all other data units and encodes the line again;
+//! *read-modify-write* reads the old data and the old parity, and folds the difference into the
+//! parity. What must be read to reconstruct a lost unit counts too, and units at hand count
+//! nothing. A band that writes every data unit reads nothing.
 //!
 //! *Which disks are read.* Both methods write the same units. Read-modify-write reads exactly what
 //! it then writes, so each read is on a disk that is about to be written; reconstruct-write reads
@@ -13,8 +13,8 @@
 //!
 //! * In general read-modify-write: it computes with one difference instead of all data units.
 //! * On disks that rotate reconstruct-write. Sectors that were just read come by again only after a
-//!   revolution, and of writes in order each would read the sectors behind those just written;
-//!   the other disks have read them ahead.
+//!   revolution, and sequential writes would each read the sectors after the ones just written; the
+//!   other disks have read them ahead.
 //! * If parity has a disk of its own (RAID-4, the global parity of LRC and DRC), that disk takes
 //!   part in every write of the array, and reading it first doubles its work. With
 //!   reconstruct-write it has one request a write, and every data disk has one as well: k - 1 of k

@@ -1,5 +1,5 @@
-//! The little of md's version-1.2 superblock that says where a member's data lie
-//! (`struct mdp_superblock_1` in Linux's `include/uapi/linux/raid/md_p.h`).
+//! The part of md's version-1.2 superblock that locates a member's data (`struct mdp_superblock_1`
+//! in Linux's `include/uapi/linux/raid/md_p.h`).
 
 /// Where data lie on a member, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

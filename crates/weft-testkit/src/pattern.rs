@@ -1,6 +1,6 @@
 //! Data in which every sector names itself.
 //!
-//! A sector's first word is its own number, so that a test that finds the wrong sector can say
+//! A sector's first word is its own number, so that a test that finds the wrong sector can report
 //! *whose* data it found; all its words are mixed from (stream, number), so that no two sectors of
 //! any two streams agree, and neither do their sums.
 

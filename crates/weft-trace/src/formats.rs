@@ -1,8 +1,8 @@
 //! The formats: one file each, and one line in the table below.
 //!
 //! A format turns lines, or the bytes of a binary file, into requests with the trace's *own* times,
-//! in nanoseconds since any zero; the [`Reader`](crate::Reader) does what is common to all. Each
-//! file begins with what is needed to read its format right: units, the meaning of its times,
+//! in nanoseconds since any zero; the [`Reader`](crate::Reader) does the work common to all. Each
+//! file starts with the facts needed to read its format correctly: units, the meaning of its times,
 //! pitfalls.
 
 mod arc;

@@ -2,17 +2,17 @@
 //!
 //! Real traces of many published experiments are no longer available, or may not be passed on. A
 //! [`Workload`] describes one by its statistics: how requests arrive, how many are reads, their
-//! lengths, and where they go. The same workload and seed give the same requests, byte for byte, on
-//! every machine. Everything generated is marked: [`Workload::label`] is shown with all its
-//! figures, and written into its files.
+//! lengths, and where they go. A workload and seed give the same requests, byte for byte, on every
+//! machine. Everything generated is marked: [`Workload::label`] is shown with all its figures, and
+//! written into its files.
 //!
 //! * **Arrivals** at even distances, as a Poisson process, or in bursts: runs of requests at a
 //!   multiple of the mean rate, with quiet runs between them, such that the mean rate and the share
 //!   of requests in bursts are as described.
 //! * **Lengths** drawn from a table, one for reads and one for writes.
 //! * **Places**: a share of the requests continues where the previous one (of the same stream)
-//!   ended; the others go to a region of the volume, drawn by Zipf's law or evenly, and to any
-//!   place in it.
+//!   ended; the remaining requests go to a region of the volume, drawn by Zipf's law or evenly, and
+//!   to any place in it.
 
 mod looped;
 mod math;

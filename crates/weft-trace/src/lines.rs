@@ -1,4 +1,4 @@
-//! Splits a text into lines, without copying those that are whole in the buffer.
+//! Splits a text into lines, without copying lines that are whole in the buffer.
 
 use std::io::{self, BufRead};
 

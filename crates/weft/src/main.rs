@@ -1,8 +1,8 @@
 //! `weft`: the command line and the daemon.
 //!
-//! [`cli`] defines the commands and options. [`commands`] carries out those that need no daemon,
-//! and sends the others to one through [`control`]. [`daemon`] serves arrays to NBD clients and,
-//! through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, planning and
+//! [`cli`] defines the commands and options. [`commands`] executes commands that need no daemon,
+//! and sends the other commands to one through [`control`]. [`daemon`] serves arrays to NBD clients
+//! and, through [`weft_fuse`], to the kernel's loop driver. Engine, network, disks, planning and
 //! the demo are in crates of their own, and the [`laboratory`] is a program of its own; the texts
 //! for people are in [`report`].
 #![forbid(unsafe_code)]

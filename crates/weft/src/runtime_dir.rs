@@ -1,7 +1,7 @@
 //! The folder where the daemon and the commands meet: one daemon per folder.
 //!
 //! It is `--runtime-dir` or `$WEFT_RUNTIME_DIR`, or else `/run/weft` for root and
-//! `$XDG_RUNTIME_DIR/weft` for others. It holds the control socket, the NBD socket, the mount
+//! `$XDG_RUNTIME_DIR/weft` for other users. It holds the control socket, the NBD socket, the mount
 //! points of attached arrays, and a lock that keeps a second daemon out.
 
 use std::fs::{self, DirBuilder, File};

@@ -1,8 +1,8 @@
 //! Which disks and blocks new lines get.
 //!
 //! Two aims contradict each other: long runs on the same disks, and disks that fill evenly. A run
-//! goes on behind the record before it, as long as its disks have almost as much room as any other.
-//! Then the disks with the most free space are picked anew, and no more than 1/RAIDRATIO of a
+//! continues after the previous record, as long as its disks have almost as much room as any other.
+//! Then the disks with the most free space are selected again, and no more than 1/RAIDRATIO of a
 //! disk's free space is taken at a time. When one of these is almost full, lines that are not whole
 //! take those with the most: so the room that was promised to blocks that wait is there
 //! ([`crate::write::reserve`]).
@@ -15,10 +15,10 @@
 //!     disk 2   P P P P  D D D D  D D D D  P P P P
 //! ```
 //!
-//! So each disk holds its part of a file in one piece, and has the same share of what is read, of
-//! parity that is read and written to overwrite blocks, and of degraded reads. If the parity turned
-//! with each record, disks with platters would pass over it as slowly as they read it; so it turns
-//! after several, and they seek.
+//! So each disk holds its part of a file in one piece, and has the same share of reads, of parity
+//! that is read and written to overwrite blocks, and of degraded reads. If the parity turned with
+//! each record, disks with platters would pass over it as slowly as they read it; so it turns after
+//! several, and they seek.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! Lines of which some contents are in memory: new parity is computed, and lines are recovered,
-//! without reading these.
+//! Lines with some contents in memory: new parity is computed, and lines are recovered, without
+//! reading these.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -17,15 +17,16 @@
 //! *Coherence.* A page stands for a block of a disk, not of a file, so files may be cut, moved and
 //! joined as they like. Three rules keep it right: blocks that are about to be written are
 //! forgotten before, and come back with the new contents when these are written; blocks that become
-//! free are forgotten, so that a block which is given out has no page; and whoever reads or writes
-//! a block holds its file's lock. Adding a page where an older one is fails an assertion. If all of
-//! that were wrong, the checksum would tell: it is that of the record which the metadata has now,
-//! and a page is given out only if it matches.
+//! free are forgotten, so that a block which is given out has no page; and every reader or writer
+//! of a block holds its file's lock. Adding a page where an older one is fails an assertion. If all
+//! of that were wrong, the checksum would tell: it is that of the record which the metadata has
+//! now, and a page is given out only if it matches.
 //!
 //! *Memory.* Blocks that wait to be written and pages share one bound. Blocks that wait take at
-//! most half of it; pages have what is left, and give way at once. The index of the pages counts as
-//! well. Pages are copies of one block each: a part of a longer buffer would keep all of it. Only
-//! files with parity over several data blocks have any, as others never need old contents.
+//! most half of it; pages have the rest, and are evicted at once when these need room. The index of
+//! the pages counts as well. Pages are copies of one block each: a part of a longer buffer would
+//! keep all of it. Only files with parity over several data blocks have any, as other files never
+//! need old contents.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Disks that come back: what they still have is used.
 //!
-//! A lost disk misses writes, and no record is kept of which. But the extents of files have a
-//! checksum of each block. So a disk that comes back is verified block by block.
+//! A lost disk misses writes, and they are not recorded. But the extents of files have a checksum
+//! of each block. So a disk that comes back is verified block by block.
 //!
 //! ```text
 //!   disk 1 is lost ── it is added again ──▶ it is disk 4, the successor of disk 1
@@ -10,15 +10,14 @@
 //!      the extent names disk 4 from then on; when none names disk 1 any more, disk 1 leaves
 //! ```
 //!
-//! The new number tells verified blocks from those that are not: a column on disk 1 is lost as
-//! before, and is never written; one on disk 4 is as good as any. So a crash leaves each extent as
-//! it was or as it is to be, as in every rebuild, of which this is a kind
-//! ([`crate::jobs::rebuild`]). Until a column is verified, single blocks of it are used where
-//! nothing else gives a line ([`crate::disks::extent_stripe`]): files that lost two disks at once
-//! are readable as soon as one of them is back.
+//! The new number marks verified blocks: a column on disk 1 is lost as before, and is never
+//! written; one on disk 4 is as good as any. So a crash leaves each extent old or new, as in every
+//! rebuild: this is a kind of rebuild ([`crate::jobs::rebuild`]). Until a column is verified,
+//! single blocks of it are used where nothing else gives a line ([`crate::disks::extent_stripe`]):
+//! files that lost two disks at once are readable as soon as one of them is back.
 //!
-//! Both numbers stand for the same blocks: those that extents of disk 1 name are not free on disk
-//! 4. A disk may be lost and come back several times; then its numbers are a chain.
+//! Both numbers stand for the same blocks: a block that extents of disk 1 name is not free on
+//! disk 4. A disk may be lost and come back several times; then its numbers are a chain.
 //!
 //! *Limits.* A block that was overwritten in the meantime has the same checksum in one of four
 //! billion cases. Lines that need blocks of such a disk are not overwritten before they are

@@ -14,9 +14,9 @@
 //! place; its blocks become active all together, so a record is cut where only some of its lines
 //! get another block.
 //!
-//! A record that is *unwritten* has its places reserved: its blocks read as zeros, whatever the
-//! disks hold there. It is stored like others, with checksums that are 0, so that it takes no more
-//! room once it is written.
+//! A record that is *unwritten* has its places reserved: its blocks read as zeros, regardless of
+//! the disks' contents there. It is stored like a written record, with checksums that are 0, so
+//! that it takes no more room once it is written.
 
 use weft_code::CodeSpec;
 

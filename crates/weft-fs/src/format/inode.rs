@@ -1,4 +1,4 @@
-//! Inodes: what is stored of a file apart from its name and its blocks.
+//! Inodes: a file's stored fields, apart from its name and its blocks.
 
 use weft_rt::SECOND as NS;
 use zerocopy::little_endian::{I64, U32, U64};

@@ -1,5 +1,4 @@
-//! The mount mark of a disk: which host and mount has it. [`crate::mount::claim`] says what it is
-//! for.
+//! The mount mark of a disk: which host and mount has it. [`crate::mount::claim`] explains its use.
 
 use std::mem::offset_of;
 use std::rc::Rc;

@@ -11,7 +11,7 @@
 //! since is not on it, and nothing else would tell. A disk to which the number could not be written
 //! has none in the metadata, and is not judged.
 //!
-//! The other way round, a disk with the number of a mount of which the metadata knows nothing shows
+//! The other way round, a disk with the number of a mount that the metadata does not know shows
 //! that the metadata is an old copy: a mount makes its epoch durable there before it writes its
 //! number to any disk.
 

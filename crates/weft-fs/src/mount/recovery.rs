@@ -1,13 +1,14 @@
-//! Recovery from a crash: what the live log records say of lines that were being written.
+//! Recovery from a crash: it applies the live log records to lines that were being written.
 //!
 //! All log records of a line count, as far as they speak of the places that the committed metadata
 //! knows, in their order:
 //!
-//! * Units of which a log record has the new contents are written again, with the newest ones. They
+//! * Units whose new contents are in a log record are written again, with the newest ones. They
 //!   need not have reached the disks.
 //! * Units that a bare log record overwrote are on the disks, unless it is the last log record of
 //!   all. Those of the last one are *torn*: old, new, or sectors of both. Their checksum becomes
-//!   that of what is found, which is flushed; on a lost disk they have none until they are rebuilt.
+//!   that of the contents found, which are flushed; on a lost disk they have none until they are
+//!   rebuilt.
 //! * Parity becomes the newest partial parity + the units that it leaves out: contents from the
 //!   log, or the torn unit as found. A unit on a disk that had been lost before is in the partial
 //!   parity.
@@ -18,7 +19,7 @@
 //! If there is no room below a disk (a thin pool is full), the mount is refused: only the log has
 //! what could not be written.
 //!
-//! Lines that the committed metadata does not name at these places are left alone: they were new,
+//! Lines that the committed metadata does not name at these places are not touched: they were new,
 //! and their blocks are free, or reserved. Then the files get the sizes and times that the log has.
 //! Recovery can be repeated: the log stays until a commit ends it.
 

@@ -4,8 +4,8 @@
 //! *Copies.* What is appended has a checksum, and a crash may leave it on one copy of the metadata
 //! only. A mount looks at all copies: one that is right is enough. What it finds it writes to all
 //! of them, durably, before anything is done that follows from it. Otherwise a second crash, with
-//! which the disk of that copy is lost, would leave what was done without the record that tells of
-//! it.
+//! which the disk of that copy is lost, would leave these effects without the record that explains
+//! them.
 
 use weft_array::Array;
 use weft_rt::Buf;

@@ -4,8 +4,8 @@
 //! *Theory* (File RAID, §3.3; [`weft_token`]). What a node has changed and not written, and what it
 //! keeps of what it has read, is right only while no other node changes it. So an operation first
 //! takes tokens for all that it looks at or changes. The node keeps them when the operation has
-//! ended, together with what it has in memory. Another node that wants them has them revoked: what
-//! was changed becomes durable, what is kept is forgotten, and the other node reads what this one
+//! ended, together with what it has in memory. Another node that wants them has them revoked:
+//! changes become durable, cached contents are forgotten, and the other node reads what this one
 //! wrote.
 //!
 //! | operation | everything | names | attributes | data |

@@ -2,11 +2,11 @@
 //! users request (RGR), by policy and size of the cache.
 //!
 //! Only the cache runs; no disk is modelled. The first half of the trace fills it while nothing is
-//! lost. Then disks are lost, and the second half is counted. A miss reads what the repair planner
-//! says: one block, or the fewest that give a lost one.
+//! lost. Then disks are lost, and the second half is counted. A miss reads the units that the
+//! repair planner selects: one block, or the fewest that give a lost one.
 //!
 //! RGR is counted as the paper does it; and once more as the engine reads a lost block, which takes
-//! the cached blocks of its stripe from the cache and only the others from disks.
+//! the cached blocks of its stripe from the cache and only the rest from disks.
 //!
 //! Runs are repeated. Of a generated workload each run has a seed of its own; in each, other disks
 //! are lost. The figure shows the mean, the least and the greatest.

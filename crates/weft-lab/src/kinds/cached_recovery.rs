@@ -6,7 +6,7 @@
 //! without users.
 //!
 //! The paper's equation 3, RD = Q / (BW − BW_U · RGR), needs the bandwidth of the disks in units of
-//! users' requests, which a disk does not have: what a read costs depends on all others. It
+//! users' requests, which a disk does not have: the cost of a read depends on all other reads. It
 //! predicts a ratio, though. The rebuild without users takes RD₀ = Q / BW; with them, and the base
 //! policy, RD. So users leave the share RD₀ / RD, and take u = 1 − RD₀ / RD. With the RGR less by r
 //! they take u (1 − r), and the recovery is shorter by u r / (1 − u (1 − r)): equation 4.

@@ -6,7 +6,7 @@
 //! disk was rebuilt. The disks have the size of the product, so that addresses keep their
 //! distances; only the trace's own writes are stored, and reads of them are compared. If no
 //! recorded trace is available, one generated from its published statistics is used, and the figure
-//! says so.
+//! is marked so.
 
 use std::convert::Infallible;
 

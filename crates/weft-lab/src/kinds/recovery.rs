@@ -2,7 +2,7 @@
 //!
 //! A trace is replayed at its own times from the failure of a disk until its replacement is
 //! complete, with each policy. Measured are the time of the rebuild, the response times of all
-//! requests meanwhile, and the time until 90 % of the units that users read run at full speed, that
+//! requests during it, and the time until 90 % of the units that users read run at full speed, that
 //! is, without being reconstructed: the end of the last interval with fewer. The last interval ends
 //! with the recovery, so without redirection this is the time of the rebuild.
 //!
@@ -13,7 +13,7 @@
 //! Runs are repeated with other seeds; a seed sets the angles of the disks and the request with
 //! which the trace begins. The figure shows the mean, the least and the greatest.
 //!
-//! A *sweep* changes one parameter of the first policy, and keeps all others.
+//! A *sweep* changes one parameter of the first policy, and keeps the rest.
 
 use serde::Deserialize;
 use weft_array::RebuildPolicy;

@@ -1,5 +1,5 @@
-//! Ways to reshape an array compared: how long the reshape takes, and how long users wait
-//! meanwhile.
+//! Ways to reshape an array compared: how long the reshape takes, and how long users wait during
+//! it.
 //!
 //! A trace is replayed at its own times from the begin of a reshape to its end, with each policy on
 //! disks of its own. Response times count from when a request was due. With `--divide` a part of

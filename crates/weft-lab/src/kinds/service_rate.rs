@@ -3,7 +3,7 @@
 //!
 //! The first half of the trace fills the cache; in the middle of it a disk is lost. Then a number
 //! of threads requests what follows, without pauses. The rate counts the blocks that users
-//! requested, cached or not. The paper's §3.2 says that it is at most BW / RGR: the gain of a
+//! requested, cached or not. The paper's §3.2 states that it is at most BW / RGR: the gain of a
 //! policy over its base is predicted as the ratio of their RGR.
 
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! Systems compared over one life of an array: how long users wait in each of its phases, and how
 //! long rebuild and reshape take.
 //!
-//! Each system is measured by itself, in virtual time, on disks of its own. Response times count
+//! Each system is measured separately, in virtual time, on disks of its own. Response times count
 //! from when a request reached the array.
 
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! The speed control of Linux MD, as in `md_do_sync`: the baseline of the papers.
 //!
 //! After every 128 KiB of each member, MD computes its speed over the last marks (one every 3 s,
-//! ten of them). Below the minimum it continues whatever users do. Above it, it continues only if
+//! ten of them). Below the minimum it continues regardless of users. Above it, it continues only if
 //! it is below the maximum and the array was otherwise idle since the last check. If not:
 //! * **2.6** (the papers' kernels): it sleeps 250 ms, and checks again;
 //! * **2.6.18** (ALV's kernel): it sleeps 500 ms, and sees users only when they have moved more

@@ -4,8 +4,8 @@
 //! An *aggregation window* is as large as the buffers: it is read with one request for each old
 //! disk, and written, with the parity computed in memory, with one for each new disk. The *sliding
 //! window* is the [`Window`](weft_layout::window::Window) that the last checkpoint opened. The
-//! progress is recorded when the aggregation window reaches its end, or when a user writes to what
-//! was moved since (see [`UsersWait::ForMove`](super::UsersWait::ForMove)).
+//! progress is recorded when the aggregation window reaches its end, or when a user writes to data
+//! moved since (see [`UsersWait::ForMove`](super::UsersWait::ForMove)).
 //!
 //! Where the window is empty, at the begin, a stripe is moved and recorded at once. There it needs
 //! a backup, whose few requests are not modelled.

@@ -7,8 +7,8 @@
 //! in both geometries. There is no cache and no stripe lock, and writes to the same stripe are not
 //! merged: the same for all policies.
 //!
-//! A checkpoint flushes all disks, so that what was moved is durable, and then writes the metadata
-//! at the begin of each disk.
+//! A checkpoint flushes all disks, so that moved data is durable, and then writes the metadata at
+//! the start of each disk.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

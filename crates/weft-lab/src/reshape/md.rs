@@ -1,12 +1,12 @@
 //! Linux MD's reshape (`reshape_request` in `raid5.c`).
 //!
 //! It moves a row of new stripes at a time, in stripe heads of 4 KiB on each disk, as many at a
-//! time as the stripe cache has heads. Requests of users to what is being moved, or was moved since
-//! the last checkpoint, wait for the next one. Before each row it decides whether to record its
+//! time as the stripe cache has heads. Requests of users to data being moved, or moved since the
+//! last checkpoint, wait for the next one. Before each row it decides whether to record its
 //! progress, for which all that was begun must be complete:
-//! * if the row would overwrite what is still needed;
+//! * if the row would overwrite data that is still needed;
 //! * 2.6.18, the paper's kernel: or if more than 3000 KiB of each disk were written since the last
-//!   time ("rather arbitrary, should probably be time based", says its comment);
+//!   time ("rather arbitrary, should probably be time based", by its comment);
 //! * today: or after ten seconds.
 //!
 //! It compares rows of disks, so that it stops a row before [`Window`](weft_layout::window::Window)

@@ -1,4 +1,4 @@
-//! A reshape under the load of a trace: how long it takes, and how long users wait meanwhile.
+//! A reshape under the load of a trace: how long it takes, and how long users wait during it.
 
 use std::convert::Infallible;
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! The addresses of a server.
 //!
 //! The system's resolver asks files, daemons and other machines, and blocks for an unbounded time.
-//! So each query runs on a thread of its own. A query that is given up leaves its thread behind
-//! until the resolver answers; so the number of threads is limited, and further queries are
-//! refused at the limit.
+//! So each query runs on a thread of its own. The thread of an abandoned query runs until the
+//! resolver answers; so the number of threads is limited, and further queries are refused at the
+//! limit.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};

@@ -1,10 +1,10 @@
-//! Whether a server that comes back has the same disk: what is known of its first blocks.
+//! Whether a server that comes back has the same disk: a record of its first blocks.
 //!
-//! Another disk behind the same address may have the same size and flags. The first blocks of a
-//! disk hold what tells it from others, and from an earlier state of itself: the label and the
-//! numbered superblocks of a member of an array. Of each block there that was read or written
-//! whole, a hash is kept. The client reconnects only while every write is durable, so the same disk
-//! still holds that.
+//! Another disk at the same address may have the same size and flags. The first blocks of a disk
+//! distinguish it from other disks, and from an earlier state of itself: the label and the numbered
+//! superblocks of a member of an array. Of each block there that was read or written whole, a hash
+//! is kept. The client reconnects only while every write is durable, so the same disk still holds
+//! that.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

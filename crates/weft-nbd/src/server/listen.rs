@@ -2,7 +2,8 @@
 //!
 //! A socket file outlives a server that died. To replace it without ever taking one from a live
 //! server, we lock the directory and try to connect: a refusal means that the server is dead. The
-//! file gets its permissions between `bind` and `listen`, so others can never connect too early.
+//! file gets its permissions between `bind` and `listen`, so other users can never connect too
+//! early.
 
 use std::fs::{self, File, Permissions};
 use std::io;

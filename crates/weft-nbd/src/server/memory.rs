@@ -5,16 +5,16 @@
 //!
 //! * Each connection has a little memory **of its own**, which no other can take. Requests that fit
 //!   there never wait for other clients.
-//! * All others use the **pool**, first come, first served. A third of it is reserved for requests
-//!   of at most a MiB, so that they need not wait behind long ones. Of the rest, clients that have
-//!   moved little data so far may together take only a part: however many of them stall, those
-//!   that are known to work do not wait for them.
+//! * All other requests use the **pool**, first come, first served. A third of it is reserved for
+//!   requests of at most a MiB, so that they need not wait for long ones. Of the rest, clients that
+//!   have moved little data so far may together take only a part: however many of them stall,
+//!   clients known to work do not wait for them.
 //! * Both together stay below the connection's **bound**. A client that reaches it waits only for
 //!   its own requests.
 //!
 //! If the payload of a write does not fit the connection's own memory, it must have begun to arrive
-//! before it may take any of the second half of the pool. So a client cannot block others by merely
-//! announcing writes.
+//! before it may take any of the second half of the pool. So a client cannot block other clients by
+//! merely announcing writes.
 //!
 //! A client that holds part of the pool, and neither sends the rest of its payload nor reads its
 //! replies, must not block clients that would. So the pool remembers since when the first in line

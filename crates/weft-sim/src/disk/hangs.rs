@@ -1,9 +1,9 @@
-//! Operations that take far longer than others.
+//! Operations that take far longer than usual.
 //!
 //! An engine is most fragile between a change and the moment when the change is durable. On a disk
 //! with even latency that is about a millisecond. To make it longer, superblock writes of one disk
 //! or of all disks may hang, and so may single operations of any kind; some hang until the power is
-//! cut. Disks may also complete operations at the same instants, as behind one controller.
+//! cut. Disks may also complete operations at the same instants, as on one controller.
 
 use weft_rt::{MICROSECOND, MILLISECOND, Nanos, Rng, SECOND};
 

@@ -1,4 +1,4 @@
-//! The values that a cell may hold, and those that it may have held at a crash.
+//! The values that a cell may hold, and may have held at a crash.
 
 use super::content::Version;
 

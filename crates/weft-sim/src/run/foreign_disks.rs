@@ -1,5 +1,5 @@
-//! Disks that come back with foreign contents: somebody used one for another array, or made a file
-//! system on it. To the array it is lost, and it must not be taken for a member.
+//! Disks that come back with foreign contents: one was used for another array, or has a new file
+//! system. To the array it is lost, and it must not be taken for a member.
 
 use std::rc::Rc;
 

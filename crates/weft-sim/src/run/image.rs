@@ -1,8 +1,8 @@
 //! A member that comes back with older contents: an image of it was taken while the array was in
 //! use, and is put back after a clean stop.
 //!
-//! After a clean stop the superblocks tell. After a crash they may not: a member that is one
-//! superblock behind may have lost a race with the crash, and the engine cannot know better.
+//! After a clean stop the superblocks tell. After a crash they may not: a member that misses one
+//! superblock may have lost a race with the crash, and the engine cannot know better.
 
 use weft_code::SlotSet;
 use weft_rt::SECOND;

@@ -3,7 +3,7 @@
 //! A block from `BeginHeader` to `EndHeader` names the columns of each kind of event; they differ
 //! between kinds and between collections, so the names decide. Used are `DiskRead`, `DiskWrite` and
 //! `DiskFlush`; of the other events (`DiskReadInit`, `FileIoRead`, `CSwitch` …) there are many, and
-//! they say nothing about disks.
+//! they do not concern disks.
 //!
 //! Times are in microseconds. An event is logged when the request is *complete*: it was issued
 //! `ElapsedTime` before its `TimeStamp`, and so requests must be sorted by issue. `ByteOffset` and

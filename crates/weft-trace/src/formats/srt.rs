@@ -3,9 +3,9 @@
 //! A header of text, ended by a form feed (0x0c), describes the machine and its disks; then come
 //! records of big-endian 32-bit words: size, id, seconds, microseconds, start, stop, bytes, sector,
 //! device, driver type, cylinder, flags, info, and more that is not needed. The size counts the
-//! whole record. The low half of the id is the kind: 1 is a request, 4 a suspect one; others are no
-//! requests. A request's time is that at which it entered the queue; start and stop count from
-//! there and are not used. Bit 0 of the flags is set for reads.
+//! whole record. The low half of the id is the kind: 1 is a request, 4 a suspect one; other events
+//! are no requests. A request's time is that at which it entered the queue; start and stop count
+//! from there and are not used. Bit 0 of the flags is set for reads.
 //!
 //! The disk is the second byte of the device. Addresses count in the disk's own sectors, whose
 //! length the header gives (`sectorsize`, 256 for the disks of 1992); 512 if it does not.

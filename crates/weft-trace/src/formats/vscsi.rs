@@ -6,7 +6,7 @@
 //! | 2, 40 bytes | u16 command, version; u32 serial number, length, scatter-gather entries; u64 block, time, response time |
 //!
 //! The version is the high byte of its field; two records must agree on it. Blocks are of 512
-//! bytes, times in microseconds. Descriptions say that the length is in sectors, the files hold
+//! bytes, times in microseconds. Descriptions state that the length is in sectors, the files hold
 //! bytes: it is taken as bytes if every length in the beginning of the file is a multiple of 512,
 //! else as sectors. Commands other than reads, writes and "synchronize cache" are ignored.
 

@@ -2,7 +2,7 @@
 //!
 //! Published experiments replay more requests than some excerpts have. Each round of the excerpt
 //! begins one mean distance of its requests after the last request of the round before, so the rate
-//! stays the same. Addresses repeat, so reuse grows; all figures made from it must say that it is
+//! stays the same. Addresses repeat, so reuse grows; all figures made from it must be marked as
 //! looped.
 
 use crate::error::TraceError;

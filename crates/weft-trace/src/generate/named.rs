@@ -22,8 +22,8 @@
 //! "ALV: a new data redistribution approach to RAID-5 scaling"; VDF: "Victim disk first", USENIX
 //! ATC 2011.) The "working set" of DRC's table cannot be bytes touched – it is up to 24 times as
 //! large as all requests together – so it is taken for the size of the volume. Shapes of the tables
-//! of lengths, exponents and burstiness are assumptions in all of them, and everything that no
-//! paper says is called assumed in [`Workload::about`].
+//! of lengths, exponents and burstiness are assumptions in all of them, and everything that is in
+//! no paper is called assumed in [`Workload::about`].
 
 use crate::generate::{Arrivals, Places, Size, Workload};
 

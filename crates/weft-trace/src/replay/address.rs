@@ -10,7 +10,7 @@
 //!   of T, and addresses within a granule keep their place and distance. So runs of sequential
 //!   requests stay sequential (except for a jump at the end of a granule), and neighbours stay near
 //!   each other. Shrinking maps several granules to one place, which adds reuse;
-//!   [`AddressMap::fold`] says how many.
+//!   [`AddressMap::fold`] gives their number.
 //!
 //! All arithmetic is in integers: a scale in floating point loses low bits of large addresses, and
 //! with them the alignment and the sequence of requests. Lengths are never cut. A request stays

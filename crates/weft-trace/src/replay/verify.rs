@@ -3,8 +3,8 @@
 //! A disk promises that a read sees every write that was complete before the read began. Of writes
 //! in flight at the same time it may see either state, and of two writes that overlapped in time
 //! either may be the last. So for each block the verifier keeps the writes that *may* be its
-//! contents: a write that completes removes those that were complete before it began, and only
-//! those. A read accepts the writes kept when it began, and every write that began while it ran.
+//! contents: a write that completes removes exactly the values that were complete before it
+//! started. A read accepts the writes kept when it began, and every write that began while it ran.
 //!
 //! A failed write may or may not have happened: it is kept as one more possibility, and removes
 //! nothing. After a trim the contents are undefined until a write that began after it is complete.

@@ -1,4 +1,4 @@
-//! A block device as `/sys` shows it, of whatever driver: its size, and who uses it.
+//! A block device as `/sys` shows it, of any driver: its size, and who uses it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

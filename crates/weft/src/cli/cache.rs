@@ -1,4 +1,4 @@
-//! The cache of an array: `weft cache`, and what `weft serve` says of caches.
+//! The cache of an array: `weft cache`, and the options of `weft serve` for caches.
 
 use clap::Args;
 use weft_cache::Choice;

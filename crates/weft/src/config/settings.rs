@@ -1,4 +1,4 @@
-//! What the files of a configuration say: keys, each an option of a command.
+//! The contents of the files of a configuration: keys, each an option of a command.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;

@@ -1,4 +1,4 @@
-//! What the log says about NBD clients: which were refused or disconnected, and why.
+//! The log's lines about NBD clients: which were refused or disconnected, and why.
 
 use weft_nbd::Server;
 use weft_nbd::server::Event;

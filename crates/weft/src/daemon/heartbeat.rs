@@ -1,5 +1,5 @@
-//! Keeps systemd informed: that the engine's thread turns (the watchdog), that a long start goes
-//! on, and in a line what is served.
+//! Keeps systemd informed: that the engine's thread turns (the watchdog), that a long start
+//! continues, and one line on the arrays served.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! What a member's metadata says, for people.
+//! A member's metadata, for people.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! What `weft status --check` says: whether users are served, and whether anything needs somebody.
+//! The answer of `weft status --check`: whether users are served, and whether anything needs
+//! attention.
 //!
 //! | what status shows | users | verdict |
 //! |---|---|---|

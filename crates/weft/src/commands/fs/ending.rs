@@ -2,10 +2,10 @@
 //!
 //! If the mount were taken away while programs use it, what they write by path afterwards would
 //! land in the folder beneath, and what they have open could not be found any more. At a shutdown
-//! SIGTERM often comes before the unmounting. So a signal unmounts only what is not in use; until
-//! then the file system is served, for at most `--stop-timeout`, and the log names the users. After
-//! that the kernel writes what it holds, and the service ends; the mount stays, and answers every
-//! request with an error, until it is unmounted or mounted again.
+//! SIGTERM often comes before the unmounting. So a signal unmounts only an unused file system;
+//! until then the file system is served, for at most `--stop-timeout`, and the log names the users.
+//! After that the kernel writes what it holds, and the service ends; the mount stays, and answers
+//! every request with an error, until it is unmounted or mounted again.
 
 use std::ffi::OsStr;
 use std::fs;
