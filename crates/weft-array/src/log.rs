@@ -171,7 +171,7 @@ impl OnDisk {
     }
 
     /// Notes that what `durable` wrote is durable: in its range those units no longer count as
-    /// unflushed. The parts of this record before and behind that range go to `rest`.
+    /// unflushed. The parts of this record before and after that range go to `rest`.
     fn settle(&mut self, durable: &Self, rest: &mut Vec<Self>) {
         if self.seq > durable.seq || !self.meets(durable.from, durable.len) {
             return;
@@ -291,8 +291,8 @@ impl Log {
         }
     }
 
-    /// The data units other than `own` that a crash may turn old again, as consecutive ranges in
-    /// each of which they are the same; no ranges if there are none anywhere. A unit that a flush
+    /// The data units other than `own` that a crash may turn old again, as consecutive ranges;
+    /// within a range they are the same; no ranges if there are none anywhere. A unit that a flush
     /// covered does not count, even if a later record left it out too: a record made now must be
     /// able to restore it.
     pub fn unflushed(
@@ -372,13 +372,13 @@ impl Log {
         self.rings[slot.0].renew();
     }
 
-    /// Writes to a new member's ring what is retired. Recovery can then tell a record whose sibling
-    /// went with the slot's last member from one whose sibling was never written.
+    /// Writes to a new member's ring which records are retired. Recovery can then tell a record
+    /// whose sibling went with the slot's last member from one whose sibling was never written.
     pub async fn begin_ring(&self, host: &impl LogHost, slot: SlotNo) {
         self.rings[slot.0].write_empty(host, slot).await;
     }
 
-    /// Writes to the ring of `slot` what is retired now.
+    /// Writes to the ring of `slot` which records are retired now.
     pub async fn note_retirement(&self, host: &impl LogHost, slot: SlotNo) {
         self.rings[slot.0].note_retirement(host, slot).await;
     }
@@ -428,7 +428,7 @@ impl Log {
         if self.records.borrow().len() > STRIPES_MAX {
             self.retire_in_background(host);
         }
-        // Ends once every ring has let go of its part.
+        // Ends once every ring has released its part.
         drop(sender);
         durable.await;
         host.settled().await?;
@@ -527,7 +527,7 @@ fn cut(
     mut each: impl FnMut(SlotNo, Entry, Option<Payload>),
 ) {
     let BandRecord { from, len, written, parities, .. } = record;
-    // The same step for all parity units: siblings are matched by their offset.
+    // One step for all parity units: siblings are matched by their offset.
     let payloads = parities.iter().any(|parity| parity.payload.is_some());
     let step = if payloads { PAYLOAD_MAX } else { len };
     let named = parities.iter().fold(written, |named, parity| named.with(parity.unit));

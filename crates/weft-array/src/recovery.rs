@@ -112,7 +112,7 @@ impl Engine {
             replay.logged.retain(|parity| !stripe.lost.contains(parity.unit));
             let values = replay.values(self, stripe).await;
             if self.resolve(id).lost != stripe.lost {
-                // A member failed meanwhile, and is excluded.
+                // A member failed during recovery, and is excluded.
                 continue;
             }
             let Some(values) = values else {

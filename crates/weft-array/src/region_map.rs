@@ -192,7 +192,7 @@ pub struct RegionMap {
     /// the replacements of those lanes were not zeroed.
     zeroing: RefCell<BTreeMap<RegionNo, LaneSet>>,
     zeroed: Notify,
-    /// Rings when a write has marked its region, or given up.
+    /// Rings when a write has marked its region, or has failed to.
     marked: Notify,
     /// Lanes whose bit is set in regions at their first write.
     joining: Cell<LaneSet>,
@@ -298,7 +298,7 @@ impl RegionMap {
         }
     }
 
-    /// The pages that [`RegionMap::make_room`] will add for so many regions.
+    /// The pages that [`RegionMap::make_room`] will add for `regions` regions.
     #[must_use]
     pub fn pages_to_add(&self, regions: u64) -> std::ops::Range<usize> {
         let (before, count) = (self.pages.borrow().len(), to_index(RegionNo(page::count(regions))));
@@ -386,7 +386,7 @@ impl RegionMap {
         entry.writers > 0 && !entry.has(WRITTEN)
     }
 
-    /// Completes when a write has marked its region, or given up.
+    /// Completes when a write has marked its region, or has failed to.
     pub fn marked(&self) -> impl Future<Output = ()> + '_ {
         self.marked.wait()
     }
@@ -510,8 +510,8 @@ impl RegionMap {
         self.persist(store, page::of(index), durable).await
     }
 
-    /// Zeroes an unwritten region, once, however many writes wait for it. A replacement that comes
-    /// meanwhile missed zeros, so the region is zeroed again: if it were stale there instead, and
+    /// Zeroes an unwritten region, once, however many writes wait for it. A replacement that joins
+    /// during this missed zeros, so the region is zeroed again: if it were stale there instead, and
     /// other members failed in the same moment, it could become unreadable before it ever held
     /// data.
     async fn zero(

@@ -97,7 +97,7 @@ pub struct SlotMeta {
     pub state: SlotState,
     /// The last known path or URI: a hint for people, not relied on.
     pub disk_hint: String,
-    /// Of a missing slot: what is kept about its former member, in case it comes back.
+    /// Of a missing slot: a record of its former member, in case it comes back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<LeftMeta>,
     /// The disk that is to replace the active member, and holds part of its contents.
@@ -105,8 +105,8 @@ pub struct SlotMeta {
     pub replacement: Option<ReplacementMeta>,
 }
 
-/// A former member that may come back with its data: it lacks the regions with bit `lane` in the
-/// region map, and no others.
+/// A former member that may come back with its data: it lacks exactly the regions with bit `lane`
+/// in the region map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftMeta {

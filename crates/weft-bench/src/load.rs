@@ -28,7 +28,7 @@ pub struct Outcome {
     pub requests: u64,
     /// From the first start to the last completion, by the executor's clock.
     pub elapsed: Duration,
-    /// Processor time of this thread meanwhile.
+    /// Processor time of this thread during it.
     pub cpu: Duration,
 }
 

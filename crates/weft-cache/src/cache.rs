@@ -14,7 +14,7 @@ use crate::policy::Policy;
 use crate::s3fifo::S3Fifo;
 use crate::stats::Stats;
 
-/// The most blocks: numbers of 32 bits, one of which means none.
+/// The most blocks: numbers of 32 bits; one value means none.
 const BLOCKS_MAX: usize = (1 << 32) - 2;
 /// The most classes of blocks.
 const CLASSES_MAX: usize = 1 << 12;

@@ -59,7 +59,7 @@ impl Lfu {
         })
     }
 
-    /// A step behind `fewer`, or at the beginning.
+    /// A step after `fewer`, or at the start.
     fn step(&mut self, frequency: u32, class: u16, fewer: u32) -> u32 {
         let first = &mut self.first[usize::from(class)];
         let more = if fewer == NONE { *first } else { self.steps[fewer as usize].more };

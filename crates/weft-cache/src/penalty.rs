@@ -15,8 +15,8 @@ pub struct Block {
 /// is rebuilt, its blocks cost 1 again. 0 is allowed: such blocks go first.
 ///
 /// The cache asks when a block comes to the end of its list, and again only after the generation
-/// has changed; while a rebuild advances it also asks for a few of the blocks behind a dear end.
-/// Plain policies ask only to count a miss.
+/// has changed; while a rebuild advances it also asks for a few of the blocks after an expensive
+/// end. Plain policies ask only to count a miss.
 pub trait Penalty {
     /// Changes whenever a penalty may have changed.
     fn generation(&self) -> u64;

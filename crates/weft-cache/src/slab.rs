@@ -151,7 +151,7 @@ impl<T: Copy> Slab<T> {
         (newer != NONE).then_some(newer)
     }
 
-    /// The block behind this one in its list; [`NONE`] behind the oldest.
+    /// The block after this one in its list; [`NONE`] after the oldest.
     pub(crate) fn older(&self, id: u32) -> u32 {
         self.nodes[id as usize].next
     }

@@ -9,7 +9,7 @@ pub struct Stats {
     pub misses: u64,
     /// What the misses read from the disks that work, in blocks.
     pub disk_blocks: u64,
-    /// Blocks that made room for others.
+    /// Blocks evicted for other blocks.
     pub evictions: u64,
 }
 

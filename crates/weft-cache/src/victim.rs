@@ -58,14 +58,14 @@ pub(crate) trait Lists {
     /// The end of a list.
     fn end(&self, list: u32) -> Option<End>;
 
-    /// The block of the same list that would be its end if this one and those behind it were gone.
+    /// The block of the same list that would be its end without this one and the blocks after it.
     fn newer(&self, id: u32) -> Option<End>;
 }
 
 /// Blocks of a list that its scout looks at in an eviction.
 const SCOUT_STEPS: u32 = 4;
 
-/// What is known of the blocks behind an end that is lost.
+/// The known blocks after an end that is lost.
 #[derive(Clone, Copy, Debug)]
 struct Scout {
     /// The block that it looked at last; none at the end.
@@ -104,15 +104,15 @@ pub(crate) enum Weight {
     Whole,
 }
 
-/// Bits of a class in the order of a place; the others are the stamp's.
+/// Bits of a class in the order of a place; the remaining bits are the stamp's.
 const CLASS_BITS: u32 = 12;
 /// The order of a list that does not take part. Stamps are below 2⁵².
 const LAST: u64 = u64::MAX;
 
-/// A list's place in a tournament: the least is worth least. `u64` if the end's stamp alone
-/// decides, which is what is worth it: half of the work.
+/// A list's place in a tournament: the least is worth least. `u64` if only the end's stamp decides;
+/// this is the case worth optimising: half of the work.
 pub(crate) trait Rank: Copy + Ord + fmt::Debug {
-    /// Behind all others: what no list has.
+    /// After all others: what no list has.
     const LAST: Self;
 
     /// By weight, then by order: stamp and class.
@@ -151,11 +151,11 @@ impl Rank for u128 {
 pub(crate) struct Victims<P> {
     weight: Weight,
     classes: u16,
-    /// Bits of a list's number that are its class; the others are its queue.
+    /// Bits of a list's number that are its class; the remaining lists are its queue.
     bits: u32,
     /// When the penalties were asked for; none is as great as the first.
     generation: u64,
-    /// The ends by list, and their penalties, as they were when last looked at.
+    /// The ends by list, and their penalties, when last looked at.
     ends: Vec<(End, u32)>,
     /// A tournament for each queue: the root at 1, the lists' places in the second half.
     places: Vec<P>,
@@ -272,8 +272,7 @@ impl<P: Rank> Victims<P> {
         least.map(|(end, penalty)| (end.id, penalty))
     }
 
-    /// Looks for a block behind the end of `list` that is cheaper than it. The oldest that is
-    /// known.
+    /// Looks for a block after the end of `list` that is cheaper than it. The oldest that is known.
     fn scout(
         &mut self,
         list: u32,
@@ -311,7 +310,7 @@ impl<P: Rank> Victims<P> {
         scout.found
     }
 
-    /// A block leaves its place in `list`, where `older` was behind it.
+    /// A block leaves its place in `list`, where `older` followed it.
     pub(crate) fn leaves(&mut self, id: u32, list: u32, older: u32) {
         if !self.is_scouting {
             return;
@@ -398,7 +397,7 @@ impl<P: Rank> Victims<P> {
         self.ends[list as usize] = (found, its);
     }
 
-    /// Puts a list into the tournament, or among the others.
+    /// Puts a list into the tournament, or among the other lists.
     fn place(&mut self, list: u32) {
         let (end, penalty) = self.ends[list as usize];
         let is_other = self.weight == Weight::Age && penalty != self.common && end.id != NONE;

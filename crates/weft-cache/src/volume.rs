@@ -122,7 +122,7 @@ struct State {
     corrections: u64,
 }
 
-/// A volume behind a cache, which is off at first.
+/// A volume with a cache, which is off at first.
 pub struct CachedVolume {
     is_on: Cell<bool>,
     shared: Rc<Shared>,
@@ -253,7 +253,7 @@ fn blocks_of(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl CachedVolume {
-    /// `volume` behind a cache that is off.
+    /// `volume` with a cache that is off.
     #[must_use]
     pub fn new(volume: Rc<dyn Volume>) -> Self {
         let state = RefCell::new(State {
@@ -369,8 +369,8 @@ impl CachedVolume {
         (result, read)
     }
 
-    /// Copies what is cached of a request to its buffer, and counts. Returns the runs of blocks
-    /// that are to be read.
+    /// Copies the cached blocks of a request to its buffer, and counts. Returns the runs of blocks
+    /// that must be read.
     fn take_cached(&self, offset: u64, buf: &mut [u8], blocks: Range<u64>) -> Vec<Range<u64>> {
         let state = &mut *self.shared.checked();
         let Some(cache) = &mut state.cache else { return vec![blocks] };

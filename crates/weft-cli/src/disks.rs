@@ -68,7 +68,7 @@ enum Access {
     Own,
     /// To own it and to read it.
     OwnReadOnly,
-    /// To look at it, whoever owns it.
+    /// To look at it, regardless of its owner.
     Look,
 }
 
@@ -100,7 +100,7 @@ pub struct Opener {
     pub rt: Rt,
     /// Its ring.
     pub ring: Ring,
-    /// How long a disk may take to answer a request before it is given up.
+    /// How long a disk may take to answer a request before it is severed.
     pub disk_timeout: Nanos,
 }
 

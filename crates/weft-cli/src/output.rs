@@ -99,7 +99,7 @@ pub fn write_err(text: Arguments<'_>) {
 }
 
 /// Writes a line of the daemon's log: to standard error, where systemd and shells expect it. It is
-/// one line whatever the names in it are; a hint follows its message.
+/// one line for all names in it; a hint follows its message.
 pub fn log_line(text: &str) {
     errln!("weft: {}", visible(&text.replace(HINT, " → ")));
 }

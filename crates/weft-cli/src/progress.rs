@@ -37,7 +37,7 @@ impl Progress {
         Self { what: what.to_owned(), bar, plain, start: Instant::now(), last_line: None, silent }
     }
 
-    /// Shows that `done` of `total` is done; `message` says so for people.
+    /// Shows that `done` of `total` is done; `message` is the text for people.
     pub fn at(&mut self, done: u64, total: u64, message: &str) {
         if self.silent || self.start.elapsed() < QUIET {
             return;

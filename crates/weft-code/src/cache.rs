@@ -56,8 +56,8 @@ impl PlanCache {
         Self { half: (capacity / 2).max(1), younger, older }
     }
 
-    /// As [`Code::plan`] with cost 0 for the units `at_hand` and 1 for all others. Always ask with
-    /// the same code, or [`PlanCache::clear`] in between.
+    /// As [`Code::plan`] with cost 0 for the units `at_hand` and 1 for all other units. Always ask
+    /// with the same code, or [`PlanCache::clear`] in between.
     ///
     /// # Errors
     /// If a wanted unit cannot be computed. Failures are not cached.

@@ -57,7 +57,7 @@ pub fn p_edr(p_fdr: f64, u_rp: f64) -> f64 {
 /// Which sets of failed disks [`additional_reads`] goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureSets {
-    /// All, also those that lose data.
+    /// All sets, also the ones that lose data.
     All,
     /// Those after which all data can still be recovered.
     Recoverable,
@@ -82,8 +82,8 @@ impl AdditionalReads {
 }
 
 /// AR of `code` by counting: the worst set of `failures` failed data disks, its busiest data disk.
-/// Each lost unit is rebuilt by itself, as the paper has it: from its local group (or, without
-/// groups, from the other data and the first parity) if nothing else of it is lost, else by reading
+/// Each lost unit is rebuilt separately, as in the paper: from its local group (or, without groups,
+/// from the other data and the first parity) if nothing else of it is lost, else by reading
 /// everything that is left of the stripe. None if no set of that size is of the kind `tried`.
 #[must_use]
 pub fn additional_reads(

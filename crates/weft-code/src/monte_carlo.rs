@@ -47,7 +47,7 @@ struct Cycle {
 }
 
 /// Simulates `cycles` cycles (at least 2) of an array that survives exactly the sets of failed
-/// disks for which `survives` says so.
+/// disks for which `survives` is true.
 pub fn simulate(
     fleet: &Fleet,
     survives: impl Fn(SlotSet) -> bool,

@@ -50,7 +50,7 @@ impl Plan {
     }
 }
 
-/// A wanted unit cannot be computed from what is left.
+/// A wanted unit cannot be computed from the surviving units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("unit {unit} cannot be computed while units {lost} are lost")]
 pub struct Undecodable {
@@ -67,7 +67,7 @@ impl Code {
     /// units; on wider ones with local groups it is bounded and may be a little off the optimum.
     ///
     /// # Errors
-    /// If a wanted unit cannot be computed from what is left.
+    /// If a wanted unit cannot be computed from the surviving units.
     pub fn plan(
         &self,
         stripe: u64,
@@ -262,7 +262,7 @@ impl Search {
         starts
     }
 
-    /// Strikes out what is not to be kept, then the rest, dearest first.
+    /// Strikes out units that must not be kept, then the rest, most expensive first.
     fn greedy(&mut self, start: &Choice, keep: UnitSet) {
         let mut choice = start.clone();
         let (last, first): (Vec<_>, Vec<_>) = self.order.iter().partition(|&&u| keep.contains(u));
@@ -279,7 +279,7 @@ impl Search {
         }
     }
 
-    /// Tries all first bases among `order[from..]`; `paid` is the cost of what was passed over.
+    /// Tries all first bases among `order[from..]`; `paid` is the cost of the units passed over.
     fn descend(&mut self, choice: &Choice, scratch: &mut [Choice], from: usize, mut paid: u64) {
         let Some((next, scratch)) = scratch.split_first_mut() else {
             return self.offer(choice);

@@ -111,7 +111,7 @@ mod tests {
         for t in 0..100u8 {
             assert_eq!((cauchy(t.into(), 0), cauchy(0, t.into())), (1, 1));
             for j in 0..150u8 {
-                // undo the scaling: what is left must be 1/(x_t + y_j)
+                // undo the scaling: the rest must be 1/(x_t + y_j)
                 let (column, row) = (field::inv(255 ^ j), field::mul(255, field::inv(255 - t)));
                 let plain = field::mul(field::mul(cauchy(t.into(), j.into()), column), row);
                 assert_eq!(field::mul(plain, (255 - t) ^ j), 1);

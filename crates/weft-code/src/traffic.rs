@@ -124,7 +124,7 @@ impl<'a, F: Fn(u64, usize) -> SlotNo> Traffic<'a, F> {
         SmallWrite { reads: ratio(reads, units), writes: ratio(writes, units) }
     }
 
-    /// A read of a mirror goes to any copy that is left, each as often as the others.
+    /// Reads of a mirror are spread evenly over the surviving copies.
     fn add_copies(
         &self,
         loads: &mut [f64],

@@ -146,7 +146,7 @@ impl Scene {
         self.folder.join(name)
     }
 
-    /// Runs a command to its end; returns what it says as JSON.
+    /// Runs a command to its end; returns its JSON output.
     pub fn ask(&self, args: &[&str]) -> Result<serde_json::Value, Failure> {
         self.show(args);
         let output = self.command(args).arg("--json").stdout(Stdio::piped()).output();
@@ -216,7 +216,7 @@ impl Scene {
         Ok(uri)
     }
 
-    /// Ends the demo: removes everything, or says where it is.
+    /// Ends the demo: removes everything, or reports where it is.
     pub fn close(mut self, keep: bool) -> Outcome {
         self.remove = !keep;
         if keep {

@@ -141,7 +141,7 @@ impl Store {
 
 type Flight = weft_rt::Task<Result<(), DiskError>>;
 
-/// Waits for one of the writes; returns the others.
+/// Waits for one of the writes; returns the rest.
 async fn one(mut flights: FuturesUnordered<Flight>) -> Result<FuturesUnordered<Flight>, Failure> {
     if let Some(result) = flights.next().await {
         result.map_err(failed)?;

@@ -51,7 +51,7 @@ use crate::{
 /// drivers wait for a SCSI or SATA disk.
 pub const DISK_TIMEOUT: Nanos = 30 * SECOND;
 
-/// Parts of the limit. A request is given up at most one part late.
+/// Parts of the limit. A request times out at most one part late.
 pub const TICKS: usize = 8;
 
 /// Bytes zeroed or discarded by one request to the disk, at most.
@@ -109,12 +109,12 @@ impl BoundedDisk {
         self.watch.under_way.get()
     }
 
-    /// Fails if the disk was given up.
+    /// Fails if the disk is severed.
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
         self.watch.given_up.check(&self.disk.info().name, op, offset, len)
     }
 
-    /// Waits for a request to the disk; `None` if it was given up.
+    /// Waits for a request to the disk; `None` if it is severed.
     fn bound<'a, T>(&'a self, request: IoFuture<'a, T>) -> Bound<'a, T> {
         let watch = &self.watch;
         watch.begun.set(true);
@@ -191,7 +191,7 @@ impl Watch {
     }
 }
 
-/// A request in progress; gives `None` if the disk was given up.
+/// A request in progress; gives `None` if the disk is severed.
 struct Bound<'a, T> {
     watch: &'a Watch,
     counters: &'a Counters,

@@ -36,10 +36,9 @@ impl std::fmt::Debug for CopyOnWriteDisk {
 }
 
 impl CopyOnWriteDisk {
-    /// The disk `below`, with so many bytes of memory left for what is written to all that share
-    /// them.
+    /// The disk `below`, with `room_bytes` of memory for the writes to all disks that share it.
     pub fn new(below: Rc<dyn Disk>, room_bytes: &Rc<Cell<u64>>) -> Self {
-        // What is written is as safe as it will ever be.
+        // Memory is as safe as these writes will ever be.
         let info = DiskInfo { volatile_cache: false, fast_zeroes: true, ..below.info().clone() };
         Self { below, info, sectors: RefCell::default(), room_bytes: room_bytes.clone() }
     }
@@ -75,7 +74,7 @@ impl CopyOnWriteDisk {
         Ok(())
     }
 
-    /// Puts what was written over what was read from below. Returns whether that was all of it.
+    /// Puts the written data over the data read from below. Returns whether that was all of it.
     fn cover(&self, offset: u64, buf: &mut Buf) -> bool {
         let sector = self.info.sector_bytes as usize;
         let first = offset / self.sector_bytes();

@@ -43,7 +43,7 @@ pub struct IoCounts {
 pub struct Counters(Rc<Cell<IoCounts>>);
 
 impl Counters {
-    /// What they say now.
+    /// Their current values.
     pub fn get(&self) -> IoCounts {
         self.0.get()
     }
@@ -62,7 +62,7 @@ impl Counters {
         self.change(|counts| counts.in_flight -= 1);
     }
 
-    /// A request ended as the disk below said.
+    /// A request ended with the result of the disk below.
     pub(crate) fn ended(&self, op: DiskOp, len: u64, result: Result<(), &DiskError>) {
         self.change(|counts| match (op, result) {
             (DiskOp::Read, Ok(())) => {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::{DiskError, DiskErrorKind, DiskOp, IoFuture};
 
-/// Whether a disk was given up and why, and the requests that end when it is.
+/// Whether a disk is severed and why, and the requests that end when it is.
 #[derive(Default)]
 pub(crate) struct GivenUpDisk {
     reason: RefCell<Option<(io::ErrorKind, String)>>,
@@ -52,7 +52,7 @@ impl GivenUpDisk {
         matches!(*self.reason.borrow(), Some((io::ErrorKind::NotConnected, _)))
     }
 
-    /// Fails a request to the disk named `disk` if it was given up.
+    /// Fails a request to the disk named `disk` if it is severed.
     pub fn check(&self, disk: &str, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
         let Some((reason, text)) = self.reason.borrow().clone() else { return Ok(()) };
         let kind = match reason {
@@ -64,7 +64,7 @@ impl GivenUpDisk {
         Err(error)
     }
 
-    /// Waits for a request to the disk; `None` if the disk is given up first.
+    /// Waits for a request to the disk; `None` if the disk is severed first.
     pub fn unless<'a, T>(&'a self, request: IoFuture<'a, T>) -> UnlessGivenUp<'a, T> {
         UnlessGivenUp { given_up: self, request: Some(request), place: None }
     }

@@ -56,7 +56,7 @@ pub fn is_mount_point(target: &Path) -> io::Result<bool> {
 #[must_use]
 pub fn holding(path: &Path) -> Option<Mount> {
     let above = all().ok()?.into_iter().filter(|mount| path.starts_with(&mount.target));
-    // Of several at one place, the last one covers the others.
+    // Of several at one place, the last one covers the earlier ones.
     above.max_by_key(|mount| mount.target.components().count())
 }
 

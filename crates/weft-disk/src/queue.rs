@@ -43,14 +43,14 @@ pub struct QueueConfig {
     pub maintenance_depth: usize,
     /// While other classes wait too, one place in this many goes to maintenance.
     pub maintenance_every: usize,
-    /// Bytes of long requests that are with a rotating disk at most behind an urgent one when a
-    /// long write joins them. If this is `u64::MAX`, none is ever held back.
+    /// Most bytes of long requests that are with a rotating disk after an urgent one when a long
+    /// write joins them. If this is `u64::MAX`, none is ever held back.
     pub long_bytes: u64,
 }
 
 /// A request of more bytes is long; what programs read and write at random is mostly shorter.
 const SHORT_BYTES: usize = 64 << 10;
-/// So many long requests behind an urgent one may delay the next.
+/// The number of long requests after an urgent one that may delay the next.
 const WARY_REQUESTS: usize = 64;
 
 /// Default maximum of requests with a disk.
@@ -115,7 +115,7 @@ struct Lines {
     wary: usize,
 }
 
-/// A disk behind a queue.
+/// A disk with a queue.
 pub struct QueuedDisk {
     disk: Rc<dyn Disk>,
     config: QueueConfig,

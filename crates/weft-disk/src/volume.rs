@@ -51,9 +51,9 @@ pub enum VolumeErrorKind {
     Stopped,
     /// There is no room left below it.
     NoSpace,
-    /// This range cannot be read; others may be.
+    /// This range cannot be read; other requests may be.
     Unreadable,
-    /// Anything else: the volume, or what is below it, has failed.
+    /// Anything else: the volume, or a layer below it, has failed.
     Failed,
 }
 
@@ -89,11 +89,11 @@ impl From<DiskError> for VolumeError {
     }
 }
 
-/// What is known above a volume of its contents: a cache. A volume that must reconstruct what is
+/// What is known above a volume of its contents: a cache. A volume that must reconstruct the data
 /// read uses it in place of disks.
 pub trait CachedContents {
-    /// Whether the contents of `len` bytes from `offset` are known: those that a read which begins
-    /// now would give.
+    /// Whether the contents of `len` bytes from `offset` are known: the bytes that a read which
+    /// starts now would return.
     fn holds(&self, offset: u64, len: usize) -> bool;
 
     /// These contents.
@@ -161,7 +161,7 @@ pub trait Volume {
     }
 
     /// How many reads of disks a read of `len` bytes from `offset` would cost now; `None` if they
-    /// cannot be read. For those who choose what to keep: a block that would have to be
+    /// cannot be read. For callers that choose what to keep: a block that would have to be
     /// reconstructed is worth more than one that is read. What the queues of the disks add is left
     /// out.
     fn read_cost(&self, offset: u64, len: u64) -> Option<u64> {

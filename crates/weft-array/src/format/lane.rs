@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Members that can lack regions at the same time: each needs a lane.
 pub const LANES: u8 = 8;
 
-/// A lane of the region map. What a superblock says may be out of range ([`Lane::exists`]); it is
+/// A lane of the region map. A superblock's lane may be out of range ([`Lane::exists`]); it is
 /// checked when the superblock is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -29,7 +29,8 @@ impl Bounds {
     }
 }
 
-/// The cache of an array. The engine only stores it: whoever serves the array has the memory.
+/// The cache of an array. The engine only stores it: the memory belongs to the host that serves the
+/// array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheChoice {
     /// Bytes of memory; 0: none.

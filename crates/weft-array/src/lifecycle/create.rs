@@ -172,12 +172,12 @@ async fn write_all(
     on_all(disks, |disk, n| Box::pin(verify(disk, ids[n]))).await
 }
 
-/// Finds out whether a disk takes writes before any of them loses what it holds: writes back what
-/// is there.
+/// Finds out whether a disk takes writes before any of them loses what it holds: writes the present
+/// contents back.
 async fn probe(disk: &dyn Disk) -> Result<(), CreateError> {
     let block = Buf::new(usize::try_from(LABEL_BYTES).expect("a few KiB"));
     let (result, block) = disk.read(0, block, Class::Maintenance).await;
-    // A disk that cannot be read there may take what is written.
+    // A disk that cannot be read there may still take writes.
     if result.is_ok() {
         disk.write(0, block.freeze(), DURABLE).await?;
     }

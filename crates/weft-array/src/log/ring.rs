@@ -39,10 +39,10 @@ pub(super) struct Ring {
     queue: RefCell<VecDeque<Queued>>,
     /// The memory of an earlier batch, for the next one.
     spare: RefCell<VecDeque<Queued>>,
-    /// Memory for the payloads of the batch to come, behind those that have theirs.
+    /// Memory for the payloads of the next batch, after the payloads already placed.
     open: RefCell<Option<Buf>>,
     writing: Cell<bool>,
-    /// Wait until the ring says on disk what is retired; dropped then.
+    /// Wait until the ring's retirement is on disk; dropped then.
     notes: RefCell<Vec<Sender<()>>>,
     head: Cell<u64>,
     /// Records below this are retired according to this ring's own disk.
@@ -81,16 +81,16 @@ impl Ring {
         self.batches.borrow_mut().clear();
     }
 
-    /// Queues a record. It lets go of `done` once it is durable, its member has failed, or the
-    /// array takes no more writes.
+    /// Queues a record. It releases `done` once it is durable, its member has failed, or the array
+    /// takes no more writes.
     pub fn enqueue(&self, entry: Entry, payload: Option<Payload>, done: Rc<Sender<()>>) {
         let payload_len = payload.as_ref().map_or(0, |payload| payload.bytes().len());
         self.queue.borrow_mut().push_back(Queued { entry, payload, payload_len, _done: done });
     }
 
-    /// Room for the payload of a record of `len` bytes. Payloads lie one behind the other in memory
-    /// as they will on disk, the first behind room for the header of the batch. If their records
-    /// are queued in the same order, the batch need not be copied together ([`assemble`]).
+    /// Room for the payload of a record of `len` bytes. Payloads are contiguous in memory as on
+    /// disk, the first one after room for the header of the batch. If their records are queued in
+    /// the same order, the batch need not be copied together ([`assemble`]).
     pub fn room(&self, len: usize) -> Payload {
         let mut open = self.open.borrow_mut();
         if let Some(rest) = open.as_mut().filter(|rest| rest.len() >= len) {
@@ -132,8 +132,8 @@ impl Ring {
         self.write(host, slot, &mut VecDeque::new()).await;
     }
 
-    /// Writes to the ring what is retired now: recovery finds no record of before. When this ends
-    /// that is durable, or the member has failed, or the array takes no more writes.
+    /// Writes to the ring which records are retired now: recovery finds no record of before. When
+    /// this ends that is durable, or the member has failed, or the array takes no more writes.
     pub async fn note_retirement(&self, host: &impl LogHost, slot: SlotNo) {
         let (sender, noted) = oneshot::<()>();
         self.notes.borrow_mut().push(sender);
@@ -230,8 +230,8 @@ impl Ring {
 
 const _: () = assert!(HEADROOM == BATCH_ALIGN);
 
-/// The bytes of a batch. Payloads that lie one behind the other are not copied ([`Ring::room`]);
-/// they are taken from their records.
+/// The bytes of a batch. Contiguous payloads are not copied ([`Ring::room`]); they are taken from
+/// their records.
 fn assemble(id: LogId, retired_below: u64, len: usize, batch: &mut VecDeque<Queued>) -> Frozen {
     let mut parts = Vec::with_capacity(batch.len() + 2);
     for payload in batch.iter_mut().filter_map(|queued| queued.payload.take()) {

@@ -136,8 +136,7 @@ impl LatencyTarget {
         self.rate_bytes_s.set(rate.max(LEAST_BYTES_S).max(now.min_bytes_s as f64));
     }
 
-    /// Takes what was counted in these seconds. The older counts less by a factor of e for each
-    /// second.
+    /// Takes the counts of these seconds. The older counts less by a factor of e for each second.
     #[expect(clippy::cast_precision_loss, reason = "rates, not counts")]
     fn measure(&self, seconds: f64) {
         let fresh = 1.0 - (-seconds).exp();

@@ -209,7 +209,7 @@ mod tests {
         let mut monitor = monitor(8);
         for n in 0..10_000u64 {
             let now = n * SECOND / 100;
-            // One access in five; the others never come back.
+            // One access in five; the rest never come back.
             monitor.note(if n % 5 == 0 { 7 } else { 1000 + n * 10 }, now);
             assert!(monitor.zones.len() <= 8);
             if n > 100 {

@@ -45,7 +45,7 @@ pub struct Throttle {
     last_user: Cell<Option<Nanos>>,
     user_bytes: Cell<u64>,
     latency: LatencyTarget,
-    /// Times that bounds or target were set: what was reserved before no longer holds.
+    /// Times that bounds or target were set: earlier reservations no longer hold.
     settings: Cell<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Throttle {
         self.settings.get()
     }
 
-    /// Sets the bounds and the latency target as they were stored.
+    /// Restores the stored bounds and latency target.
     pub fn restore(&self, bounds: &Bounds) {
         self.set(bounds.min_bytes_s, bounds.max_bytes_s);
         self.set_latency_target(bounds.latency_us.map(|us| us.saturating_mul(MICROSECOND)));

@@ -193,7 +193,7 @@ pub enum AssembleError {
         /// Why not, disk by disk.
         why: Vec<String>,
     },
-    /// The code does not survive what is missing.
+    /// The code does not survive the missing members.
     #[error("array {name}: its code ({code}) does not survive the loss of {}", list(.missing))]
     TooFew {
         /// The array.
@@ -544,7 +544,7 @@ impl Assembly {
         SlotNo::all(slots.len()).filter(|slot| holds(slots[slot.0].state)).collect()
     }
 
-    /// The error if what was found does not hold all data.
+    /// The error if the members found do not hold all data.
     pub fn too_few(&self) -> AssembleError {
         let Superblock { name, code, .. } = &self.newest;
         let missing = self.describe_all(&self.incomplete());
@@ -552,8 +552,9 @@ impl Assembly {
     }
 
     /// Remembers the state of absent members in case they come back (`region_map/absence.rs`). Not
-    /// if the array was started by force: they may then hold data that the others lack. Nor if a
-    /// member was found that has lost its superblocks, or cannot be read: it may be any of them.
+    /// if the array was started by force: they may then hold data that the other members lack. Nor
+    /// if a member was found that has lost its superblocks, or cannot be read: it may be any of
+    /// them.
     fn remember_absent(&mut self, found: &[FoundDisk]) {
         let is_damaged = |found: &FoundDisk| match &found.superblock {
             Ok(_) => false,
@@ -579,7 +580,7 @@ impl Assembly {
                 _ => used.first_free(),
             };
             let Some(lane) = lane else { continue };
-            // A crash in the middle of a change may leave a member one behind.
+            // A crash in the middle of a change may leave a member one superblock older.
             let seq = self.newest.seq.saturating_sub(1);
             let left = LeftMeta { lane, seq, log_epoch: self.newest.log_epoch, absent: true };
             let meta = &mut self.superblock.slots[slot.0];

@@ -59,7 +59,7 @@ impl Change<'_> {
         self.0.superblock.borrow_mut()
     }
 
-    /// The superblock says that the array uses more of each member.
+    /// The superblock records that the array uses more of each member.
     pub fn note_size(&self) {
         self.0.spares.need(self.0.superblock().member_bytes());
     }

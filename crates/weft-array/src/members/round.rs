@@ -80,8 +80,8 @@ impl Members {
         members.chain(replaced).chain(released.map(|(_, member, _)| member.id)).collect()
     }
 
-    /// Waits until no superblock is being written, and keeps others from being written for as long
-    /// as the permit lives. Whether the next round may be written must be checked after this.
+    /// Waits until no superblock is being written, and prevents further superblock writes for as
+    /// long as the permit lives. Whether the next round may be written must be checked after this.
     pub async fn turn_to_commit(&self) -> Permit {
         self.turn.acquire(1).await
     }
@@ -90,7 +90,7 @@ impl Members {
     pub async fn commit(&self, _turn: Permit) -> Round {
         let change = self.changes.made();
         let superblock = Rc::new(self.next_superblock());
-        // Those that it lists, and not those that a change lists which is made meanwhile.
+        // The members that it lists, and not the members that a concurrent change lists.
         let listed = self.named();
         let (seq, active) = (superblock.seq, superblock.active_members());
         let of_round = Predecessor { seq, active };
@@ -116,9 +116,9 @@ impl Members {
 
     /// After a round that did not take effect and whose swap was undone: a member that the
     /// superblock of that round did not list gets it now, before the next one, which lists it
-    /// again. Otherwise a power cut could leave it two superblocks behind, and assembly would take
-    /// it for one that was set back (`members/assemble.rs`). It must not get it earlier: it would
-    /// know of a change that listed members may have missed.
+    /// again. Otherwise a power cut could leave it with a superblock two generations old, and
+    /// assembly would take it for one that was set back (`members/assemble.rs`). It must not get it
+    /// earlier: it would know of a change that listed members may have missed.
     async fn catch_up(&self, next: &Superblock) -> Vec<Refusal> {
         let Some(last) = self.without_effect.borrow().clone() else { return Vec::new() };
         let listed = last.active_members();
@@ -145,7 +145,8 @@ impl Members {
     }
 
     /// Writes `newest`, which still lists members that were not found, as the superblock of a new
-    /// run. Returns what was written, the members that have it, and those that failed to take it.
+    /// run. Returns the superblock written, the members that have it, and the members that failed
+    /// to take it.
     pub async fn affirm(
         &self,
         newest: Superblock,
@@ -169,7 +170,7 @@ impl Members {
     }
 }
 
-/// Writes a superblock to the given members. Returns those that failed to take it.
+/// Writes a superblock to the given members. Returns the members that failed to take it.
 async fn write_to(members: Vec<(SlotNo, Spare)>, superblock: &Superblock) -> Vec<Refusal> {
     let write = |member: &Spare| {
         let (disk, id) = (member.disk.clone(), member.id);

@@ -18,22 +18,22 @@ pub(crate) enum Slot {
     /// It has no member, and no disk can return to it with its contents.
     #[default]
     Missing,
-    /// It has no member. The former one may come back: it lacks what `lane` of the map says.
+    /// It has no member. The former one may come back: it lacks the regions in `lane` of the map.
     Left(LeftMeta),
-    /// A disk is joining: it is to be rebuilt, and holds what is not stale in `lane`. Superblocks
-    /// still call the slot missing, and name its former member.
+    /// A disk is joining: it waits for its rebuild, and holds the regions that are not stale in
+    /// `lane`. Superblocks still call the slot missing, and name its former member.
     Staged { lane: Lane, left: Option<LeftMeta> },
-    /// Its member is being rebuilt, and holds what is not stale in `lane`.
+    /// Its member is being rebuilt, and holds the regions that are not stale in `lane`.
     Rebuilding { lane: Lane },
     /// Its member holds everything.
     Active,
     /// As active; a replacement is joining.
     ReplacementStaged { lane: Lane },
-    /// As active; the member is being copied to its replacement, which holds what is not stale in
-    /// `lane`.
+    /// As active; the member is being copied to its replacement, which holds the regions that are
+    /// not stale in `lane`.
     Copying { lane: Lane },
     /// The replacement is the member. The old member is kept, and gets every write, until the
-    /// superblock that says so is in effect.
+    /// superblock with the swap is in effect.
     Swapped { lane: Lane },
 }
 

@@ -24,8 +24,8 @@ pub(crate) struct Spare {
     pub id: Id,
     pub disk: Rc<dyn Disk>,
     /// It was prepared or zeroed in this run, and has been in no slot since: if the array's members
-    /// are zeroed, it reads as zeros up to here. Other spares may hold what was written to them for
-    /// a slot that they did not get in the end, or before a crash.
+    /// are zeroed, it reads as zeros up to here. Other spares may hold data written for a slot that
+    /// they did not get in the end, or before a crash.
     zeroed_to: u64,
     /// A superblock is being written to it, or it is being zeroed.
     busy: Rc<Cell<bool>>,
@@ -37,7 +37,7 @@ impl Spare {
         Self { id, disk, zeroed_to: 0, busy: Rc::default() }
     }
 
-    /// A disk of which `member_bytes` were just prepared.
+    /// A disk with `member_bytes` just prepared.
     pub fn prepared(id: Id, disk: Rc<dyn Disk>, member_bytes: u64) -> Self {
         Self { zeroed_to: member_bytes, ..Self::new(id, disk) }
     }
@@ -83,7 +83,7 @@ impl Spares {
         self.waiting.borrow()
     }
 
-    /// The array uses so much of each member from now on.
+    /// The array uses `member_bytes` of each member from now on.
     pub(super) fn need(&self, member_bytes: u64) {
         self.member_bytes.set(member_bytes);
     }
@@ -148,7 +148,7 @@ impl Spares {
         self.all().iter().rfind(|spare| self.fits(spare)).is_none_or(|spare| !spare.busy.get())
     }
 
-    /// The spare added last among those that are ready.
+    /// The spare added last among the ready ones.
     pub fn last_ready(&self) -> Option<Spare> {
         self.all().iter().rfind(|spare| self.is_ready(spare)).cloned()
     }
@@ -171,8 +171,8 @@ impl Spares {
         self.bell.wait()
     }
 
-    /// A superblock has taken effect. Returns the spares that must get it now. To the others an
-    /// older one is being written, or they are being zeroed; they get this one next.
+    /// A superblock has taken effect. Returns the spares that must get it now. The other spares are
+    /// being zeroed, or get an older superblock; they get this one next.
     pub fn begin_updating(&self, superblock: Rc<Superblock>) -> Vec<Spare> {
         *self.superblock.borrow_mut() = Some(superblock);
         let mut idle = self.all().clone();

@@ -75,9 +75,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
-    /// Writes the whole map to the member of `lane`, which is again among those that
-    /// [`MapStore::write_page`] writes to; durable on return. Regions written until
-    /// [`RegionMap::end_absence`] are still marked.
+    /// Writes the whole map to the member of `lane`, which [`MapStore::write_page`] includes again;
+    /// durable on return. Regions written until [`RegionMap::end_absence`] are still marked.
     ///
     /// # Errors
     /// If the members cannot be written.

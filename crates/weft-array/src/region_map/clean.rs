@@ -52,7 +52,7 @@ impl RegionMap {
         Ok(cleaned)
     }
 
-    /// Reserves one more dirty region, cleaning others if there are too many.
+    /// Reserves one more dirty region, cleaning other regions if there are too many.
     pub(super) async fn reserve_dirty(
         &self,
         store: &dyn MapStore,
@@ -93,7 +93,7 @@ impl RegionMap {
         Ok(cleared.len())
     }
 
-    /// Flushes, then cleans those of the regions that had no write meanwhile. The permit keeps
+    /// Flushes, then cleans those of the regions that had no write during it. The permit keeps
     /// other operations from clearing TOUCHED, which tells that.
     async fn clear_quiet(
         &self,
@@ -120,7 +120,7 @@ impl RegionMap {
     }
 
     /// Makes every dirty region need a resync: after a crash, before the first write. All regions
-    /// that need one, also those that did before, become stale in the lanes of `stale` (one bit
+    /// that need one, also the ones that did before, become stale in the lanes of `stale` (one bit
     /// each), because a resync writes without making its region dirty. Durable on return.
     ///
     /// # Errors

@@ -122,8 +122,8 @@ impl RegionMap {
         regions.iter().map(|region| page::of(super::to_index(*region))).collect()
     }
 
-    /// Writes every page to every member again, for a disk that is about to become a member. The
-    /// disk must already be among those that [`MapStore::write_page`] writes to.
+    /// Writes every page to every member again, for a disk that is about to become a member.
+    /// [`MapStore::write_page`] must already write to the disk.
     ///
     /// # Errors
     /// If the members cannot be written.
@@ -204,7 +204,7 @@ impl Drop for Attempt<'_> {
             Outcome::Durable => self.succeed(state),
             Outcome::Failed | Outcome::Abandoned => {
                 state.abandoned |= self.outcome == Outcome::Abandoned;
-                // Rewriting a page as it was found does not use up a number.
+                // Rewriting a page unchanged does not use up a number.
                 state.failed += u64::from(state.uneven.is_none());
                 state.pending.append(&mut self.pending);
             }

@@ -222,8 +222,7 @@ impl RegionMap {
             let regions = finishing.regions.borrow();
             done.retain(|(region, _)| regions.get(region).is_some_and(|state| state.since == 0));
         }
-        // The lane may have ended meanwhile, or the region may have become stale and be rebuilt
-        // again.
+        // The lane may have ended since, or the region may have become stale and be rebuilt again.
         done.retain(|(region, was)| number(*region) == Some(*was));
         let done: Vec<RegionNo> = done.into_iter().map(|(region, _)| region).collect();
         for region in &done {

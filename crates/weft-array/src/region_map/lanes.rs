@@ -16,7 +16,7 @@ use crate::region_map::RegionNo;
 /// allowed). 320 GB in units of 4 KiB take 10 MB of bits; in units of 64 KiB 0.6 MB.
 pub const PARTIAL_BYTES_MAX: u64 = 32 << 20;
 
-/// Regions that may always be partly rebuilt at a time, whatever their size.
+/// Regions that may always be partly rebuilt at a time, regardless of their size.
 pub const PARTIAL_REGIONS_MIN: u64 = 1024;
 
 /// Memory of a partly rebuilt region in addition to its bits.
@@ -81,7 +81,7 @@ impl RegionMap {
     }
 
     /// From now on first writes to regions reach the replacement, so these regions are not stale.
-    /// Without this call they would be rebuilt like the others, which is correct too.
+    /// Without this call they would be rebuilt like all other regions, which is correct too.
     pub fn lane_joined(&self, lane: Lane) {
         self.joining.set(self.joining.get().without(lane));
     }
@@ -156,8 +156,7 @@ impl RegionMap {
         self.rebuilt.borrow().get(&(lane, region)).is_some_and(|rebuilt| rebuilt.left > 0)
     }
 
-    /// Regions of `lane` of which some, but not all, stripes are rebuilt; those with the fewest
-    /// left first.
+    /// Regions of `lane` with some, but not all, stripes rebuilt; those with the fewest left first.
     #[must_use]
     pub fn partial(&self, lane: Lane) -> Vec<RegionNo> {
         let rebuilt = self.rebuilt.borrow();

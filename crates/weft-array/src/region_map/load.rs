@@ -48,8 +48,8 @@ impl RegionMap {
         self.pages.borrow().len()
     }
 
-    /// Loads `pages` from these parts of the members' map areas, each of which begins with the
-    /// first of the pages. So a large map of many members need not be in memory at once.
+    /// Loads `pages` from these parts of the members' map areas; each part starts with the first of
+    /// the pages. So a large map of many members need not be in memory at once.
     pub(crate) fn load_pages(
         &self,
         pages: std::ops::Range<usize>,
@@ -80,8 +80,8 @@ impl RegionMap {
         }
     }
 
-    /// The highest number of each of these pages in these parts of the members' map areas, each of
-    /// which begins with the first of the pages.
+    /// The highest number of each of these pages in these parts of the members' map areas; each
+    /// part starts with the first of the pages.
     pub(crate) fn numbers_in(
         &self,
         pages: std::ops::Range<usize>,

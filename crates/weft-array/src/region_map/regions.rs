@@ -186,8 +186,7 @@ impl LiveStripes {
         self.parts().map(|part| part.stripes_of(region)).map(|of| of.end - of.start).sum()
     }
 
-    /// The region of a stripe, and its place among those that the region has; `None` if it is not
-    /// live.
+    /// The region of a stripe, and its place among the region's stripes; `None` if it is not live.
     #[must_use]
     pub fn place_of(&self, stripe: StripeId) -> Option<(RegionNo, u64)> {
         if !self.contains(stripe) {

@@ -17,8 +17,8 @@ impl Budget {
     /// Waits for memory.
     ///
     /// # Panics
-    /// If there is less in all: the wait would never end, and others would wait behind it. Plans
-    /// and sizes of steps must prevent that.
+    /// If there is less in all: the wait would never end, and later requests would wait for it.
+    /// Plans and sizes of steps must prevent that.
     pub fn acquire(&self, bytes: usize) -> impl Future<Output = Permit> + use<> {
         assert!(bytes <= self.total, "{bytes} bytes wanted of {} in all", self.total);
         self.bytes.acquire(bytes)

@@ -128,7 +128,8 @@ impl StripeLocks {
         }
     }
 
-    /// Releases the lock of a holder that was alone when it took it. Returns whether it still was.
+    /// Releases the lock of a holder that had no competitor when it took it. Returns whether it
+    /// still was.
     fn release_sole(&self, stripe: StripeId) -> bool {
         let mut table = self.table.borrow_mut();
         if let Some(Lock::Queue(semaphore)) = table.remove(&stripe) {
@@ -145,7 +146,7 @@ impl<'a> Watch<'a> {
     /// it earlier, since the watch began.
     pub async fn lock(self) -> (StripeGuard<'a>, bool) {
         let (locks, stripe, disturbed) = (self.locks, self.stripe, self.disturbed.clone());
-        // Earlier requests for the lock are known by now; later ones queue behind this one.
+        // Earlier requests for the lock are known by now; later ones queue after this one.
         drop(self);
         let guard = locks.lock(stripe, SHARES).await;
         (guard, !disturbed.get())

@@ -61,7 +61,7 @@ impl fmt::Display for Contents {
     }
 }
 
-/// Finds out what is on `disk`; `None` if it looks unused.
+/// Identifies the contents of `disk`; `None` if it looks unused.
 ///
 /// # Errors
 /// If the disk cannot be read.
@@ -98,7 +98,7 @@ async fn first_data(disk: &dyn Disk) -> Result<Option<u64>, DiskError> {
         let len = usize::try_from(len.min(size - start)).expect("a mebibyte");
         let (result, buf) = disk.read(start, Buf::new(len), Class::User).await;
         result?;
-        // What is left of a member that was to be erased is no data.
+        // The remains of a member that was being erased are no data.
         let skip = if start == 0 && is_erased(&buf) { to_len(LABEL_BYTES) } else { 0 };
         let at = buf[skip..].iter().position(|byte| *byte != 0);
         Ok::<_, DiskError>(at.map(|at| start + (skip + at) as u64))

@@ -47,7 +47,7 @@ pub async fn find_foreign(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError>
     Ok(find_in(size, &read))
 }
 
-/// As [`find_foreign`], in the first part of the disk only: what is further on may belong to the
+/// As [`find_foreign`], in the first part of the disk only: contents further on may belong to the
 /// data of a member.
 pub(super) async fn find_foreign_head(disk: &dyn Disk) -> Result<Option<Foreign>, DiskError> {
     let size = disk.info().size_bytes;

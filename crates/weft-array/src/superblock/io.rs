@@ -237,7 +237,7 @@ pub async fn erase_label(disk: &dyn Disk) -> Result<(), DiskError> {
 }
 
 /// As [`erase_label`], but a mark stays in place of the label: until the next label is written the
-/// disk is no member, whatever is written to it before. Durable on return.
+/// disk is no member, regardless of earlier writes to it. Durable on return.
 ///
 /// # Errors
 /// If the disk fails.

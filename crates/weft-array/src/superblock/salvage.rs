@@ -9,7 +9,7 @@ use weft_rt::Buf;
 
 use crate::format::length::to_len;
 
-/// The size of what is lost together: a page of the map, a block of the log.
+/// The size of data lost together: a page of the map, a block of the log.
 pub(crate) const BLOCK: usize = 4096;
 
 /// The size of a piece that is read at once after the whole read failed.

@@ -14,7 +14,7 @@ fn impossible(error: &dyn std::error::Error) -> SuperblockError {
     SuperblockError::Impossible { what: error.to_string() }
 }
 
-/// A geometry: which bytes of which slots hold which addresses of the array.
+/// A geometry: the map from addresses of the array to bytes of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {

@@ -97,7 +97,7 @@ fn last_4096(size: u64) -> Option<u64> {
     size.checked_sub(4096)
 }
 
-/// DRBD's internal metadata: the last 4 KiB, the magic number behind the identifiers.
+/// DRBD's internal metadata: the last 4 KiB, the magic number after the identifiers.
 fn drbd(size: u64) -> Option<u64> {
     size.checked_sub(4096).map(|offset| (offset & !4095) + 60)
 }
@@ -216,7 +216,7 @@ pub(super) const SIGNATURES: &[Signature] = &[
     at(MINIX, 1024 + 16, b"\x68\x24"),
     at(MINIX, 1024 + 16, b"\x78\x24"),
     at(MINIX, 1024 + 24, b"\x5a\x4d"),
-    // Images, swap, hibernation. The mark is at the end of a page, whatever the page size.
+    // Images, swap, hibernation. The mark is at the end of a page, for every page size.
     at("a qcow2 disk image", 0, b"QFI\xfb"),
     at("a VMDK disk image", 0, b"KDMV"),
     at("a VHDX disk image", 0, b"vhdxfile"),

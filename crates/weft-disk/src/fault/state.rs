@@ -148,7 +148,7 @@ impl State {
         self.misdirect.take().map_or(WriteFate::Do, WriteFate::Misdirect)
     }
 
-    /// These bytes have been written: what was wrong with them is so no longer.
+    /// These bytes have been written: their fault is over.
     pub(super) fn written(&mut self, offset: u64, len: u64) {
         let written = offset..offset.saturating_add(len);
         if !self.bad.is_empty() {

@@ -91,7 +91,8 @@ fn in_use(by: &str) -> io::Error {
 /// Who may use a disk that cannot be claimed.
 const SOMEBODY: &str = "a weft daemon, a mounted file system or another program";
 
-/// Refuses what others use although it could be claimed, and what cannot be written.
+/// Refuses a disk that other programs use although it could be claimed, and one that cannot be
+/// written.
 fn check_owned(
     fd: &OwnedFd,
     path: &Path,
@@ -176,7 +177,7 @@ fn needed_sector(fd: impl AsFd, block: bool, direct: bool) -> io::Result<Option<
         Ok(stat) if stat.stx_mask & flags.bits() != 0 => {
             stat.stx_dio_mem_align.max(stat.stx_dio_offset_align)
         }
-        // An older kernel does not say; whole pages suit every file system.
+        // An older kernel does not report it; whole pages suit every file system.
         _ => 4096,
     };
     Ok(match align {
@@ -204,7 +205,7 @@ fn is_memory_file(fd: impl AsFd) -> io::Result<bool> {
     Ok(kind == TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-/// Whether holes can be punched: tried behind the end, where it changes nothing.
+/// Whether holes can be punched: tried beyond the end, where it changes nothing.
 fn can_punch(fd: impl AsFd, end: u64) -> bool {
     fallocate(fd, PUNCH, end.next_multiple_of(4096), 4096).is_ok()
 }

@@ -97,7 +97,7 @@ pub struct PlannedMember {
     pub overwrites: Option<String>,
 }
 
-/// Checks options and disks, reads what is on the disks, and lays out the array.
+/// Checks options and disks, reads the disks' present contents, and lays out the array.
 ///
 /// # Errors
 /// If no array can be created of them. Nothing was changed.
