@@ -9,7 +9,8 @@ use crate::wire::{Attr, EntryOut, OpenOut, StatxOut, SxTime, statx};
 /// How long the kernel believes names, also that there is none, and attributes, in seconds: a day.
 /// All changes pass through it.
 const VALID_S: u64 = 86_400;
-/// The same of attributes whose number of blocks may still change by itself.
+/// Seconds for which attributes are valid whose number of blocks may still change without the
+/// kernel.
 const UNSETTLED_VALID_S: u64 = 10;
 /// How long after its last change a file may get blocks: several times what its bytes wait in
 /// memory.
@@ -42,7 +43,7 @@ pub(crate) fn empty(result: weft_fs::Result<()>) -> Answer {
     result.map(|()| Vec::new()).map_err(errno_of)
 }
 
-/// A value, or its size if that is what was asked for.
+/// A value, or its size if the request asks for that.
 pub(crate) fn sized(value: Vec<u8>, size: u32) -> Answer {
     let len = u32::try_from(value.len()).map_err(|_| Errno::TOOBIG)?;
     match size {
@@ -74,16 +75,16 @@ pub(crate) fn no_entry() -> EntryOut {
     EntryOut { entry_valid: VALID_S, ..EntryOut::default() }
 }
 
-/// How long the kernel may believe attributes. It keeps the size of what is written itself, and not
-/// the number of blocks, which must not stay that of an empty file. Of others it may become exact
-/// when what was written lately is on the disks.
+/// How long the kernel may believe attributes. It keeps the size of files that it writes itself,
+/// and not the number of blocks, which must not stay that of an empty file. For other files it may
+/// become exact when recent writes are on the disks.
 pub(crate) fn valid_s(inode: &Inode, is_written: bool) -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let changed_s = i64::try_from(since.as_secs()).unwrap_or(0).saturating_sub(inode.changed.s);
     valid_after(changed_s, inode.kind(), inode.size, is_written)
 }
 
-/// The same of a file that was changed so many seconds ago.
+/// Seconds for which the attributes of a file are valid that changed `changed_s` seconds ago.
 fn valid_after(changed_s: i64, kind: Kind, size: u64, is_written: bool) -> u64 {
     match kind {
         Kind::File if size == 0 && !is_written => 0,
@@ -95,8 +96,8 @@ fn valid_after(changed_s: i64, kind: Kind, size: u64, is_written: bool) -> u64 {
 pub(crate) fn attr_of(ino: Ino, inode: &Inode, is_written: bool) -> Attr {
     let s = |time: Time| time.s.cast_unsigned();
     // Blocks that were written lately are not counted yet. Programs take a file with bytes and
-    // without blocks for one hole, and a backup of it (`tar --sparse`) would have zeros for what
-    // was written. So may one that is empty here, and open: the kernel tells last.
+    // without blocks for one hole, and a backup of it (`tar --sparse`) would have zeros instead of
+    // its contents. So may one that is empty here, and open: the kernel tells last.
     let blocks_min = u64::from(inode.kind() == Kind::File && (inode.size > 0 || is_written));
     Attr {
         ino,
@@ -118,7 +119,7 @@ pub(crate) fn attr_of(ino: Ino, inode: &Inode, is_written: bool) -> Attr {
     }
 }
 
-/// The same as an answer to STATX, with the time of birth.
+/// These attributes as an answer to STATX, with the time of birth.
 pub(crate) fn statx_of(ino: Ino, inode: &Inode, is_written: bool) -> StatxOut {
     let attr = attr_of(ino, inode, is_written);
     let time = |time: Time| SxTime { s: time.s, ns: time.ns, reserved: 0 };

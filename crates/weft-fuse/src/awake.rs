@@ -82,7 +82,8 @@ impl Awake {
         Self { rt, state: Rc::new(State { say: Box::new(say), close, seen, holds }) }
     }
 
-    /// A request came for which the last answer may have been waited, closely behind it or not.
+    /// A request came that may have waited for the last answer; `closely` if it came shortly after
+    /// it.
     pub(crate) fn came(&self, closely: bool) {
         let state = &self.state;
         state.close.set(if closely { state.close.get().saturating_add(1) } else { 0 });

@@ -5,8 +5,8 @@ use std::fs;
 /// The number of `CAP_FOWNER`.
 const FOWNER: u32 = 3;
 
-/// Whether the thread `pid` may do to files of others what their owners may. What cannot be found
-/// out it may not.
+/// Whether the thread `pid` may do to files of other users what their owners may. What cannot be
+/// found out it may not.
 pub(crate) fn acts_as_owner(pid: u32) -> bool {
     let process = |what: &str| format!("/proc/{pid}/{what}");
     // Capabilities count within a name space of users: one of its own gives none here.

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(spent(&[20, 20, 20]), 40);
         assert_eq!(spent(&[20; 1000]), 999 * 20);
         assert_eq!(spent(&[100; 1000]), 0);
-        // One look in vain, of those that many requests have paid for.
+        // One look in vain, of the looks that many requests have paid for.
         let program = [vec![20; 10], vec![5000; 100], vec![20; 10]].concat();
         assert_eq!(spent(&program), 9 * 20 + 100 + 9 * 20);
     }

@@ -33,7 +33,7 @@ impl Mount {
     /// Creates `mount_point`, a folder called `name`, and mounts there; needs root.
     ///
     /// # Errors
-    /// If that fails at any step; nothing is left behind then.
+    /// If that fails at any step; nothing is left then.
     pub fn new(name: &str, mount_point: &Path) -> Result<Self, Failure> {
         let fuse = open_channel()?;
         let place = mount_point.display();
@@ -139,17 +139,17 @@ fn set_read_ahead(folder: &Path) {
     let _ = fs::write(setting, (READ_AHEAD_BYTES / 1024).to_string());
 }
 
-/// The device number (`MAJOR:MINOR`) of what was mounted last on a folder.
+/// The device number (`MAJOR:MINOR`) of the last mount on a folder.
 fn device_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     line_of_mount(mounts, folder)?.split(' ').nth(2)
 }
 
-/// The type of what was mounted last on a folder.
+/// The type of the last mount on a folder.
 fn type_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     line_of_mount(mounts, folder)?.split_once(" - ")?.1.split(' ').next()
 }
 
-/// The line of `/proc/self/mountinfo` for what was mounted last on a folder.
+/// The line of `/proc/self/mountinfo` for the last mount on a folder.
 fn line_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     let escaped = |byte: u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
@@ -204,7 +204,7 @@ fn without_links(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// Unmounts what is mounted on a folder, unless it is in use.
+/// Unmounts a folder, unless it is in use.
 ///
 /// # Errors
 /// `EBUSY` if it is in use.
@@ -212,9 +212,8 @@ pub fn unmount_unused(folder: &Path) -> Result<(), Errno> {
     rustix::mount::unmount(folder, UnmountFlags::NOFOLLOW)
 }
 
-/// Ends the service of what is mounted on a folder, although it is in use: after the kernel has
-/// written what it holds of its files. The mount stays, so nothing is written beneath it by
-/// mistake.
+/// Ends the service of a mount, although it is in use: after the kernel has written what it holds
+/// of its files. The mount stays, so nothing is written beneath it by mistake.
 pub fn end_service(folder: &Path) {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::empty()) {

@@ -90,14 +90,14 @@ pub(crate) async fn seek(
             write_back(channel, ino, from..to.unwrap_or(u64::MAX)).await?;
         }
         let again = look(offset, data).await?;
-        // A hole may have turned out to be data. Then the next one is to be believed no more.
+        // A hole may have turned out to be data. Then the next one must not be trusted any more.
         if data || again == found {
             return again.ok_or(Errno::NXIO);
         }
     }
 }
 
-/// Returns when the kernel has written, and given up, its pages of these bytes of a file.
+/// Returns when the kernel has written, and dropped, its pages of these bytes of a file.
 ///
 /// # Errors
 /// If it cannot be told.

@@ -104,7 +104,7 @@ impl Kernel {
         if let Some(without) = &without {
             assert_eq!(without.len(), dsts.len(), "outputs with and without differ in number");
         }
-        // At most FOLD_MAX sums and as many products; any others take another pass.
+        // At most FOLD_MAX sums and as many products; further ones take another pass.
         let keep = without.is_some();
         let none = Folded { dst: ptr::null_mut(), without: ptr::null_mut(), coef: 0 };
         let (mut sums, mut products) = ([none; FOLD_MAX], [none; FOLD_MAX]);
@@ -258,7 +258,7 @@ impl Kernel {
     }
 }
 
-/// A range of bytes of the units, and what is to be done to it.
+/// A range of bytes of the units, and the work on it.
 #[derive(Clone, Copy)]
 struct Piece {
     at: usize,

@@ -65,7 +65,7 @@ unsafe fn load<V: Vector, const U: usize>(p: *const u8, s: Strip) -> [V; U] {
 #[inline(always)]
 unsafe fn store<V: Vector, const U: usize>(p: *mut u8, s: Strip, to: Outputs, v: &[V; U]) {
     // SAFETY: the caller grants that the strip lies within the unit at p, and that p is aligned if
-    // it is to be streamed; `at` is a multiple of the vector.
+    // it is streamed; `at` is a multiple of the vector.
     unsafe {
         let p = p.add(s.at);
         if s.part == 0 && to.stream {
@@ -115,7 +115,7 @@ macro_rules! columns {
 ///
 /// # Safety
 /// The CPU has the features of `V`. `dst` is writable and every source readable for `len` bytes,
-/// and `dst` overlaps no source; it is aligned to [`STREAM_ALIGN`] if it is to be streamed.
+/// and `dst` overlaps no source; it is aligned to [`STREAM_ALIGN`] if it is streamed.
 #[inline(always)]
 pub(crate) unsafe fn xor<V: Vector, const U: usize>(
     dst: *mut u8,

@@ -15,7 +15,7 @@
 ///
 /// # Safety
 /// `load`, `load_part` and `zero` must return, and `store`, `store_part` and `stream` must write,
-/// exactly the bytes they are documented to touch and no others.
+/// exactly the bytes they are documented to touch.
 pub(crate) unsafe trait Vector: Copy {
     /// Bytes in one vector.
     const BYTES: usize;

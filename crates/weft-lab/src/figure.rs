@@ -182,7 +182,7 @@ impl Panel {
 }
 
 impl Figure {
-    /// Adds the paper's numbers to ours; returns those that belong to no point.
+    /// Adds the paper's numbers to ours; returns the cells that belong to no point.
     #[must_use]
     pub fn add_paper_numbers(&mut self, paper: &Numbers) -> Vec<String> {
         let mut orphans = Vec::new();

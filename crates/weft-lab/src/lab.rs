@@ -100,8 +100,8 @@ pub(crate) struct Results {
 
 impl Lab<'_> {
     /// The course of every experiment: `measure`s each of the `cells`, in parallel, and `show`s
-    /// what was found in them, in their order. After a failure no more are started, and it is the
-    /// result. Finished cells are kept and taken as [`Keep`] says; a shard shows nothing.
+    /// their results, in their order. After a failure no more are started, and it is the result.
+    /// Finished cells are kept and taken by [`Keep`]; a shard shows nothing.
     pub(crate) fn study<C: Sync, T: Found>(
         &self,
         cells: &[C],

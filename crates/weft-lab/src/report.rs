@@ -87,7 +87,7 @@ fn list(page: &mut String, heading: &str, class: &str, items: &[String]) {
     page.push_str("</ul></div>\n");
 }
 
-/// All numbers of a panel; of long curves only those that the paper gives too.
+/// All numbers of a panel; of long curves only the points that the paper gives too.
 fn table(page: &mut String, panel: &Panel) {
     let points: Vec<(&str, &Point)> = panel
         .series

@@ -152,10 +152,10 @@ pub(crate) enum Step {
 /// What users wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsersWait {
-    /// Requests to what is moved or being moved wait for the next checkpoint.
+    /// Requests to data moved or being moved wait for the next checkpoint.
     ForCheckpoint,
-    /// Requests to what is being moved wait until it is moved. A write to what was moved has the
-    /// progress recorded first.
+    /// Requests to data being moved wait until it is moved. A write to moved data has the progress
+    /// recorded first.
     ForMove,
 }
 

@@ -10,7 +10,7 @@ use crate::lab::{Lab, LabError, RunOptions};
 ///
 /// # Errors
 /// If the experiment asks for something that does not exist, a run fails, or the paper's numbers in
-/// its file belong to no point of the figure. Also if only a shard is to be run.
+/// its file belong to no point of the figure. Also if only a shard is run.
 pub fn run(
     experiment: &Experiment,
     options: &RunOptions,

@@ -43,7 +43,7 @@ pub(crate) fn check(schema: &str, text: &str, rules: &dyn Rules) -> Result<(), W
     let mut check =
         Check { schema: &schema, document: document.get_ref(), rules, found: Vec::new() };
     check.table(&schema, document.get_ref(), document.span().start, "");
-    // A misspelt key says more than the one that is missing.
+    // A misspelt key is more useful to report than the missing one.
     let order = |(at, _, cause): &(usize, String, String)| (cause == MISSING, *at);
     let first = check.found.into_iter().min_by_key(order);
     first.map_or(Ok(()), |(at, key, cause)| Err(Wrong { line: line(at), key, cause }))

@@ -250,7 +250,7 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// Sorts the shards of an experiment, of which each must be there once.
+/// Sorts the shards of an experiment; each must be there once.
 fn complete(parts: &mut [Part]) -> Result<(), String> {
     let first = parts[0].clone();
     for part in &*parts {

@@ -161,7 +161,7 @@ fn symmetric(first: usize, n: usize, p: usize) -> Vec<usize> {
     (p..n).chain(0..p).map(|i| (first + i) % n).collect()
 }
 
-/// Parities from `first` on, around the slots; data in slot order on what is left.
+/// Parities from `first` on, around the slots; data in slot order on the rest.
 fn asymmetric(first: usize, n: usize, p: usize) -> Vec<usize> {
     let parity: Vec<_> = (0..p).map(|i| (first + i) % n).collect();
     (0..n).filter(|slot| !parity.contains(slot)).chain(parity.iter().copied()).collect()

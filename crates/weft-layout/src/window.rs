@@ -120,8 +120,8 @@ pub struct Window {
 
 impl Window {
     /// The window of a reshape from `old` to `new`. Addresses that only one of them has hold no
-    /// data: what a grown array gains, or a shrunk one gave up. The direction is the one in which a
-    /// window can open: upwards if the data ends lower on the disks than before.
+    /// data: space that a grown array gains, or a shrunk one discarded. The direction is the one in
+    /// which a window can open: upwards if the data ends lower on the disks than before.
     #[must_use]
     pub fn new(old: Placement, new: Placement) -> Self {
         let data_end = old.size_bytes().min(new.size_bytes());

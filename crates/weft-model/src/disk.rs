@@ -27,8 +27,8 @@ use crate::stats::DiskStats;
 pub enum Contents {
     /// Everything, in memory; pages that are all zeros use none.
     Kept,
-    /// Only what is below this offset (an array's metadata, for instance); the rest reads as zeros.
-    /// 0: nothing.
+    /// Only contents below this offset (an array's metadata, for instance); the rest reads as
+    /// zeros. 0: nothing.
     KeptBelow(u64),
     /// Everything, on another disk at the same offsets. A request completes when both the model and
     /// that disk have completed it.

@@ -28,7 +28,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// `lone_flush`: a flush is sent alone.
+    /// `lone_flush`: a flush is sent without other commands.
     pub(super) fn new(depth: u32, lone_flush: bool) -> Self {
         let depth = usize::try_from(depth.max(1)).unwrap_or(1);
         Self { depth, lone_flush, inside: 0, flushing: false, waiting: VecDeque::new() }

@@ -46,7 +46,7 @@ use crate::gate::{Arrival, Gate};
 use crate::number::{MS, US, fraction, instant, ns_per_byte, whole};
 
 /// How many dirty ranges are considered for the next write. With more, random writes would be
-/// faster than data sheets say; with this many, the Exos X20 reaches the 550 per second that its
+/// faster than in data sheets; with this many, the Exos X20 reaches the 550 per second that its
 /// maker states.
 const DIRTY_CHOICE: usize = 6;
 /// The most bytes that one access writes out.

@@ -21,7 +21,7 @@ pub struct Run {
     pub bytes: u64,
     /// Requests completed.
     pub requests: u64,
-    /// What the model did meanwhile.
+    /// The model's counts during it.
     pub work: Work,
 }
 

@@ -78,7 +78,7 @@ impl Medium {
         }
     }
 
-    /// Reads from the cache, or what is durable.
+    /// Reads from the cache, or durable data.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         self.current.read(offset, out);
     }

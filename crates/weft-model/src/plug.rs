@@ -32,7 +32,7 @@ pub struct Joined {
     pub writes: u64,
 }
 
-/// A disk behind a plug.
+/// A disk with a plug.
 pub struct PluggedDisk {
     rt: Rt,
     shared: Rc<Shared>,

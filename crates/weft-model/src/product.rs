@@ -60,8 +60,8 @@ pub struct Sheet {
     pub value: f64,
     /// The relative deviation that is allowed.
     pub tolerance: f64,
-    /// Whether the product's data sheet states it; otherwise it is derived from the sheet or was
-    /// measured by others.
+    /// Whether the product's data sheet states it; otherwise it is derived from the sheet or from
+    /// published measurements.
     pub stated: bool,
 }
 

@@ -82,7 +82,7 @@ pub struct SsdSpec {
     pub flush_us: f64,
     /// Commands that the disk accepts at a time.
     pub queue_depth: u32,
-    /// Whether a flush is sent alone (SATA).
+    /// Whether a flush is sent without other commands (SATA).
     pub lone_flush: bool,
 }
 

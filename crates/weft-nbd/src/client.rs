@@ -118,7 +118,7 @@ pub enum OpenError {
     BlockSize(u32),
 }
 
-/// A disk behind an NBD server.
+/// A disk served by an NBD server.
 pub struct NbdDisk(Rc<Shared>);
 
 impl std::fmt::Debug for NbdDisk {
@@ -144,7 +144,7 @@ struct Shared {
     witness: Witness,
     /// The disk was dropped.
     closing: Cell<bool>,
-    /// Its owner has given it up.
+    /// Its owner has severed it.
     severed: Cell<bool>,
 }
 
@@ -381,7 +381,7 @@ impl Shared {
             let (rt, ring) = (&self.rt, &self.ring);
             let deadline = rt.now().saturating_add(self.options.connect_timeout);
             let attempt = connect::connect(rt, ring, &self.uri, &self.addresses, deadline).await;
-            // A request may have waited for too long meanwhile.
+            // A request may have waited for too long by now.
             if matches!(*self.state.borrow(), State::Gone(_)) {
                 return;
             }

@@ -14,7 +14,7 @@ use crate::proto::{BlockSizes, Errno};
 /// payload for data), and one that is read-only gets no writes. A client learns the size when it
 /// connects.
 ///
-/// A client that vanishes does not cancel what was started: futures run to their end. Only of a
+/// A client that vanishes does not cancel started requests: futures run to their end. Only of a
 /// trim or zeros that were cut into pieces the rest is not begun.
 #[derive(Clone)]
 pub struct Export {

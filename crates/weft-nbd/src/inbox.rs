@@ -86,7 +86,7 @@ impl Inbox {
         Ok(true)
     }
 
-    /// Receives what comes; `wanted` bytes are to be there in the end.
+    /// Receives what comes; `wanted` bytes must be there in the end.
     async fn receive(&mut self, wanted: usize) -> io::Result<usize> {
         let Some(mut buf) = self.buf.take() else {
             return Err(io::ErrorKind::NotConnected.into());

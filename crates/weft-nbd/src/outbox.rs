@@ -41,7 +41,7 @@ struct State<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
-    /// Sends what is queued; then the loop ends.
+    /// Sends the queue; then the loop ends.
     Finishing,
     /// Nothing is sent any more.
     Closed,
@@ -74,7 +74,7 @@ impl<T> Outbox<T> {
         }
     }
 
-    /// Puts in a message: the head that `write_head` appends, and data behind it. Dropped if the
+    /// Puts in a message: the head that `write_head` appends, and data after it. Dropped if the
     /// connection is closed.
     pub(crate) fn push(
         &self,
@@ -123,7 +123,7 @@ impl<T> Outbox<T> {
         self.filled.notify_all();
     }
 
-    /// Discards what is unsent, and everything queued from now on.
+    /// Discards unsent data, and everything queued from now on.
     pub(crate) fn close(&self) {
         let messages = {
             let mut state = self.state.borrow_mut();
@@ -148,7 +148,7 @@ impl<T> Outbox<T> {
         self.bytes_sent.get()
     }
 
-    /// Sends what is queued, until [`Outbox::finish`] or [`Outbox::close`]; closes the outbox.
+    /// Sends the queue until [`Outbox::finish`] or [`Outbox::close`]; closes the outbox.
     ///
     /// # Errors
     /// The socket's.

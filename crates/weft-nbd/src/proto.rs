@@ -68,7 +68,7 @@ pub struct BlockSizes {
 }
 
 impl Default for BlockSizes {
-    /// What the protocol says to assume when nothing was negotiated.
+    /// The protocol's defaults when nothing was negotiated.
     fn default() -> Self {
         Self { min: 1, preferred: 4096, max: PAYLOAD_BYTES_MAX }
     }
@@ -162,7 +162,7 @@ pub enum Violation {
     Refused {
         /// The name asked for.
         export: String,
-        /// The kind of refusal, and what the server said.
+        /// The kind of refusal, and the server's message.
         reason: String,
     },
     /// A reply to a request that was not made.

@@ -112,7 +112,7 @@ pub enum ServerError {
         /// The cause.
         source: io::Error,
     },
-    /// Another server is alive behind this socket.
+    /// Another server is alive on this socket.
     #[error("{0} is in use by a running server; stop it, or choose another path")]
     InUse(String),
     /// A file that is not a socket is in the way.
@@ -242,9 +242,9 @@ impl Server {
         *self.0.resolver.borrow_mut() = Some(resolver);
     }
 
-    /// Stops serving `name`: no client can choose it, and those that use it are disconnected once
-    /// their requests in flight have ended (at most [`ServerConfig::shutdown_grace`]). Returns
-    /// whether there was such an export.
+    /// Stops serving `name`: no client can choose it, and its clients are disconnected once their
+    /// requests in flight have ended (at most [`ServerConfig::shutdown_grace`]). Returns whether
+    /// there was such an export.
     pub async fn remove_export(&self, name: &str) -> bool {
         let removed = {
             let mut exports = self.0.exports.borrow_mut();
@@ -269,7 +269,7 @@ impl Server {
     }
 
     /// Listens on a Unix socket at `path`, accessible to this user only, or also to a group (its
-    /// number). A socket that a dead server left behind is replaced; a live one is not.
+    /// number). A socket of a dead server is replaced; a live one is not.
     ///
     /// # Errors
     /// Another server is alive there, something else is in the way, or the kernel's: only root can

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, sockopt};
 /// Bytes that a Unix socket may hold for its reader; the kernel doubles the number, and lowers it
 /// to `net.core.wmem_max`. A sender that filled the socket is woken only when three quarters of it
 /// are empty. With the usual 208 KiB the reader has then taken the rest, and sleeps, before the
-/// sender is back. TCP's buffers grow by themselves.
+/// sender is back. TCP's buffers grow automatically.
 const UNIX_SEND_BYTES: usize = 512 << 10;
 
 /// Configures a socket for NBD. A refused option only costs speed, or time to notice that the peer

@@ -114,7 +114,7 @@ fn chosen<'a>(plan: &'a Plan, args: &PlanArgs) -> Vec<&'a Row> {
 /// Columns of a terminal, as it is at first.
 const COLUMNS: usize = 80;
 
-/// Prints text in lines of at most [`COLUMNS`]. The first begins with `head`, the others with
+/// Prints text in lines of at most [`COLUMNS`]. The first starts with `head`, the rest with
 /// `indent` spaces.
 fn wrapped(head: &str, indent: usize, text: &str) {
     let (mut line, mut words) = (head.to_owned(), 0);

@@ -129,7 +129,7 @@ pub struct Plan {
     /// The request.
     #[serde(rename = "wish")]
     pub request: PlanRequest,
-    /// The codes, best first; those that miss a goal last.
+    /// The codes, best first; codes that miss a goal last.
     pub codes: Vec<Row>,
     /// The recommended code, if any fits.
     pub recommended: Option<CodeSpec>,

@@ -54,7 +54,7 @@ impl<'a> Stripes<'a> {
             let slot = |unit| u8::try_from(layout.place(stripe, unit).slot.0).expect("255 slots");
             kinds.insert((code.pattern(stripe), (0..code.width()).map(slot).collect::<Vec<_>>()));
         }
-        // The decodability of MDS codes depends on the slots alone.
+        // The decodability of MDS codes depends only on the slots.
         let mut met = BTreeSet::new();
         let kinds = kinds.into_iter().map(|(pattern, units)| {
             let slots: SlotSet = units.iter().map(|slot| SlotNo((*slot).into())).collect();

@@ -94,7 +94,7 @@ impl Rng {
     }
 
     /// A generator for one purpose. Draws for one purpose do not affect another, so a change in one
-    /// part of a scenario leaves the others unchanged.
+    /// part of a scenario leaves the other parts unchanged.
     #[must_use]
     pub fn fork(&self, purpose: u64) -> Self {
         Self(mix(self.0 ^ mix(purpose)))

@@ -34,7 +34,7 @@ pub(crate) struct Arena {
     free: Mutex<[Vec<NonNull<u8>>; CLASSES]>,
 }
 
-// SAFETY: an arena is plain memory, of which each block has one owner; the lists are locked.
+// SAFETY: an arena is plain memory; each block has one owner; the lists are locked.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
@@ -57,7 +57,7 @@ impl Arena {
         let map = NonNull::new(map.ok()?.cast::<u8>())?;
         // Half of the mapping is never touched, and so costs addresses only.
         let skip = map.align_offset(ARENA_BYTES);
-        // SAFETY: an address aligned to half of the mapping has half of it behind it at least.
+        // SAFETY: at least half of the mapping follows an address that is aligned to half of it.
         let base = unsafe { map.add(skip) };
         // SAFETY: the advice is about our own mapping. One without huge pages does as well.
         let _ = unsafe { madvise(base.as_ptr().cast(), ARENA_BYTES, Advice::LinuxHugepage) };

@@ -48,7 +48,7 @@ struct Cache {
 
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
-    /// The memory of which [`Frozen::zeros`] returns parts, once allocated.
+    /// The memory whose parts [`Frozen::zeros`] returns, once allocated.
     static ZEROS: RefCell<Option<Frozen>> = const { RefCell::new(None) };
     static HELD: Cell<BufMemory> = const { Cell::new(BufMemory { now: 0, most: 0 }) };
 }
@@ -125,7 +125,7 @@ impl Block {
     /// Whether this view is the only one. The answer holds: only a holder could clone.
     fn is_sole(self: &Arc<Self>) -> bool {
         let sole = Arc::strong_count(self) == 1;
-        // What others did with the bytes before they let go has happened by now.
+        // All accesses of the other owners have happened before they released the bytes.
         fence(Ordering::Acquire);
         sole
     }
@@ -271,7 +271,7 @@ impl Buf {
         Self(rest)
     }
 
-    /// Joins `next` behind `self` again.
+    /// Joins `next` after `self` again.
     ///
     /// # Errors
     /// Gives `next` back if it does not follow `self` directly in the same allocation.
@@ -284,8 +284,8 @@ impl Buf {
         Ok(())
     }
 
-    /// Puts parts behind each other: joined where each follows the one before it directly, else
-    /// copied. A part comes back as another buffer if the disk that was to fill it was given up.
+    /// Joins consecutive parts: joined where each follows the one before it directly, else copied.
+    /// A part comes back as another buffer if the disk that should fill it was severed.
     pub fn rejoin(parts: Vec<Self>) -> Self {
         let total = parts.iter().map(|part| part.len()).sum();
         let mut parts = parts.into_iter();

@@ -102,7 +102,7 @@ impl Rt {
 
     /// A handle whose tasks fail together: when one of them panics, all of them are dropped where
     /// they stand, as [`Rt::kill_all`] does, and `failed` is called, once. Other tasks continue. An
-    /// await of a task of a failed domain never ends, and what is spawned in it later never runs.
+    /// await of a task of a failed domain never ends, and tasks spawned in it later never run.
     #[must_use]
     pub fn domain(&self, failed: impl FnOnce() + 'static) -> Self {
         Rt(self.0.clone(), Some(Rc::new(Domain::new(failed))))
@@ -218,7 +218,7 @@ impl Rt {
     /// Drops every task where it stands, without running it further: what a power cut does to
     /// a program. Buffers of I/O in flight stay with the driver until the I/O completes.
     pub fn kill_all(&self) {
-        // Destructors of tasks may spawn others.
+        // Destructors of tasks may spawn further tasks.
         while self.live_tasks() > 0 {
             let mut slots = 0..self.0.tasks.borrow().len();
             slots.by_ref().for_each(|slot| self.kill(slot));
@@ -244,7 +244,7 @@ impl Rt {
         self.0.tasks.borrow().iter().filter(|s| !matches!(s, Slot::Free)).count()
     }
 
-    /// Polls what is runnable, up to a bound.
+    /// Polls runnable tasks, up to a bound.
     fn run_ready(&self) {
         self.0.turn_time.set(None);
         self.fire_timers();

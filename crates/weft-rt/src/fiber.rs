@@ -28,7 +28,7 @@ use std::task::{Context, Poll, Waker};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// Bytes of a stack. Memory is taken for what is touched of it.
+/// Bytes of a stack. Only its touched pages take memory.
 const STACK_BYTES: usize = 1 << 20;
 /// Stacks that are kept to be used again.
 const STACKS_MAX: usize = 8;
@@ -101,7 +101,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Waits for a future, from within a fiber. Other tasks run meanwhile.
+/// Waits for a future, from within a fiber. Other tasks run during this.
 ///
 /// # Errors
 /// If the fiber was dropped, or this is called outside of any fiber.
@@ -111,7 +111,7 @@ pub fn wait<F: Future>(future: F) -> Result<F::Output, Cancelled> {
         return Err(Cancelled);
     }
     // SAFETY: the frame that RUNNING points to lies on the stack that is running, below this call:
-    // whoever leaves that stack has set RUNNING to another one.
+    // code that leaves that stack has set RUNNING to another one.
     let frame = unsafe { &*frame };
     let mut future = pin!(future);
     loop {

@@ -53,7 +53,7 @@ impl Keeping {
 
 impl Drop for Keeping {
     fn drop(&mut self) {
-        // The thread may be ending already: then what is left goes with the process.
+        // The thread may be ending already: then the rest goes with the process.
         let last = EXECUTORS.try_with(|count| count.replace(count.get() - 1) == 1);
         if last != Ok(true) {
             return;

@@ -294,7 +294,7 @@ impl Driver for RingState {
         {
             let mut uring = self.uring.borrow_mut();
             let queue = uring.submission();
-            // Without the flag the kernel delivers completions by itself at any time.
+            // Without the flag the kernel delivers completions on its own at any time.
             let call = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
             drop(queue);
             if call {

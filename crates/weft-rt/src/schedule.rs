@@ -55,7 +55,7 @@ pub(crate) struct Drawn {
 #[derive(Debug, Clone, Copy)]
 struct Phase {
     order: Order,
-    /// Makes the priorities of this phase different from those of others.
+    /// Makes the priorities of this phase different from other phases.
     salt: u64,
     polls_left: u64,
     /// Time does not pass this instant while tasks are runnable.
@@ -84,7 +84,7 @@ impl Drawn {
         Some(Self { state: Cell::new(seed), phase })
     }
 
-    /// Chooses among the runnable tasks, of which there is at least one. `deadline` is the next.
+    /// Chooses among the runnable tasks; there is at least one. `deadline` is the next.
     pub(crate) fn next(
         &self,
         tasks: &VecDeque<TaskId>,

@@ -92,7 +92,7 @@ struct Inbox {
     doorbell: Arc<dyn Fn() + Send + Sync>,
 }
 
-/// Executors of all threads; holds only those that are alive.
+/// Executors of all threads; holds only live ones.
 static REGISTRY: Mutex<(usize, BTreeMap<usize, Arc<Inbox>>)> = Mutex::new((0, BTreeMap::new()));
 
 thread_local! {

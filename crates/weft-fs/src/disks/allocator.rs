@@ -56,7 +56,7 @@ impl Pool {
         redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)
     }
 
-    /// Whether there is room for so many lines of `columns` columns each, besides `held` blocks.
+    /// Whether there is room for `lines` lines of `columns` columns each, besides `held` blocks.
     /// Lines that always take the disks with the most room find it, and also if some of them are
     /// narrower.
     pub(crate) fn fits(&self, lines: u64, columns: usize, held: u64) -> bool {
@@ -64,12 +64,12 @@ impl Pool {
         lines.saturating_mul(columns as u64).saturating_add(held) <= free
     }
 
-    /// Whether a disk has no more than so many free blocks, or takes none.
+    /// Whether a disk has at most this number of free blocks, or takes none.
     pub(crate) fn is_any_full(&self, blocks: u64) -> bool {
         self.members().iter().any(|member| member.free_blocks() <= blocks)
     }
 
-    /// Allocates up to `lines` lines with these units (data and parity) active, behind `before` if
+    /// Allocates up to `lines` lines with these units (data and parity) active, after `before` if
     /// possible. `line` is their first line in the file.
     pub(crate) fn allocate(
         &self,
@@ -112,7 +112,7 @@ impl Pool {
         Err(FsError::NoSpace)
     }
 
-    /// Allocates lines of a file, from one on, behind those of a record.
+    /// Allocates lines of a file, from one on, after the lines of a record.
     fn go_on(
         &self,
         roomy: &[Rc<Member>],

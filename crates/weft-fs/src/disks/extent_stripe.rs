@@ -132,7 +132,7 @@ impl ExtentStripe {
     }
 
     /// Reads one line block by block: only blocks that match their checksums serve as sources.
-    /// Those that do not are rewritten; those that cannot be read are suspects.
+    /// Those that do not are rewritten; blocks that cannot be read are suspects.
     async fn read_line(
         &self,
         record: &Extent,
@@ -215,7 +215,7 @@ impl ExtentStripe {
 }
 
 impl ExtentStripe {
-    /// A block of a lost disk that is back, if it is what the record says.
+    /// A block of a lost disk that is back, if it matches the record's checksum.
     pub(crate) async fn salvage(&self, record: &Extent, unit: usize, line: u64) -> Option<Frozen> {
         let (member, start) = self.column(unit)?;
         let sum = sum_of(record.columns[unit].as_ref()?, line);

@@ -14,13 +14,13 @@ use crate::disks::extent_stripe::ExtentStripe;
 use crate::disks::memory_disk::Memory;
 use crate::format::block::BLOCK;
 
-/// Lines of which some contents are known: these are not read.
+/// Lines with some known contents: these are not read.
 pub(crate) struct KnownUnits<'a> {
     laid: &'a ExtentStripe,
     known: Vec<(usize, Rc<dyn Disk>)>,
 }
 
-/// Where known contents lie: the slot of unit 0, those of others below it.
+/// Where known contents lie: the slot of unit 0; the slots of further units are below it.
 const KNOWN: usize = usize::MAX - 1;
 
 impl<'a> KnownUnits<'a> {

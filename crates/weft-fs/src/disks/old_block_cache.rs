@@ -45,11 +45,11 @@ use crate::format::extent::{Column, Extent, Run};
 const POLICY: Choice = Choice { base: Base::S3Fifo, victim_first: false };
 /// Blocks that may wait to be written, at least.
 const WAITING_MIN: u64 = 4;
-/// The longest run of written blocks that drives others out.
+/// The longest run of written blocks that evicts other blocks.
 const RUN_BLOCKS: u64 = 16;
 /// Bits of the number of a block on a disk.
 const BLOCK_BITS: u32 = 48;
-/// The checksum of a block of which it is not known.
+/// The checksum of a block whose checksum is unknown.
 pub(crate) const UNKNOWN: u32 = 0;
 
 /// What old contents at hand were good for.
@@ -92,7 +92,7 @@ fn key(disk: u16, block: u64) -> u64 {
 }
 
 impl OldBlockCache {
-    /// No pages; they and blocks that wait to be written are to take so many bytes.
+    /// No pages; they and blocks that wait to be written may take this number of bytes.
     pub(crate) fn new(bytes: u64) -> Result<Self> {
         let none = |error: weft_cache::CacheError| FsError::Invalid(error.to_string());
         let capacity = |bytes: u64| usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
@@ -173,7 +173,7 @@ impl OldBlockCache {
         }
     }
 
-    /// The units of which these lines are at hand, as it seems: their checksums are not computed.
+    /// The units whose lines seem to be cached: their checksums are not computed.
     pub(crate) fn units(&self, record: &Extent, lines: &Range<u64>) -> UnitSet {
         let is_here = |column: &Column| {
             lines.clone().all(|line| {
@@ -215,7 +215,7 @@ impl OldBlockCache {
         unit
     }
 
-    /// Adds what was read of a unit, as far as it is not there.
+    /// Adds the contents read of a unit, as far as they are not there.
     pub(crate) fn put_read(&self, record: &Extent, unit: usize, lines: &Range<u64>, data: &[u8]) {
         let Some(column) = record.columns[unit].as_ref().filter(|_| is_of_use(record)) else {
             return;
@@ -251,7 +251,7 @@ impl OldBlockCache {
         }
     }
 
-    /// Whether pages take less than what is theirs however many blocks wait.
+    /// Whether pages take less than their guaranteed share.
     fn has_spare_room(&self) -> bool {
         (self.pages.borrow().len() as u64) < self.blocks_max - self.waiting_max()
     }

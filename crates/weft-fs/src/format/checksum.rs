@@ -18,7 +18,7 @@ pub(crate) fn has_crc32c_at(bytes: &mut [u8], at: usize) -> bool {
     stored == crc32c(bytes)
 }
 
-/// Puts the CRC32C that [`has_crc32c_at`] looks for at this offset, whatever the bytes are.
+/// Puts the CRC32C that [`has_crc32c_at`] looks for at this offset, for any bytes.
 pub(crate) fn put_crc32c_at(bytes: &mut [u8], at: usize) {
     bytes[at..at + 4].fill(0);
     let sum = crc32c(bytes);

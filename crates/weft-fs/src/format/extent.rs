@@ -28,7 +28,7 @@ pub(crate) const LINES_MAX: u64 = 64;
 /// Bytes of the longest record: it fits into one page of the database, which may have no two free
 /// pages that lie together. Older versions stored longer ones of wide codes.
 const BYTES_MAX: u64 = 3900;
-/// The bit of the number of lines that says that nothing of a record was written.
+/// The bit of the number of lines that marks an unwritten record.
 const UNWRITTEN: u8 = 0x80;
 /// Stands for a column that is not active.
 const NOT_ACTIVE: u16 = u16::MAX;
@@ -44,7 +44,7 @@ pub struct Column {
     pub sums: Vec<u32>,
 }
 
-/// Blocks one behind the other on a disk.
+/// Consecutive blocks on a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) disk: u16,
@@ -170,7 +170,7 @@ impl Extent {
         Self::bytes_of(coded, Self::lines_max(coded))
     }
 
-    /// Bytes of a record of so many lines, with all columns.
+    /// Bytes of a record of `lines` lines, with all columns.
     fn bytes_of(coded: Coded, lines: u64) -> u64 {
         let name = coded.spec.to_string().len() as u64;
         1 + name + 1 + 8 + 1 + coded.columns as u64 * (10 + 4 * lines)

@@ -116,7 +116,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// The same, as precise as a time of birth is stored. None if it cannot be.
+    /// This time, rounded as a time of birth is stored. None if it cannot be.
     pub(crate) fn as_birth(self) -> Option<Self> {
         Self::from_birth(self.to_birth())
     }

@@ -47,7 +47,7 @@ struct Raw {
     host: [u8; HOST_BYTES],
 }
 
-/// What a mark says of its mount.
+/// A mark's description of its mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// It was unmounted.

@@ -75,7 +75,7 @@ impl Redundancy {
     }
 }
 
-/// The lines of files of a redundancy for which disks with so many free blocks have room: some of a
+/// The number of lines of a redundancy for which disks with these free blocks have room: some of a
 /// code at a time. They are taken from the disks with the most room, as they will be, a part of it
 /// at a time.
 pub(crate) fn lines_within(
@@ -159,7 +159,7 @@ mod tests {
         blocks
     }
 
-    /// The same, line by line.
+    /// The number of lines that fit, counted line by line.
     fn line_by_line(mut free: Vec<u64>, redundancy: Redundancy) -> u64 {
         let mut blocks = 0;
         loop {

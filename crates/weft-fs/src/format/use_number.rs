@@ -29,7 +29,7 @@ use crate::format::checksum::{has_crc32c_at, put_crc32c_at};
 use crate::format::label::Label;
 
 const MAGIC: [u8; 8] = *b"weftused";
-/// Where they are, behind the first site of diagnostic blocks.
+/// Where they are, after the first site of diagnostic blocks.
 const PLACES: [u64; 2] = [12 << 10, 16 << 10];
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -32,8 +32,8 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Reads the labels of disks. Those that cannot be read are left out; with `some_will_do` those
-    /// that have shrunk, or have a label of another version, as well.
+    /// Reads the labels of disks. Those that cannot be read are left out; with `some_will_do` also
+    /// disks that have shrunk, or have a label of another version.
     pub(crate) async fn look(disks: &[Rc<dyn Disk>], some_will_do: bool) -> Result<Self> {
         let read = join_all(disks.iter().map(|disk| Label::read(&**disk))).await;
         let mut found: BTreeMap<u16, (Label, Rc<dyn Disk>)> = BTreeMap::new();
@@ -110,7 +110,7 @@ impl Given {
         Ok(())
     }
 
-    /// Fails if what the metadata says of a disk cannot be. A crash while a disk grows leaves a
+    /// Fails if the metadata's row of a disk is impossible. A crash while a disk grows leaves a
     /// label with more blocks than the metadata has.
     pub(crate) fn check_row(&self, number: u16, row: &DiskRow) -> Result<()> {
         let label = self.found.get(&number).map(|(label, _)| label);

@@ -105,7 +105,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
     Ok(repaired)
 }
 
-/// Whether a line of the metadata lies where the log says, as far as it is active.
+/// Whether the active part of a line lies at the log's places.
 fn is_at_same_places(record: &Extent, line: u64, at: LoggedLine<'_>) -> bool {
     let logged = &at.band.record;
     record.coded == logged.coded
@@ -117,16 +117,16 @@ fn is_at_same_places(record: &Extent, line: u64, at: LoggedLine<'_>) -> bool {
         })
 }
 
-/// What the log says of a line.
+/// The log's knowledge of a line.
 #[derive(Default)]
 struct LineEvidence {
     /// Newest contents of units.
     data: BTreeMap<usize, Frozen>,
-    /// Units of which any part may have been written.
+    /// Units that may have been written in part.
     torn: UnitSet,
     /// The newest record of each parity unit that may not be on its disk.
     parities: BTreeMap<usize, LoggedParity>,
-    /// Whether parity will be what the log says it is.
+    /// Whether parity will be as the log gives it.
     is_exact: bool,
 }
 
@@ -226,7 +226,7 @@ async fn recover_line(
         let sum = match writes.iter().find(|write| write.unit == unit) {
             Some(write) => crc32c(&write.data),
             None if torn.contains(unit) => found_sum(&laid, unit, from).await,
-            // Parity that is lost with the crash: of which units it would be is not known.
+            // Parity that is lost with the crash: it is unknown which units it would cover.
             None if unit >= record.coded.k() && stripe.lost.contains(unit) && !is_exact => 0,
             None => match known.iter().find(|(of, _)| *of == unit) {
                 Some((_, data)) => crc32c(data),

@@ -36,7 +36,7 @@ pub(crate) async fn read_any<T>(
     if any {
         return Ok(None);
     }
-    // No copy can be read by itself: what the array says of that counts.
+    // No single copy can be read: what the array says of that counts.
     let (result, first) = array.read(at, Buf::new(BLOCK)).await;
     result?;
     let Some(len) = len(&first) else { return Ok(None) };
@@ -52,7 +52,7 @@ pub(crate) fn place(size: u64, head: u64, len: u64) -> u64 {
     if at + len > size { head - at + size } else { head }
 }
 
-/// What was appended behind a position, and the position behind it. `read` looks at an offset in
+/// The records appended after a position, and the position after them. `read` looks at an offset in
 /// the ring, and returns how many bytes there belong to what it finds.
 pub(crate) async fn next<T>(
     size: u64,

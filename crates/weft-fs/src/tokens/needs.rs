@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(kinds, order);
         assert_eq!((&needs[1].range, needs[1].mode), (&(a.min(b)..a.max(b) + 1), Exclusive));
         assert_eq!((needs[2].mode, needs[3].mode), (Exclusive, Shared));
-        // A line that has block 100 begins at 37 or behind, and ends at 163 or before.
+        // A line with block 100 starts at 37 or later, and ends at 163 or earlier.
         assert_eq!(needs[4].range, 37..164);
     }
 }

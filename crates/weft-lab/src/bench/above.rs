@@ -59,7 +59,7 @@ impl CacheAbove {
         self.cache.borrow_mut().take_stats()
     }
 
-    /// Requests all blocks of a range: the ranges of those that were not cached, in order.
+    /// Requests all blocks of a range: the ranges of uncached blocks, in order.
     fn request(&self, offset: u64, len: u64) -> Vec<Range<u64>> {
         let mut cache = self.cache.borrow_mut();
         let costs = Costs(&self.array);

@@ -57,7 +57,7 @@ pub(crate) enum Ended {
 pub(crate) struct Measured {
     pub(crate) bytes: u64,
     pub(crate) ns: Nanos,
-    /// The disks' work meanwhile.
+    /// The disks' work during it.
     pub(crate) stats: Vec<DiskStats>,
     /// Bytes completed in each interval.
     pub(crate) series: Vec<u64>,

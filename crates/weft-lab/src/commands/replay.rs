@@ -263,7 +263,7 @@ fn to_target(target: String, writes: bool, replay: Replay) -> Result<Replayed, F
     })
 }
 
-/// The failure of a replay whose figures were printed; with JSON, they already say everything.
+/// The failure of a replay whose figures were printed; with JSON, they already report everything.
 fn ended(json: bool, message: String) -> Failure {
     if json { Failure::said(FAILED) } else { Failure::new(message) }
 }
@@ -296,8 +296,8 @@ fn choose(fit: Option<FitName>, volumes: &Volumes, target_bytes: u64) -> Fit {
     }
 }
 
-/// Refuses a member of an array, and a disk of a weft file system: nothing may write to them behind
-/// their backs.
+/// Refuses a member of an array, and a disk of a weft file system: nothing may write to them
+/// unnoticed.
 async fn refuse_member(disk: &dyn Disk) -> Result<(), Failure> {
     let name = &disk.info().name;
     let report = weft_array::examine(disk).await;

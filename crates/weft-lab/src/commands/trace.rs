@@ -106,7 +106,7 @@ pub fn open(file: &Path, how: &TraceFile) -> Result<Reader, Failure> {
     weft_trace::open(file, &options).map_err(explain)
 }
 
-/// A failure that says what to do next.
+/// A failure that names the next step.
 pub fn explain(error: TraceError) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
@@ -215,7 +215,7 @@ fn check_output(output: Option<&Path>, json: bool) -> Outcome {
         .hint("`--output FILE --json` writes the requests to FILE, and prints JSON about it"))
 }
 
-/// Reports what was written, unless the requests themselves went to standard output.
+/// Reports the written trace, unless the requests themselves went to standard output.
 fn said(written: u64, output: &Option<PathBuf>, read: Option<&ReadStats>, json: bool) -> Outcome {
     let Some(output) = output else { return Ok(()) };
     if json {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use weft_code::CodeSpec;
 
-/// An array of which an experiment needs to know nothing else.
+/// An array as far as an experiment needs to know it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Array {

@@ -43,7 +43,7 @@ pub struct Parameters {
     arrays: Vec<Array>,
     /// Policies by their names.
     policies: Vec<String>,
-    /// Whether the lost disks are rebuilt meanwhile, in ascending order.
+    /// Whether the lost disks are rebuilt during it, in ascending order.
     #[serde(default)]
     rebuild: bool,
 }
@@ -168,7 +168,7 @@ struct Cell<'a> {
 }
 
 /// What a run found: hit ratios before and after the loss, and RGR: as the paper counts it, and if
-/// cached blocks help to reconstruct others of their stripes.
+/// cached blocks help to reconstruct other blocks of their stripes.
 #[derive(Clone, Copy)]
 struct Ratios {
     healthy: f64,
@@ -339,7 +339,8 @@ pub(super) fn weighed(policies: &[Choice]) -> Vec<(usize, usize)> {
     (0..policies.len()).filter_map(pair).collect()
 }
 
-/// The number of the base of a weighed policy among the others. GreedyDual is compared with LRU.
+/// The number of the base of a weighed policy among the other policies. GreedyDual is compared with
+/// LRU.
 fn base_of(policies: &[Choice], number: usize) -> Option<usize> {
     let Choice { base, victim_first } = policies[number];
     let base = if base == Base::GreedyDual { Base::Lru } else { base };

@@ -54,7 +54,7 @@ pub struct Parameters {
 
 /// With this rate, in thousandths of a request per second, one request comes in all.
 const IDLE_MILLI: u32 = 1;
-/// The most by which an array may be divided: it has to hold what is requested.
+/// The most by which an array may be divided: it has to hold the requested blocks.
 const DIVIDE_MAX: u64 = 8;
 /// Length of the intervals in which a recovery is looked at.
 const INTERVAL: Nanos = 1000 * MILLISECOND;
@@ -209,7 +209,7 @@ impl Run {
         below(seconds(self.loaded.rebuild_ns), seconds(base.loaded.rebuild_ns))
     }
 
-    /// The same, as equation 4 predicts it.
+    /// This rate, as equation 4 predicts it.
     fn predicted(&self, base: &Self) -> f64 {
         let taken = 1.0 - seconds(self.idle) / seconds(base.loaded.rebuild_ns);
         let left = self.rgr() / base.rgr();

@@ -45,7 +45,7 @@ pub struct Parameters {
     interval_ms: u64,
     traces: Vec<Trace>,
     cases: Vec<Case>,
-    /// The policies; the others are compared with the first.
+    /// The policies; the remaining ones are compared with the first.
     policies: Vec<Policy>,
     /// The cases drawn over time.
     #[serde(default)]
@@ -307,7 +307,7 @@ impl Parameters {
         panels
     }
 
-    /// Where the last policy, weft's, is not ahead of all others in what counts most.
+    /// Where the last policy, weft's, is not ahead of all others in the most important measure.
     fn behind(&self, trace: &Trace, table: &Table<Recovered>) -> Vec<String> {
         let Some((last, others)) = self.policies.split_last() else { return Vec::new() };
         let mut notes = Vec::new();

@@ -39,7 +39,7 @@ pub struct Parameters {
     repeats: u64,
     traces: Vec<Trace>,
     cases: Vec<Case>,
-    /// The policies; the others are compared with the first.
+    /// The policies; the remaining ones are compared with the first.
     policies: Vec<Policy>,
     /// The cases drawn over time.
     #[serde(default)]
@@ -83,7 +83,7 @@ struct Cell<'a> {
     repeat: u64,
 }
 
-/// A reshape of whole disks that takes longer is given up.
+/// A reshape of whole disks that takes longer is stopped.
 const PATIENCE: Nanos = 30_000 * SECOND;
 
 /// A figure: its name, its unit, and its value for a run.

@@ -33,7 +33,7 @@ pub struct Parameters {
     /// Sizes of the cache, in blocks of 4 KiB.
     blocks: Vec<usize>,
     threads: Vec<usize>,
-    /// Requests of the trace, of which half fill the cache, and those that are measured.
+    /// Requests of the trace; half of them fill the cache, the rest are measured.
     requests: usize,
     measured: usize,
     repeats: u64,

@@ -29,7 +29,7 @@ pub struct Parameters {
     disk_mb: u64,
     /// KiB of a unit.
     unit_kib: u32,
-    /// Requests of the trace, of which half fill the cache.
+    /// Requests of the trace; half of them fill the cache.
     requests: usize,
     /// Milliseconds of an interval.
     interval_ms: u64,

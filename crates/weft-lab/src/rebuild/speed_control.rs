@@ -188,7 +188,8 @@ mod tests {
             assert!((4_500_000..5_500_000).contains(&idle), "{manner:?}: {idle}");
             assert!(rate(manner, (0, None), each, None) > 60_000_000, "{manner:?}");
         }
-        // While users are active the old control falls to its minimum, whatever the disks could do.
+        // While users are active the old control falls to its minimum, regardless of the disks'
+        // speed.
         let with_users = rate(Manner::Sleep, bounds, each, Some(3 * MILLISECOND));
         assert!((900_000..1_300_000).contains(&with_users), "{with_users}");
         // That of 2.6.18 notices few users late: 64 KiB every 50 ms are 2 MiB in 1.6 s.

@@ -57,7 +57,7 @@ impl Axis {
         step.unwrap_or(10.0) * power
     }
 
-    /// The values at ticks, with what is written there.
+    /// The values at ticks, with their labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         if self.log {
             return self.decades();

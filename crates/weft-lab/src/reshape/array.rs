@@ -207,7 +207,7 @@ impl Reshaping {
         join_all(requests).await;
     }
 
-    /// Records as durable what was moved.
+    /// Records the move as durable.
     async fn record(&self) {
         let _turn = self.turn.acquire(1).await;
         let first = self.moving.borrow().iter().map(|range| range.start).min();
@@ -399,7 +399,7 @@ mod tests {
         }
     }
 
-    /// A write to what was moved has it recorded; up to what is being moved, and no further.
+    /// A write to moved data has it recorded; up to the data being moved, and no further.
     #[test]
     fn a_write_to_moved_data_waits_for_a_checkpoint() {
         let rt = virtual_rt(Schedule::Fifo);
@@ -411,7 +411,7 @@ mod tests {
         assert_eq!((array.checkpoint.get(), array.counted().checkpoints), (6 * UNIT, 1));
     }
 
-    /// Users everywhere meanwhile: the reshape ends, and all of it is in the new geometry.
+    /// Users everywhere during it: the reshape ends, and all of it is in the new geometry.
     #[test]
     fn every_policy_ends_with_users_everywhere() {
         for way in ["way = 'md'", "way = 'md-today'", "way = 'ga'", "way = 'alv'"] {

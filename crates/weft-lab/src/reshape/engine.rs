@@ -27,14 +27,14 @@ const METADATA_BYTES: u64 = 8 << 20;
 pub(super) struct Engine {
     rt: Rt,
     pub(super) array: Array,
-    /// Users have this much of it, which is what was written.
+    /// Users have this part of it, which was written.
     pub(super) used_bytes: u64,
     added: Vec<Rc<dyn Disk>>,
     seq: u64,
 }
 
 impl Engine {
-    /// The array of a run, of which so many percent were written.
+    /// The array of a run, with `written_percent` of it written.
     pub(super) async fn open(rt: &Rt, given: &Run, written_percent: u64) -> Result<Self, String> {
         let grow = &given.grow;
         let disk = |number: usize| -> Rc<dyn Disk> {

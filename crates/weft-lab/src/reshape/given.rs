@@ -44,6 +44,6 @@ pub(crate) struct Run {
     pub(crate) users: Option<(Rc<[Record]>, u32, usize)>,
     /// Length of the intervals of the series.
     pub(crate) interval: Nanos,
-    /// A reshape that takes longer is given up: users leave it nothing.
+    /// A reshape that takes longer is stopped: users leave it nothing.
     pub(crate) patience: Nanos,
 }

@@ -33,13 +33,13 @@ impl Pace for Greedy {
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// From its begin to its last checkpoint, or until it was given up.
+    /// From its start to its last checkpoint, or until it was stopped.
     pub(crate) took_ns: Nanos,
     /// Whether it ended.
     pub(crate) ended: bool,
     /// Requests and checkpoints of the reshape.
     pub(crate) counted: Counted,
-    /// Response times of users' requests meanwhile; all zero without users.
+    /// Response times of users' requests during it; all zero without users.
     pub(crate) users: Latency,
     pub(crate) series: Vec<Point>,
 }
@@ -85,7 +85,8 @@ pub(crate) fn measure(given: &Run) -> Result<Measured, String> {
     })
 }
 
-/// Runs a reshape while users use so many bytes of the volume, until it has ended or is given up.
+/// Runs a reshape while users use this number of bytes of the volume, until it has ended or is
+/// stopped.
 async fn under_users(
     rt: &Rt,
     given: &Run,

@@ -65,7 +65,7 @@ impl Valve {
         u64::from(self.settings.period_ms.max(1)) * MILLISECOND
     }
 
-    /// Whether users fared well; begins anew.
+    /// Whether users fared well; starts again.
     fn judge(&self) -> bool {
         let Users { requests, late, congested, .. } = &*self.users;
         let allowed = requests.take() * u64::from(self.settings.slack_milli);

@@ -125,7 +125,7 @@ impl Geometry {
         SectorPosition { cylinder: zone.first_cylinder + cylinder, head, angle }
     }
 
-    /// Total skew of `tracks` track changes, of which `cylinders` change the cylinder.
+    /// Total skew of `tracks` track changes; `cylinders` of them change the cylinder.
     fn skew_ns(&self, tracks: u64, cylinders: u64) -> f64 {
         (tracks - cylinders) as f64 * self.track_skew_ns + cylinders as f64 * self.cylinder_skew_ns
     }

@@ -10,8 +10,8 @@ use crate::inbox::{INBOX_BYTES, Inbox};
 use crate::proto::{ClientNegotiation, ClientStep, Peer};
 use crate::socket::tune;
 
-/// A connection in transmission, unless there is none at `deadline`; what was received already
-/// stays in the inbox.
+/// A connection in transmission, unless there is none at `deadline`; bytes received already stay in
+/// the inbox.
 pub(super) async fn connect(
     rt: &Rt,
     ring: &Ring,

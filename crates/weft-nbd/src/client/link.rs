@@ -309,7 +309,7 @@ impl Link {
 }
 
 /// Where in the buffer of a read `len` bytes from `offset` (of the export) lie, which come now. No
-/// byte may come twice, and none from outside of what was asked for.
+/// byte may come twice, and none from outside the requested range.
 fn range_in(
     pending: &mut Pending,
     offset: u64,

@@ -56,8 +56,8 @@ impl Shared {
         }
     }
 
-    /// A request that has to wait for a place or a connection, or lost its own: within what is left
-    /// of its time.
+    /// A request that has to wait for a place or a connection, or lost its own: within the rest of
+    /// its time.
     async fn call_later(&self, call: &Call, buf: Option<Buf>, started: Nanos) -> Answer {
         let deadline = started.saturating_add(self.options.request_timeout);
         let answer = before(&self.rt, deadline, self.try_again(call, buf, started)).await;
@@ -98,7 +98,7 @@ impl Shared {
         answer.await.unwrap_or(Answer::Lost(None))
     }
 
-    /// Whether the known blocks are as they were; `None` if the link ends first.
+    /// Whether the known blocks are unchanged; `None` if the link ends first.
     pub(super) async fn is_same_disk(&self, link: &Link) -> Option<bool> {
         for offset in self.witness.blocks() {
             let (op, len) = (DiskOp::Read, witness::BLOCK as u64);
@@ -106,7 +106,7 @@ impl Shared {
             let buf = Some(Buf::new(witness::BLOCK));
             match self.submit(link, &call, buf, self.rt.now()).await {
                 Answer::Done(Some(buf)) if self.witness.is_same(offset, &buf) => {}
-                // It cannot be read any more, or says something else.
+                // It cannot be read any more, or has other contents.
                 Answer::Done(Some(_)) | Answer::Refused(..) => return Some(false),
                 Answer::Done(None) | Answer::Lost(_) => return None,
             }

@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(found.len(), 1);
             let_go.await;
 
-            // It is given up in time, and leaves only a bounded number of threads behind.
+            // It times out, and a bounded number of its threads continue.
             let mut held = Vec::new();
             for _ in 0..THREADS_MAX {
                 let (release, lookup) = hold();

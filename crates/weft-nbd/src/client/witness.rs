@@ -66,7 +66,7 @@ impl Witness {
         (self.running.get() == 0).then_some(self.begun.get())
     }
 
-    /// What was read, if nothing was changed meanwhile.
+    /// The contents read, if nothing changed since.
     pub(super) fn note_read(&self, before: Option<u64>, offset: u64, bytes: &[u8]) {
         if before == Some(self.begun.get()) {
             self.note(offset, bytes);
@@ -86,7 +86,7 @@ impl Witness {
         self.known.borrow().keys().copied().collect()
     }
 
-    /// Whether a block is as it was.
+    /// Whether a block is unchanged.
     pub(super) fn is_same(&self, offset: u64, block: &[u8]) -> bool {
         self.known.borrow().get(&offset).is_none_or(|known| *known == hash(block))
     }

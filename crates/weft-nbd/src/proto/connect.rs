@@ -16,7 +16,7 @@ pub struct Peer {
     pub size_bytes: u64,
     /// Export flags (`EXPORT_…`).
     pub flags: u16,
-    /// Block sizes; the protocol's defaults if the server did not say.
+    /// Block sizes; the protocol's defaults if the server did not send them.
     pub block: BlockSizes,
     /// Whether replies to reads are structured.
     pub structured: bool,

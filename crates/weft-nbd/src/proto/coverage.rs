@@ -68,7 +68,7 @@ impl Coverage {
         Ok(())
     }
 
-    /// Whether the first `len` bytes are covered, and no others.
+    /// Whether exactly the first `len` bytes are covered.
     pub fn is_whole(&self, len: u64) -> bool {
         self.prefix == len && self.ahead.is_empty()
     }

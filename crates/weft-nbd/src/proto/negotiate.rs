@@ -396,7 +396,7 @@ impl<'a> Fields<'a> {
         Some(value.get())
     }
 
-    /// A string behind its length: UTF-8, no NUL, not longer than the protocol allows.
+    /// A string after its length: UTF-8, no NUL, not longer than the protocol allows.
     fn string(&mut self) -> Option<&'a str> {
         let len = self.u32()? as usize;
         let (bytes, rest) = self.0.split_at_checked(len).filter(|_| len <= NAME_BYTES_MAX)?;

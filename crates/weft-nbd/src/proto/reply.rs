@@ -40,8 +40,8 @@ fn put_chunk_head(out: &mut Vec<u8>, cookie: u64, kind: u16, done: bool, len: us
     out.extend_from_slice(head.as_bytes());
 }
 
-/// Appends the head of a chunk of `len` bytes of data that stand at `offset` of the export;
-/// the data follows it. `done` says that it is the last chunk of its reply.
+/// Appends the head of a chunk of `len` bytes of data that stand at `offset` of the export; the
+/// data follows it. `done` marks the last chunk of its reply.
 ///
 /// # Panics
 /// If `len` is near 4 GiB.

@@ -80,7 +80,7 @@ pub const INFO_DESCRIPTION: u16 = 2;
 /// Information: block sizes.
 pub const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Export flag: the others mean something.
+/// Export flag: the other flags have a meaning.
 pub const EXPORT_HAS_FLAGS: u16 = 1 << 0;
 /// Export flag: no writes.
 pub const EXPORT_READ_ONLY: u16 = 1 << 1;

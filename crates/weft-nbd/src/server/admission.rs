@@ -61,7 +61,7 @@ fn welcome(server: &Rc<ServerState>, fd: Fd) {
     let connection = Rc::new(Connection::new(id, fd, server));
     server.connections.borrow_mut().insert(id, connection.clone());
     let inner = server.clone();
-    // A panic while serving one client must not end the connections of others.
+    // A panic while serving one client must not end the connections of other clients.
     let rt = server.rt.domain({
         let (inner, connection) = (server.clone(), connection.clone());
         move || {

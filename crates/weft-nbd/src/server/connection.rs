@@ -118,7 +118,7 @@ impl Connection {
         self.fault.borrow().is_some()
     }
 
-    /// Lets what is in flight end; the reader sees the end of the stream.
+    /// Waits for requests in flight; the reader sees the end of the stream.
     pub(super) fn drain(&self) {
         self.draining.set(true);
         // It may be gone already.

@@ -92,7 +92,7 @@ impl Drop for SocketFile {
 fn bind_tcp(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // A server that was just stopped leaves connections behind that would block the port.
+    // Connections of a server that was just stopped would block the port.
     sockopt::set_socket_reuseaddr(&fd, true)?;
     bind(&fd, &address)?;
     listen(&fd, BACKLOG)?;

@@ -44,7 +44,7 @@ pub(super) struct Pool {
     large: Part,
     /// What clients that are not trusted yet may take of that.
     untrusted: Part,
-    /// For those that are not long.
+    /// For requests that are not long.
     medium: Part,
     /// The waiting requests: since when, and a number.
     line: RefCell<BTreeSet<(Nanos, u64)>>,
@@ -137,7 +137,7 @@ impl Pool {
         Some((untrusted, self.large.try_take(len, ahead)?))
     }
 
-    /// Waits for memory of which nothing is kept for the request.
+    /// Waits for memory without a guaranteed part for the request.
     async fn take_large(&self, len: usize, trusted: bool) -> (Option<Permit>, Permit) {
         let untrusted = match trusted {
             true => None,

@@ -26,7 +26,7 @@ const EXTENTS_MAX: usize = 1024;
 /// How a client left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leave {
-    /// It said so: requests in flight are carried out and answered.
+    /// It announced it: requests in flight are carried out and answered.
     Goodbye,
     /// It ended the stream between two requests.
     Silent,
@@ -159,7 +159,7 @@ async fn receive(
 }
 
 /// The memory that a piece of a trim or of zeros counts: as much as a write of its length, but no
-/// more than the longest one. It holds hardly any memory, but others have to wait for it.
+/// more than the longest one. It holds hardly any memory, but other requests have to wait for it.
 async fn work_share(server: &ServerState, connection: &Connection, len: u64) -> Share {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(server.config.payload_max() as usize);
     match connection.try_take(&server.pool, len, false) {
@@ -241,8 +241,8 @@ impl Service {
         }
     }
 
-    /// Trims or zeroes piece by piece. Before each but the first, others get their turn. `None` if
-    /// it ended early, since the client has gone or the server stops.
+    /// Trims or zeroes piece by piece. Before each but the first, other requests get their turn.
+    /// `None` if it ended early, since the client has gone or the server stops.
     async fn in_pieces(
         &self,
         request: &Request,

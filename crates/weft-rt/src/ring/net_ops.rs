@@ -88,7 +88,7 @@ impl Ring {
         Ok(fd)
     }
 
-    /// Receives what is there, at least one byte, into `buf[from..]`; gives the count of bytes (0:
+    /// Receives the available bytes, at least one, into `buf[from..]`; gives the count of bytes (0:
     /// the peer has ended the stream) and the buffer back.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ pub(super) struct Abandoned {
 impl Abandoned {
     fn new(result: i32, owned: Owned) -> Self {
         let new_fd = (result >= 0 && matches!(owned.held, Held::NewFd)).then(|| {
-            // SAFETY: the completion of an accept gave this new descriptor to us alone.
+            // SAFETY: the completion of an accept gave this new descriptor only to us.
             unsafe { OwnedFd::from_raw_fd(result) }
         });
         Self { _owned: owned, _new_fd: new_fd }
@@ -151,7 +151,7 @@ impl Slab {
         }
     }
 
-    /// The future is gone. Gives what is left if the operation has completed.
+    /// The future is gone. Returns the rest if the operation has completed.
     fn detach(&mut self, index: u32) -> Option<Abandoned> {
         match self.take(index) {
             State::Waiting(_, owned) | State::Detached(owned) => {
@@ -244,8 +244,8 @@ impl Drop for Op<'_> {
         }
         let remains = self.ring.0.slab.borrow_mut().detach(self.index);
         if remains.is_none() && self.endless {
-            // It cannot hit a later operation of the same slot: that one would stand behind
-            // this entry in the submission queue.
+            // It cannot hit a later operation of the same slot: that one would come after this
+            // entry in the submission queue.
             let target = Tag::Slot(self.index).encode();
             let cancel = opcode::AsyncCancel::new(target).build();
             self.ring.0.push(&cancel.user_data(Tag::Cancel.encode()));

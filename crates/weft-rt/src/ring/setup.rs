@@ -65,8 +65,8 @@ fn try_mode(mode: Mode, completions: u32) -> io::Result<IoUring> {
     builder.build(SUBMISSION_ENTRIES.min(completions))
 }
 
-/// Registers the arena with the ring; `None` if there is none or the kernel refuses (too little
-/// locked memory allowed, say): then every buffer is pinned for each request.
+/// Registers the arena with the ring; `None` if there is none or the kernel refuses (for example,
+/// too little locked memory allowed): then every buffer is pinned for each request.
 pub(super) fn register_arena(uring: &IoUring) -> Option<&'static Arena> {
     let arena = arena::open()?;
     // SAFETY: the arena is never unmapped, and its bytes are only given to requests as blocks that

@@ -33,7 +33,7 @@ pub struct OpenedUblk {
     info: DeviceInfo,
 }
 
-/// The same, for the ring of one thread. It has one queue.
+/// An [`OpenedUblk`] on the ring of one thread. It has one queue.
 #[derive(Debug)]
 pub struct UblkChannel {
     fd: Fd,

@@ -46,7 +46,7 @@ pub mod op {
     pub const READ: u8 = 0;
     /// Write.
     pub const WRITE: u8 = 1;
-    /// Make durable what was written.
+    /// Make completed writes durable.
     pub const FLUSH: u8 = 2;
     /// The range is not needed any more.
     pub const DISCARD: u8 = 3;

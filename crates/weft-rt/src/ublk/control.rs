@@ -79,7 +79,7 @@ impl Control {
         self.exchange(control::GET_FEATURES, u32::MAX, 8, &0_u64)
     }
 
-    /// Adds a device; `info` says what it is to be. Returns what it is.
+    /// Adds a device; `info` describes it. Returns what it is.
     ///
     /// # Errors
     /// The kernel's.

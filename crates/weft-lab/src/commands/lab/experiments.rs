@@ -123,7 +123,7 @@ fn print(figures: &[Figure], csv: bool, json: bool) -> Outcome {
     Ok(())
 }
 
-/// Ctrl-C says how the run goes on. All that is finished is in files already.
+/// Ctrl-C prints how to resume the run. All that is finished is in files already.
 fn say_how_to_go_on(out: Option<&Path>) -> Outcome {
     let hint = match out {
         None => "nothing was kept; with --out DIR a run can be interrupted and go on".to_owned(),

@@ -17,7 +17,7 @@ use crate::Experiment;
 
 /// The display is renewed at this interval.
 const RENEW: Duration = Duration::from_secs(1);
-/// Less time than this says nothing about a machine's speed.
+/// Less time than this is too short to measure a machine's speed.
 const TELLING_S: f64 = 5.0;
 
 /// The progress of one experiment.
@@ -57,8 +57,8 @@ impl Pace {
     }
 }
 
-/// Runs `work`, which reports finished runs to its callback, and shows its progress meanwhile.
-/// `others_s` is the time in seconds that the other experiments will take afterwards.
+/// Runs `work`, which reports finished runs to its callback, and shows its progress. `others_s` is
+/// the time in seconds that the other experiments will take afterwards.
 pub fn watched<T>(
     name: &str,
     expected_s: f64,

@@ -154,7 +154,7 @@ fn parse_speed(text: &str) -> Result<Speed, String> {
     Ok(Speed { numerator: above, denominator: below })
 }
 
-/// Seconds with up to nine digits behind the point, as nanoseconds.
+/// Seconds with up to nine decimal places, as nanoseconds.
 fn parse_seconds(text: &str) -> Result<u64, String> {
     let what = || format!("`{text}` is not a number of seconds");
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
