@@ -35,7 +35,7 @@ fn switch(rng: &mut Rng, cached: &CachedVolume) {
     }
     let policies: Vec<Choice> = Choice::all().collect();
     let bytes = rng.within(1, BLOCKS_MAX) * 2 * PAGE_BYTES;
-    // The same policy as before keeps what is cached.
+    // An unchanged policy keeps the cached blocks.
     let known = cached.usage().map(|usage| usage.policy).filter(|_| rng.chance(50));
     let policy = known.unwrap_or_else(|| *rng.pick(&policies));
     cached.switch_on(policy, bytes).expect("room for a block");

@@ -45,10 +45,10 @@ pub enum Canary {
     WaitForExclusion,
     /// Writing reconstructed data before it counts as rebuilt.
     Rebuild,
-    /// Zeroing what is to read as zeros.
+    /// Zeroing ranges that must read as zeros.
     Zeroes,
     /// Continuing as long as the membership rules allow: when one member fails, the engine takes
-    /// the others for failed at the same moment, and stops.
+    /// the other members for failed at the same moment, and stops.
     Continue,
 }
 

@@ -27,7 +27,7 @@ use weft_rt::{Buf, Frozen, Nanos, Rng};
 use crate::format::SUPERBLOCKS;
 use crate::world::World;
 
-/// A disk whose cache holds this much writes it out by itself.
+/// A disk whose cache holds this much writes it out on its own.
 const CACHE_BYTES: u64 = 8 << 20;
 
 /// The contents and faults of a disk, which survive a crash. Clones share the same state;
@@ -157,7 +157,7 @@ impl Platter {
         self.0.borrow_mut().volatile_cache = volatile;
     }
 
-    /// Sets whether the disk says that it rotates.
+    /// Sets whether the disk reports that it rotates.
     pub fn set_rotational(&self, rotational: bool) {
         self.0.borrow_mut().rotational = rotational;
     }

@@ -10,7 +10,7 @@ use crate::canary::{Canary, CanaryDisk};
 use crate::disk::{Platter, SimDisk};
 use crate::world::World;
 
-/// Opens disks, behind a time limit and, if the run has one, a canary.
+/// Opens disks, with a time limit and, if the run has one, a canary.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DiskFactory {
     pub canary: Option<(Canary, Area)>,

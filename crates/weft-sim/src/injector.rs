@@ -183,15 +183,15 @@ impl FaultInjector {
         Some((slot, self.disks.borrow()[number].platter.clone()))
     }
 
-    /// A slot is lost, in addition to others, before the volume is consistent after the last crash.
+    /// A further slot is lost before the volume is consistent after the last crash.
     fn excuse_lost(&self, slot: SlotNo, engine: &Engine) {
         let incomplete = Slots::of(engine).incomplete();
         self.excuse(self.impaired(engine).difference(&incomplete).with(slot), incomplete);
     }
 
     /// Members lost during assembly count as lost with the crash. `before`: the slots before the
-    /// crash. The disks that did not return are known already; others may have had no space for
-    /// their metadata, or failed on their own.
+    /// crash. The disks that did not return are known already; other members may have had no space
+    /// for their metadata, or failed on their own.
     pub(crate) fn excuse_lost_in_assembly(&self, engine: &Engine, before: Option<&Slots>) {
         let Some(before) = before else { return };
         let slots = Slots::of(engine);
@@ -212,7 +212,7 @@ impl FaultInjector {
         }
     }
 
-    /// Slots are lost now, in addition to those that were incomplete.
+    /// Slots are lost now, in addition to the incomplete ones.
     fn excuse(&self, now: SlotSet, incomplete: SlotSet) {
         let mut lost = Lost::now(now);
         lost.long_ago(incomplete);
@@ -234,7 +234,7 @@ impl FaultInjector {
                 && !f.write_protected
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
-        // The condition may end at the very moment when the engine gives up.
+        // The condition may end at the very moment when the engine severs the disk.
         let was_too_early = too_early();
         let result = engine.0.fail(slot).await;
         platter.faults(|f| f.fail_requested = false);
@@ -242,7 +242,7 @@ impl FaultInjector {
         // Whether the array has to stop must be asked while the other disks' faults last.
         let has_to_stop = self.harness.has_to_stop();
         self.world.note(format!("refused: {error}"));
-        // A member that the others cannot do without must stay: no command may cost the array.
+        // A member that the array cannot do without must stay: no command may cost the array.
         let is_broken = matches!(error.root(), ArrayError::Broken { .. });
         if is_broken && is_well && is_only_active(&self.disks.borrow(), platter) {
             let text = format!("failing slot {slot} cost the array: {error}");

@@ -26,8 +26,8 @@ pub(crate) fn superblock_of(platter: &Platter) -> Option<Superblock> {
 }
 
 /// The newest superblock on a disk that the engine knows of in this life. A superblock whose write
-/// failed, or has not ended (the disk may hang until the engine gives it up), does not count, even
-/// if it was stored.
+/// failed, or has not ended (the disk may hang until the engine severs it), does not count, even if
+/// it was stored.
 fn acknowledged_superblock_of(platter: &Platter) -> Option<Superblock> {
     let failed_writes = platter.faults(|f| f.failed_writes.clone());
     newest_superblock(platter, |copy| {
@@ -77,7 +77,7 @@ fn known_superblocks(
     known
 }
 
-/// The superblocks of disks that have a slot. Only these determine what is in effect.
+/// The superblocks of disks that have a slot. Only these determine the superblock in effect.
 fn in_slots(
     disks: &[Member],
     superblock_of: impl Fn(&Platter) -> Option<Superblock>,
@@ -91,8 +91,7 @@ fn lists(superblock: &Superblock, member: &Superblock) -> bool {
     matches!(superblock.role_of(member.self_id), Role::Slot(..) | Role::Replacement(_))
 }
 
-/// Whether so many active members of the superblock in effect have failed that the array has to
-/// stop.
+/// Whether enough active members of the superblock in effect have failed to stop the array.
 pub(crate) fn must_have_stopped(disks: &[Member]) -> bool {
     lacks_majority(disks, None)
 }
@@ -148,7 +147,7 @@ fn in_effect(known: &[(Superblock, bool)]) -> Option<&Superblock> {
 
 /// The slots that may turn out not to be active after a crash. The engine may have taken a slot for
 /// active before that was on disk; and the disks that know of it are not enough if one of them is
-/// lost, or the next superblock tears on the others.
+/// lost, or the next superblock tears on the other members.
 pub(crate) fn not_active(disks: &[Member]) -> SlotSet {
     let known = in_slots(disks, superblock_of);
     let Some((newest, _)) = known.first() else { return SlotSet::new() };
@@ -205,7 +204,7 @@ fn is_settled(disks: &[Member]) -> Option<bool> {
     if newest.clean && SlotNo::all(newest.slots.len()).all(is_as_stopped) {
         return Some(true);
     }
-    // A replacement knows what is in effect, too.
+    // A replacement also knows the superblock in effect.
     let all = known_superblocks(disks, superblock_of);
     all.iter().all(|(own, _)| !own.clean || !lists(own, own)).then_some(false)
 }
@@ -268,11 +267,11 @@ pub(crate) fn assemble<O: Fn(&Platter) -> Rc<dyn Disk> + 'static>(
                 Err(error) if is_full(&left) && error.to_lowercase().contains("no space") => {
                     left.iter().for_each(|member| member.platter.faults(|f| f.full = false));
                 }
-                // A disk failed meanwhile, and without it the others may be stale: the operator
-                // tries again. Otherwise the engine goes on without it by itself.
+                // A disk failed during this, and without it the other members may be stale: the
+                // operator tries again. Otherwise the engine continues without it.
                 Err(_) if gone() > before && !must_have_stopped(&left) && needs_force() => {}
-                // One takes no writes, and the others may be stale without it: the operator repairs
-                // it.
+                // One takes no writes, and the other members may be stale without it: the operator
+                // repairs it.
                 Err(_) if left.iter().any(is_dead) && needs_force() => {
                     let repaired = |f: &mut Faults| {
                         (f.unwritable, f.write_protected) = (None, false);
@@ -403,8 +402,8 @@ mod tests {
                 let id = next.slots[member.platter.number()].member_id.expect("a member");
                 rt.spawn(async move { write_superblock(&*disk, &next, id).await.is_ok() })
             };
-            // The last disk has been failed, one of the others has that superblock, and one hangs
-            // until it is given up.
+            // The last disk has been failed, one of the other disks has that superblock, and one
+            // hangs until it is severed.
             disks[2].platter.faults(|f| f.failed = true);
             let written = write(&disks[0]);
             assert!(rt.block_on(written));

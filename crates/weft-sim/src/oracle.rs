@@ -79,7 +79,7 @@ pub struct Mismatch {
     pub cell: usize,
     /// Byte offset of the cell in the volume.
     pub offset: u64,
-    /// What was found and what is allowed, in words.
+    /// The value found and the allowed values, in words.
     pub text: String,
 }
 
@@ -125,8 +125,8 @@ impl Oracle {
         }
     }
 
-    /// The volume has become larger: what is new reads as zeros, except where [`Oracle::excuse`]
-    /// said otherwise before. Returns the new cells.
+    /// The volume has become larger: new space reads as zeros, except where [`Oracle::excuse`]
+    /// excused it before. Returns the new cells.
     pub fn grow(&mut self, size_bytes: u64) -> Range<usize> {
         let count = usize::try_from(size_bytes).unwrap_or(usize::MAX) / self.cell_bytes();
         let before = self.count;

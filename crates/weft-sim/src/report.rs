@@ -69,7 +69,7 @@ pub struct Report {
     pub lives: u64,
     /// Power cuts.
     pub cuts: u64,
-    /// Crashes of the program alone.
+    /// Crashes of only the program.
     pub kills: u64,
     /// Reshapes begun.
     pub reshapes: u64,

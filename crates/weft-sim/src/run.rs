@@ -126,7 +126,7 @@ impl Run {
             settled = life >= lives && !stopped;
         }
         let scenario = || Scenario::draw(&mut self.world.rng(20));
-        // The others look for data on disks where the first geometry has it, in the first size.
+        // The remaining scenarios look for data where the first geometry has it, in the first size.
         let drawn = self.options.scenario.unwrap_or_else(scenario);
         let changes = self.setup.reshape.is_some() || self.setup.growth.is_some();
         match if changes { Scenario::Survivable } else { drawn } {

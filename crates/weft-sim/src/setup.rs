@@ -54,7 +54,7 @@ pub struct Setup {
     pub region_bytes: Option<u64>,
     /// The disks: members, then spares.
     pub disks: Vec<DiskSetup>,
-    /// Whether the disks say that they rotate.
+    /// Whether the disks report that they rotate.
     pub rotational: bool,
     /// Bytes per cell of the oracle.
     pub cell_bytes: usize,
@@ -132,7 +132,7 @@ const ALGORITHMS_6: [Algorithm; 4] = [
     Algorithm::ParityFirst6,
 ];
 
-/// Restricts what is drawn; `None` leaves a choice to the seed.
+/// Restricts the draws; `None` leaves a choice to the seed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetupFilter {
     /// This code, on this number of slots.
@@ -291,7 +291,7 @@ struct Geometry {
     layout: Box<dyn Layout>,
     unit_bytes: u64,
     stripes: u64,
-    /// Whether the code survives the loss of some slots, as far as it was asked.
+    /// Whether the code survives the loss of some slots, for the sets asked so far.
     survived: RefCell<BTreeMap<[u64; 4], bool>>,
 }
 

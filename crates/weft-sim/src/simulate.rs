@@ -78,7 +78,7 @@ pub fn simulate(
     failures.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
-/// Runs one seed, twice or with shrinking if `simulation` says so.
+/// Runs one seed, twice or with shrinking if `simulation` asks for it.
 fn one(seed: u64, simulation: &Simulation) -> Outcome {
     let options = &simulation.options;
     let outcome = run(seed, options);

@@ -20,7 +20,7 @@ use crate::oracle::{Kind, Oracle, Writing};
 use crate::violation::{Violation, ViolationKind};
 use crate::world::World;
 
-/// The load: how many clients, how many requests, and of which kinds.
+/// The load: how many clients, how many requests, and their kinds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Load {
     /// Clients at the same time.
@@ -83,7 +83,7 @@ pub enum Discards {
     /// Anything.
     #[default]
     Anything,
-    /// Zeros or what was there, in any mixture.
+    /// Zeros or the old data, in any mixture.
     ZerosOrNothing,
     /// Zeros in whole stripes of this many bytes; the rest keeps its contents.
     Stripes(u64),

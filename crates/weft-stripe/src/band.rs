@@ -19,7 +19,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The offset behind its last byte.
+    /// The offset after its last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.from + self.data.len() as u64
@@ -74,7 +74,7 @@ pub struct Band<'a> {
     pub len: usize,
     /// The data units written.
     pub units: UnitSet,
-    /// The stripe's segments, of the band and others.
+    /// The stripe's segments, inside and outside the band.
     segments: &'a [Segment],
 }
 

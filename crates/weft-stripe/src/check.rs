@@ -14,7 +14,7 @@ pub struct Checked {
     pub data: Units,
     /// The present parity units, as found.
     pub parity: Units,
-    /// The correct contents of those that disagree with the data.
+    /// The correct contents of the units that disagree with the data.
     pub wrong: Units,
     /// Units with sectors that could be neither read nor rewritten. They are reconstructed here;
     /// their disks may return something else one day.
@@ -66,8 +66,8 @@ pub fn wrong_unit(stripe: Stripe<'_>, checked: &Checked) -> Option<(usize, Buf)>
     fitting.next().is_none().then_some(found)
 }
 
-/// What `unit` must hold if all others are right; `None` if the others disagree, or do not
-/// determine it.
+/// What `unit` must hold if all other units are right; `None` if they disagree, or do not determine
+/// it.
 fn correction(stripe: Stripe<'_>, checked: &Checked, unit: usize) -> Option<Buf> {
     let len = checked.data.first()?.1.len();
     let value = |of: usize| value_in(&checked.data, of).or_else(|| value_in(&checked.parity, of));

@@ -90,8 +90,8 @@ struct Source {
 }
 
 /// Fills the buffers of `wanted` (all of one length) with their units' contents, reconstructing
-/// those that are lost and those that turn out to be unreadable. `at_hand` are contents of other
-/// units over the same range.
+/// units that are lost or turn out to be unreadable. `at_hand` are contents of other units over the
+/// same range.
 pub async fn gather<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
@@ -155,8 +155,8 @@ pub async fn gather_readable<O: Owner>(
 /// Requests in a device's queue from which on the queue counts as deep.
 const DEEP: u32 = 4;
 
-/// The cost of a read that joins `load` others. The square makes the deepest queue count most; the
-/// constant makes extra reads cost something while all queues are short.
+/// The cost of a read that joins `load` other reads. The square makes the deepest queue count most;
+/// the constant makes extra reads cost something while all queues are short.
 pub(crate) fn price(load: u32) -> u64 {
     16 + u64::from(load).pow(2)
 }
@@ -177,7 +177,7 @@ struct Gather<'a, O> {
 }
 
 impl<O: Owner> Gather<'_, O> {
-    /// Gets what is asked for by plans. `read` are the units that were read, or tried: those of
+    /// Gets the wanted units by plans. `read` are the units that were read, or tried: those of
     /// `failed` could not be.
     async fn reconstruct(
         &mut self,
@@ -280,7 +280,7 @@ impl<O: Owner> Gather<'_, O> {
     async fn read_units(&mut self, units: UnitSet) -> Vec<Failed> {
         let (owner, id) = (self.owner, self.stripe.id);
         // The membership may have changed since the losses were listed: a replacement that took a
-        // slot meanwhile holds nothing of this stripe yet.
+        // slot since holds nothing of this stripe yet.
         let lost = owner.resolve(id).lost;
         let mut failed = Vec::new();
         let mut sources = Vec::with_capacity(units.len());
@@ -387,7 +387,7 @@ impl<O: Owner> Gather<'_, O> {
         }
     }
 
-    /// An unreadable unit, computed from what was `read` for the request: a repair reads nothing
+    /// An unreadable unit, computed from the units `read` for the request: a repair reads nothing
     /// more.
     fn value_from(&self, unit: usize, read: UnitSet) -> Option<Buf> {
         let lost = self.stripe.lost.union(&self.bad).difference(&read);

@@ -56,7 +56,7 @@ use weft_rt::Buf;
 /// Units, each with the buffer for its part of a range of offsets.
 pub type Units = Vec<(usize, Buf)>;
 
-/// The code cannot give a unit: too many others are lost.
+/// The code cannot give a unit: too many other units are lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("unit {unit} is lost, and {lost} lost units are more than the code survives here")]
 pub struct Unreadable {

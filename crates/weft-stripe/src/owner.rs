@@ -43,7 +43,7 @@ pub struct Stripe<'a> {
     pub coding: &'a Coding,
     /// The units that may not be read.
     pub lost: UnitSet,
-    /// Whether that is so even if the owner gets some of them back meanwhile.
+    /// Whether that is so even if the owner gets some of them back during this.
     pub pinned: bool,
     /// Whether its parity, or copies, may be wrong: it was being written at a crash.
     pub unsure: bool,
@@ -62,13 +62,13 @@ impl<'a> Stripe<'a> {
         self.coding.support(self.id.number, row)
     }
 
-    /// The same stripe, of which these units and no others may not be read.
+    /// This stripe with exactly these units unreadable.
     #[must_use]
     pub fn with_lost(self, lost: UnitSet) -> Self {
         Self { lost, pinned: true, ..self }
     }
 
-    /// The same stripe, read without more of its units for as long as that is possible.
+    /// This stripe, read without further units for as long as that is possible.
     #[must_use]
     pub fn avoiding(self, units: UnitSet) -> Self {
         Self { lost: self.lost.union(&units), ..self }

@@ -31,7 +31,7 @@ pub struct LoggedParity {
     pub unit: usize,
     /// The data units that `partial` leaves out.
     pub written: UnitSet,
-    /// The sum over the others; none if it is zero.
+    /// The sum over the other units; none if it is zero.
     pub partial: Option<Frozen>,
 }
 
@@ -88,7 +88,7 @@ impl Replay {
 
     /// Chooses values for lost units that were being written. Either the old or the new value is
     /// correct for such a unit itself, but parity rows that the write did not touch, and lost units
-    /// that no write touched, must agree with it. So what is certain comes first: each record is a
+    /// that no write touched, must agree with it. So the certain cases come first: each record is a
     /// sum over units that were not being written, and each parity unit without a record is a sum
     /// over all of its units. What this leaves open follows from the logged parity units as found,
     /// so that a write that reached all disks keeps its value. A unit that nothing determines

@@ -39,8 +39,8 @@ const FOLDED: usize = 4;
 /// What a log knows of the crash that may come.
 #[derive(Debug, Clone, Copy)]
 pub struct Crash {
-    /// Units that would be lost after a crash now: those of the stripe, and those that are on
-    /// their device but not durably marked so.
+    /// Units that would be lost after a crash now: the stripe's units, and units on their device
+    /// that are not durably marked so.
     pub lost: UnitSet,
     /// Data units outside the band that a crash may turn old again.
     pub unflushed: UnitSet,
@@ -69,8 +69,8 @@ enum Method {
 /// `at_hand` are old contents of data units over the band's range. `crash` is none without a log.
 ///
 /// # Errors
-/// If the code cannot give what must be read, or what is left of the parity cannot hold the new
-/// contents of lost units.
+/// If the code cannot give the units to read, or the remaining parity cannot hold the new contents
+/// of lost units.
 pub async fn update<O: Owner>(
     owner: &O,
     stripe: Stripe<'_>,
@@ -176,7 +176,7 @@ fn choose<O: Owner>(
     }
 }
 
-/// What it costs to get these units, also from others if they are lost: the number of reads, or
+/// The cost of these units, computed from other units if they are lost: the number of reads, or
 /// their prices by the queues that they join.
 #[cold]
 fn cost_of_reads<O: Owner>(
@@ -338,12 +338,12 @@ fn record<O: Owner>(
 }
 
 /// Whether the record leaves out one unit, the only one that the band writes. If each parity unit
-/// covers others as well, its sums fall out of folding the change into the parity.
+/// covers other units as well, its sums fall out of folding the change into the parity.
 fn leaves_out_one(band: &Band<'_>, crash: Crash) -> bool {
     band.units.len() == 1 && crash.unflushed.is_empty() && !band.units.intersects(&crash.lost)
 }
 
-/// A record without payloads: notes what is being written, where nothing needs protection.
+/// A record without payloads: notes the units being written, where nothing needs protection.
 fn bare_record(band: &Band<'_>, crash: Crash) -> BandRecord {
     let own = band.units.difference(&crash.lost);
     BandRecord {

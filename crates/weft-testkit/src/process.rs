@@ -8,8 +8,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::need::find_tool;
 
-/// How long anything may take before the test gives up: a guard against hanging, far above the
-/// needs of the slowest machine, never a measure of speed.
+/// How long anything may take before the test fails: a guard against hanging, far above the needs
+/// of the slowest machine, never a measure of speed.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A command that is killed if the thread that starts it ends (also by `kill -9` of the whole
@@ -92,7 +92,7 @@ impl Process {
 
     /// Sends a signal to the process itself (not to its group).
     pub fn signal(&self, signal: Signal) {
-        // It may just have ended by itself; a caller that cares checks its status.
+        // It may just have ended on its own; a caller that cares checks its status.
         let _ = kill_process(self.group, signal);
     }
 

@@ -39,7 +39,7 @@ impl Scratch {
             let path = parent.join(format!("weft-{name}-{}-{n}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => return Self { path },
-                // Left behind by a killed run whose process id came round again.
+                // Left over from a killed run whose process id came round again.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => panic!("create {}: {e}", path.display()),
             }

@@ -73,7 +73,7 @@ impl<'a> Columns<'a> {
         Self { rest: Some(line) }
     }
 
-    /// The next column; an error names what is missing.
+    /// The next column; an error names the missing field.
     pub(crate) fn next(&mut self, what: &'static str) -> Result<&'a [u8], Fault> {
         let rest = self.rest.ok_or_else(|| Fault::new(what))?;
         match memchr::memchr(b',', rest) {

@@ -63,7 +63,7 @@ impl Footprint {
         }
         let last_byte = offset.saturating_add(len - 1);
         let (mut first, mut last) = (offset / self.block_bytes, last_byte / self.block_bytes);
-        // A request alone may be longer than all chunks.
+        // A single request may be longer than all chunks.
         while (last - first) / CHUNK_BLOCKS >= self.chunks_max as u64 {
             self.coarsen();
             (first, last) = (offset / self.block_bytes, last_byte / self.block_bytes);

@@ -61,7 +61,7 @@ pub enum Places {
 pub struct Size {
     /// Length in bytes.
     pub len: u64,
-    /// How often, relative to the others of its table.
+    /// How often, relative to the other rows of its table.
     pub weight: u32,
 }
 
@@ -70,13 +70,13 @@ pub struct Size {
 pub struct Workload {
     /// Its name.
     pub name: String,
-    /// What it is fitted to, with the source, and what is assumed.
+    /// What it is fitted to, with the source and the assumptions.
     pub about: String,
     /// Requests in 1000 seconds.
     pub rate_milli: u64,
     /// How they arrive.
     pub arrivals: Arrivals,
-    /// Reads, of a million requests; the others are writes.
+    /// Reads, of a million requests; the rest are writes.
     pub read_ppm: u32,
     /// Lengths of reads.
     pub read_sizes: Vec<Size>,
@@ -90,7 +90,7 @@ pub struct Workload {
     pub sequential_ppm: u32,
     /// Streams of each volume, taken in turn.
     pub streams: u32,
-    /// The places of the others.
+    /// The places of the other requests.
     pub places: Places,
     /// Offsets are multiples of this many bytes.
     pub align_bytes: u64,
@@ -257,7 +257,7 @@ struct Clock {
     mean_ns: f64,
     burst_ns: f64,
     quiet_ns: f64,
-    /// Requests, of a million, behind which a burst or a quiet run ends.
+    /// Requests, of a million, after which a burst or a quiet run ends.
     burst_ends_ppm: u32,
     quiet_ends_ppm: u32,
     in_burst: bool,

@@ -193,8 +193,8 @@ impl Reader {
         self.format
     }
 
-    /// The label by which the file says that it was generated or looped; it must be shown with all
-    /// figures of the trace.
+    /// The label that marks the file as generated or looped; it must be shown with all figures of
+    /// the trace.
     pub fn label(&self) -> Option<&str> {
         self.label.as_deref()
     }

@@ -20,17 +20,17 @@ use crate::daemon::check_cache_bytes;
 pub use read::Wrong;
 pub use settings::Settings;
 
-/// Where the configuration is, unless it is said.
+/// The default path of the configuration.
 pub const FILE: &str = "/etc/weft/weft.toml";
-/// Where members are searched for if nothing says.
+/// The default place to search for members.
 const MEMBERS: &str = "/dev";
 
-/// What a configuration says, and the files that say it.
+/// A configuration, and the files that it comes from.
 #[derive(Debug)]
 pub struct Config {
     /// The files, in the order in which they are read.
     pub files: Vec<PathBuf>,
-    /// What they say together.
+    /// Their combined contents.
     pub settings: Settings,
 }
 
@@ -109,7 +109,7 @@ pub fn of_serve(args: &ServeArgs) -> Result<ServeArgs, Failure> {
     }
 }
 
-/// The arguments of `weft attach` together with what the configuration says about the array.
+/// The arguments of `weft attach` together with the configuration's settings of the array.
 ///
 /// # Errors
 /// If the configuration is wrong.

@@ -59,8 +59,8 @@ impl Device {
         Self { kind, url: None, serial: None, model: None, wwn: None }
     }
 
-    /// What its printed label says: `Samsung SSD 970 EVO, serial S4EWNX0R123456`; `None` if that is
-    /// not known.
+    /// The text of its printed label: `Samsung SSD 970 EVO, serial S4EWNX0R123456`; `None` if that
+    /// is not known.
     pub fn label(&self) -> Option<String> {
         let serial = self.serial.as_ref().map(|serial| format!("serial {serial}"));
         let wwn = self.wwn.as_ref().filter(|_| serial.is_none()).map(|wwn| format!("WWN {wwn}"));

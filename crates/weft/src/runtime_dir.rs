@@ -89,7 +89,7 @@ impl RuntimeDir {
     pub fn claim(&self) -> Result<File, Failure> {
         let failed = |e: io::Error| self.failure(&e);
         let folder = self.make()?;
-        // By the descriptor: what was checked is what is used.
+        // By the descriptor: the checked path is the path used.
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o600);
         let lock = openat(&folder, "daemon.lock", flags, mode).map_err(|e| failed(e.into()))?;

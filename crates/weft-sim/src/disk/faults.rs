@@ -22,8 +22,8 @@ pub struct Faults {
     pub full: bool,
     /// Overwriting needs new space, too.
     pub copies_on_write: bool,
-    /// The disk answers nothing until this time, and then carries out all requests, including those
-    /// that were given up.
+    /// The disk answers nothing until this time, and then carries out all requests, including
+    /// requests that timed out.
     pub hangs_until: Nanos,
     /// Percentage of writes that fail with an I/O error.
     pub write_errors_percent: u64,
@@ -31,8 +31,8 @@ pub struct Faults {
     pub unwritable: Option<std::ops::Range<u64>>,
     /// The disk was made read-only: writes fail with `EPERM`, and it cannot be opened for writing.
     pub write_protected: bool,
-    /// The disk has become shorter and lost what it held behind its new end: every operation fails
-    /// until somebody makes it as long again. The contents do not come back with that.
+    /// The disk has become shorter and lost its contents beyond the new end: every operation fails
+    /// until it has its old length again. The contents do not come back with that.
     pub shrunk: bool,
     /// The disk failed an operation in a way that excludes a member, or a command excluded it.
     pub failed: bool,
@@ -64,7 +64,7 @@ pub(crate) enum Errno {
 impl Faults {
     /// Counts an operation. Returns whether the disk still answers.
     pub(crate) fn answers(&mut self) -> bool {
-        // Which it would say at each operation.
+        // The error of each operation.
         if self.shrunk {
             return true;
         }
@@ -125,7 +125,7 @@ impl Faults {
         WriteOutcome::Stored
     }
 
-    /// Whether a write to this range is to be lost or misdirected. Nothing of it is stored before
+    /// Whether a write to this range will be lost or misdirected. Nothing of it is stored before
     /// that: the first part of a lost write may already hold all that is new in it.
     pub(crate) fn goes_astray(&self, range: &std::ops::Range<u64>) -> bool {
         let meets =

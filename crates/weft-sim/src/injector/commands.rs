@@ -102,7 +102,7 @@ impl FaultInjector {
         }
     }
 
-    /// A disk loses the end of its contents, the engine notices, and somebody makes it as long as
+    /// A disk loses the end of its contents, the engine notices, and a command makes it as long as
     /// before and adds it again.
     pub(super) async fn lose_contents(&self, engine: &Engine, rng: &mut Rng) {
         let Some((slot, platter)) = self.victim(engine) else { return };

@@ -25,7 +25,7 @@ impl FaultInjector {
     }
 
     /// A disk stops answering for a while, shorter or longer than the time limit. Sometimes a
-    /// command fails it meanwhile.
+    /// command fails it during this.
     pub(super) async fn hang(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         if platter.faults(|f| f.hangs_until > self.rt.now()) {
@@ -77,7 +77,7 @@ impl FaultInjector {
     }
 
     /// The file system under one disk is full until space is freed or a command fails the member.
-    /// Writes wait meanwhile.
+    /// Writes wait during this.
     pub(super) async fn fill_file_system(&self, engine: &Engine) {
         let Some((slot, platter)) = self.victim(engine) else { return };
         self.world.note(format!("the file system under slot {slot} is full"));

@@ -36,7 +36,7 @@ impl FaultInjector {
         }
     }
 
-    /// Some of the disks become larger. What is behind their old ends may be anything.
+    /// Some of the disks become larger. Contents beyond their old ends may be anything.
     fn enlarge_disks(&self, rng: &mut Rng, percent: u64) {
         let Some(growth) = self.setup.growth else { return };
         let mut spots = rng.fork(1);

@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::slots::Slots;
 use crate::workload::Load;
 
-/// By then regions that nobody writes are clean on the disks.
+/// By then idle regions are clean on the disks.
 const QUIET: Nanos = 20 * SECOND;
 
 /// The power is cut this long after the first change, at most; held superblocks take longer.

@@ -11,7 +11,7 @@ use crate::member::Member;
 use crate::slots::Slots;
 use crate::world::CutTrigger;
 
-/// The most disks that a run adds to those that it began with.
+/// The most disks that a run adds to its first ones.
 const DISKS_MORE: usize = 3;
 
 /// How often to check whether a member has become active, and how many times.
@@ -122,8 +122,8 @@ impl FaultInjector {
         self.command_done(platter, taken);
     }
 
-    /// A command gives the array a disk of which some operations hang, so that what the array does
-    /// meanwhile may end before the command.
+    /// A command gives the array a disk with some hanging operations, so that the array's other
+    /// work may end before the command.
     pub(super) async fn give_slow_disk(&self, engine: &Engine, rng: &mut Rng) {
         let replaced = rng.chance(50).then(|| self.victim(engine)).flatten();
         let Some(platter) = self.claim_disk(engine) else { return };

@@ -8,7 +8,7 @@ use crate::disk::Platter;
 use crate::engine::Engine;
 use crate::slots::Slots;
 
-/// The lanes of the region map: so many disks may lack data in their own way.
+/// The lanes of the region map: this number of disks may each lack data in a different way.
 const LANES: usize = 8;
 
 /// The spares that a superblock can list.

@@ -70,7 +70,7 @@ impl Oracle {
     }
 
     /// The volume is consistent again after the last crash: losing a disk now ends no promise for
-    /// what was at risk then.
+    /// data that was at risk then.
     pub fn consistent_again(&mut self) {
         self.cut.clear();
         self.doubted.clear();
@@ -102,7 +102,7 @@ impl Oracle {
     /// The cell may hold anything until it is written again, and may change until
     /// [`Oracle::consistent_again`]; after that the first read decides. The cell may be beyond the
     /// end: the stripes of a reshaped array hold more than it has so far, and their last units are
-    /// exposed like the others. Returns whether the promise ended.
+    /// exposed like all units. Returns whether the promise ended.
     pub fn excuse(&mut self, cell: usize, at: Tick) -> bool {
         if self.is_rewritten(cell, at) {
             return false;

@@ -34,7 +34,7 @@ enum SilentFault {
 
 impl Run {
     /// Loses more disks than the code tolerates while clients write. The array must refuse further
-    /// writes. Reads of what is left must return the right data; reads of what is lost must fail.
+    /// writes. Reads of surviving data must return the right data; reads of lost data must fail.
     /// When the disks return, all acknowledged writes must be there.
     pub(crate) fn lose_too_many(&mut self) -> Result<(), Violation> {
         let (Some(harness), Some(map)) = (self.harness.clone(), self.map.clone()) else {
@@ -127,7 +127,8 @@ impl Run {
         let cells = harness.oracle.borrow().len();
         for cell in (0..cells).step_by(if write_only { 3 } else { 7 }) {
             let bytes = harness.oracle.borrow().bytes(&(cell..cell + 1));
-            // A stripe whose write was given up halfway has lost what is not on a disk that works.
+            // A stripe whose write stopped halfway has lost the units that are not on a working
+            // disk.
             let is_torn = |at: u64| {
                 let start = at - at % stripe_bytes;
                 let oracle = harness.oracle.borrow();

@@ -7,7 +7,7 @@ use super::Setup;
 /// The growth of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GrowthSetup {
-    /// The most bytes that each disk has in the end, in addition to those that it had at first.
+    /// The most bytes that each disk has in the end, in addition to its first ones.
     pub most_bytes: u64,
     /// Percentage of the disks that become larger each time; the array grows when all have.
     pub percent: u64,

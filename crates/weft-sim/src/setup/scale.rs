@@ -59,7 +59,7 @@ impl Scale {
         }
     }
 
-    /// Whether the disks say that they rotate: a reshape of large units takes more memory then.
+    /// Whether the disks report that they rotate: a reshape of large units takes more memory then.
     pub(super) fn rotate(self, rng: &mut Rng) -> bool {
         rng.chance(if self == Self::LargeUnits { 60 } else { 30 })
     }

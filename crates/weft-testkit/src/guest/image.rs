@@ -33,8 +33,8 @@ fn install(root: &Path, program: &Path) {
         fs::copy(from, to).unwrap_or_else(|e| panic!("copy {}: {e}", from.display()));
     };
     copy(program, &root.join("bin").join(program.file_name().expect("a program has a name")));
-    // Lines such as `libc.so.6 => /lib/…/libc.so.6 (0x…)`; a static program has none, and ldd says
-    // so with a status of 1.
+    // Lines such as `libc.so.6 => /lib/…/libc.so.6 (0x…)`; a static program has none, and ldd
+    // reports that with a status of 1.
     let listing = command("ldd").arg(program).output().expect("run ldd");
     let listing = String::from_utf8_lossy(&listing.stdout).into_owned();
     for library in listing.split_whitespace().filter(|word| word.starts_with('/')) {

@@ -42,7 +42,7 @@ impl Version {
         }
     }
 
-    /// The version of which the first two records are; one is enough if there is no second.
+    /// The version of the first two records; one is enough if there is no second.
     fn of(head: &[u8]) -> Option<Self> {
         [Self::One, Self::Two].into_iter().find(|version| {
             let records = head.chunks_exact(version.bytes());

@@ -11,7 +11,8 @@ use weft_rt::rng::{SplitMix64, finish, mix};
 pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
-    /// A generator of its own for each `purpose`, so that a change in one leaves the others alone.
+    /// A generator of its own for each `purpose`, so that a change in one leaves the other ones
+    /// unchanged.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         Self(SplitMix64::new(finish(seed ^ mix(purpose))))
     }

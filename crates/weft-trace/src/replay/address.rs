@@ -49,7 +49,7 @@ impl Volumes {
         *end = record.end().max(*end);
     }
 
-    /// Sets the size of a volume, if it is larger than what is known.
+    /// Sets the size of a volume, if it is larger than the known size.
     pub fn set(&mut self, device: u32, bytes: u64) {
         let end = self.0.entry(device).or_default();
         *end = bytes.max(*end);
@@ -137,7 +137,7 @@ impl AddressMap {
 
     /// Whether every request that the volumes hold fits without wrapping or scaling.
     pub fn fits_exactly(volumes: &Volumes, target_bytes: u64) -> bool {
-        // The padding behind the last volume holds nothing.
+        // The padding after the last volume holds nothing.
         let padding = volumes.iter().last().map_or(0, |(_, bytes)| padded(bytes) - bytes);
         volumes.total_bytes() - padding <= target_bytes
     }

@@ -14,7 +14,7 @@ use crate::block::node::Node;
 
 /// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Size of a device that nobody reads or writes.
+/// Size of a device that is never read or written.
 const PLACEHOLDER_BYTES: u64 = 1 << 20;
 
 /// A loop device: `/dev/loopN`.

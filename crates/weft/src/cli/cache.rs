@@ -31,7 +31,7 @@ pub struct CacheArgs {
     pub policy: Option<Choice>,
 }
 
-/// What `weft serve` says of caches.
+/// The options of `weft serve` for caches.
 #[derive(Debug, Clone, Args)]
 pub struct CacheOptions {
     /// Keep what is read often in memory: this much for each array (see `weft help cache`)

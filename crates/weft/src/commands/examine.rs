@@ -69,7 +69,7 @@ fn show_label(disk: &str, label: &Label) -> String {
 /// is damaged.
 pub fn examine(args: &ExamineArgs, json: bool) -> Outcome {
     let places: Vec<String> = args.disks.iter().map(|d| absolute(d)).collect::<Result<_, _>>()?;
-    // One disk that cannot be read does not hide the others.
+    // One disk that cannot be read does not hide the other disks.
     let (reports, unread) = thread::run(move |opener: Opener| async move {
         let (mut reports, mut unread) = (Vec::new(), None);
         for place in &places {

@@ -176,7 +176,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let folder = mount::folder_for(&args.folder)?;
     if background::is_detached() {
         background::leave_session();
-        // Its folder may be one that is to be unmounted.
+        // Its folder may be the one to unmount.
         let _ = std::env::set_current_dir("/");
     }
     let options = MountOptions {
@@ -226,8 +226,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     })
 }
 
-/// Mounts it, if `sync` and `syncfs` are to be passed on with a loop device that ends with the
-/// mount.
+/// Mounts it; to receive `sync` and `syncfs`, with a loop device that ends with the mount.
 fn mount_on(
     folder: &Path,
     name: &str,
@@ -243,7 +242,7 @@ fn mount_on(
     mounted
 }
 
-/// Gives what is mounted other flags.
+/// Changes the flags of a mount.
 fn remount(args: &FsMountArgs, flags: MountFlags) -> Outcome {
     let folder = mount::folder_for(&args.folder)?;
     let status = ask(&folder, control::STATUS)?;
@@ -460,7 +459,7 @@ fn follow(
         let job = &status["job"];
         let name = begun.name();
         if job["job"] != name {
-            // Another one may have begun behind it by itself.
+            // Another one may have started automatically after it.
             let last = &status["last_job"];
             return match last["error"].as_str() {
                 _ if last["job"] != name => Err(Failure::new(format!(

@@ -20,7 +20,7 @@ use crate::members::require;
 use crate::report;
 use crate::runtime_dir::RuntimeDir;
 
-/// Prints what was done: a line for people, or the daemon's answer for programs.
+/// Prints the result: a line for people, or the daemon's answer for programs.
 pub(super) fn done(json: bool, line: &str, answer: &Value) -> Outcome {
     if json {
         return output::answer(answer);

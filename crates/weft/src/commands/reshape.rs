@@ -31,8 +31,7 @@ fn show(array: &str, plan: &ReshapePlan) {
     }
 }
 
-/// What has become of a block device, and what is to be done about it. Some devices cannot get
-/// another size.
+/// What has become of a block device, and the next step. Some devices cannot get another size.
 fn device_line(device: &str, resizes: bool, before: u64, after: u64) -> Option<String> {
     match after.cmp(&before) {
         Ordering::Greater if !resizes => Some(format!(
@@ -47,7 +46,7 @@ fn device_line(device: &str, resizes: bool, before: u64, after: u64) -> Option<S
     }
 }
 
-/// What those who use the array must do to get at its new size; it had `before` bytes.
+/// What users of the array must do to use its new size; it had `before` bytes.
 fn show_users(client: &mut Client, array: &str, before: u64, dir: &RuntimeDir) -> Outcome {
     let served = client.status_of(array)?;
     if let Some(clients) = report::status::outdated_clients(served.nbd_outdated) {

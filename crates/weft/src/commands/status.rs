@@ -95,10 +95,10 @@ fn show(snapshot: &Snapshot, json: bool, details: report::status::Details<'_>) -
     Ok(())
 }
 
-/// The first lines of `text` that fit a terminal, and how many more there are: the first ones say
-/// whether something is wrong, and must not scroll out of sight.
+/// The first lines of `text` that fit a terminal, and how many more there are: the first ones
+/// report problems, and must not scroll out of sight.
 fn cut_to(text: &str, rows: usize, columns: usize) -> String {
-    // A terminal that does not know its size says 0.
+    // A terminal that does not know its size reports 0.
     if rows == 0 || columns == 0 {
         return text.to_owned();
     }

@@ -23,7 +23,7 @@ const LISTS: [(&str, Option<&str>); 2] = [("members", None), ("arrays", Some("ar
 /// Keys whose values are paths, or addresses of remote disks.
 const PATHS: [&str; 3] = ["members", "nbd-socket", "program"];
 
-/// What a key says, and where.
+/// The value of a key, and its place.
 #[derive(Debug, Clone)]
 struct Setting {
     file: PathBuf,
@@ -31,15 +31,15 @@ struct Setting {
     arguments: Vec<OsString>,
 }
 
-/// What all files say: by table, then by key. A key in a later file replaces that of an earlier
-/// one, and lists are joined.
+/// The settings of all files: by table, then by key. A key in a later file replaces that of an
+/// earlier one, and lists are joined.
 #[derive(Debug, Default)]
 pub struct Settings {
     tables: BTreeMap<Vec<String>, BTreeMap<String, Setting>>,
 }
 
 impl Settings {
-    /// Adds what a file says; returns what is wrong in it.
+    /// Adds the settings of a file; returns its faults.
     pub fn add(&mut self, file: &Path, text: &str) -> Vec<Wrong> {
         let mut reader = Reader { file, text, wrong: Vec::new() };
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -116,7 +116,7 @@ impl Settings {
         }
     }
 
-    /// Keys that need others which are not there.
+    /// Keys that need other keys which are missing.
     pub fn check(&self) -> Vec<Wrong> {
         let cli = Cli::command();
         let mut wrong = Vec::new();
@@ -139,7 +139,7 @@ impl Settings {
         self.table(table).is_some_and(|settings| settings.contains_key(key))
     }
 
-    /// What a table says, as arguments.
+    /// A table's settings as arguments.
     pub fn arguments(&self, table: &[&str]) -> Vec<OsString> {
         let settings = self.table(table).into_iter().flat_map(BTreeMap::values);
         settings.flat_map(|setting| setting.arguments.iter().cloned()).collect()
@@ -302,7 +302,7 @@ fn missing(error: &clap::Error) -> Vec<String> {
     missing.iter().map(|text| name(text).trim_start_matches("--").to_owned()).collect()
 }
 
-/// What an error of the command line's parser says, in one line and without the option.
+/// The message of an error of the command line's parser, in one line and without the option.
 pub fn reason(error: &clap::Error) -> String {
     if let Some(source) = error.source() {
         return source.to_string();

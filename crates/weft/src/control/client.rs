@@ -51,7 +51,7 @@ impl Client {
         self.ask_with(request, None)
     }
 
-    /// Whether the daemon is root's: only then can it have made ublk devices, and may say which.
+    /// Whether the daemon is root's: only then can it have made ublk devices, and may name them.
     pub fn is_roots(&self) -> bool {
         let peer = rustix::net::sockopt::socket_peercred(self.stream.get_ref());
         peer.is_ok_and(|peer| peer.uid.is_root())
@@ -103,7 +103,8 @@ impl Client {
                 .with_code(NO_DAEMON)
                 .hint("see its log; acknowledged data is safe")
         };
-        // A daemon that refuses the connection says so, and hangs up, before it reads any request.
+        // A daemon that refuses the connection reports that, and hangs up, before it reads any
+        // request.
         let sent = send_all(self.stream.get_ref(), &line, descriptor);
         let mut answer = String::new();
         let mut stream = (&mut self.stream).take(ANSWER_BYTES_MAX);

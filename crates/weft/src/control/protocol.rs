@@ -87,7 +87,7 @@ pub enum Request {
         add: Option<usize>,
         /// Disks to remove.
         remove: usize,
-        /// Bytes in use: what lies behind may be given up. `None`: nothing that was written may.
+        /// Bytes in use: data beyond it may be discarded. `None`: nothing that was written may.
         used_bytes: Option<u64>,
         /// Only plan.
         dry_run: bool,
@@ -284,7 +284,7 @@ impl PolicyChange {
 pub struct StartTarget {
     /// As the user wrote it: a name or id of an array, or a disk.
     pub text: String,
-    /// The same as an absolute path or URI.
+    /// The disk as an absolute path or URI.
     pub place: String,
 }
 
@@ -506,7 +506,7 @@ pub struct CacheReport {
     /// Since it was switched on, all together.
     #[serde(flatten)]
     pub total: CacheCounts,
-    /// The same for the blocks of each slot.
+    /// These counts for the blocks of each slot.
     pub slots: Vec<CacheCounts>,
 }
 
@@ -515,9 +515,9 @@ pub struct CacheReport {
 pub struct CacheCounts {
     /// Requested.
     pub requested_blocks: u64,
-    /// Of these, those that it had.
+    /// Of these, the blocks that it had.
     pub hit_blocks: u64,
-    /// Read from working disks for the others.
+    /// Read from working disks for the missing ones.
     pub disk_blocks: u64,
     /// Not read for them, as other blocks of their stripes were in it.
     pub spared_blocks: u64,

@@ -25,7 +25,7 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(300);
 /// A request on its way to the engine's thread.
 ///
 /// The queue that carries it is bounded by [`CONNECTIONS_MAX`], as long as the engine's thread
-/// takes what is in it: a connection asks one thing at a time.
+/// empties it: a connection asks one thing at a time.
 #[derive(Debug)]
 pub struct Call {
     /// The request.

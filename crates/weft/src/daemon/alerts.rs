@@ -35,9 +35,9 @@ pub struct Alert {
     pub array: String,
     /// The member, if it is about one.
     pub member: Option<String>,
-    /// The same in words.
+    /// The alert in words.
     pub text: String,
-    /// Somebody has to do something.
+    /// It needs attention.
     pub attention: bool,
 }
 
@@ -145,7 +145,7 @@ fn wait(child: &mut Child) -> std::io::Result<Option<std::process::ExitStatus>> 
     Ok(None)
 }
 
-/// The alerts for an event of an array, which is as `status` says afterwards, and in words `text`.
+/// The alerts for an event of an array, whose state afterwards is `status`, and in words `text`.
 pub fn of_event(event: &Event, status: &Status, text: &str) -> Vec<Alert> {
     let alert = |event, member: Option<&String>, attention| Alert {
         event,

@@ -10,14 +10,15 @@ use weft_rt::{Buf, Frozen};
 
 use crate::daemon::isolation::{Isolated, Isolation};
 
-/// A volume behind its isolation: a request fails if the volume has failed, or does so meanwhile.
+/// A volume with its isolation: a request fails if the volume has failed, or fails during the
+/// request.
 pub struct GuardedVolume {
     volume: Rc<dyn Volume>,
     isolation: Rc<Isolation>,
 }
 
 impl GuardedVolume {
-    /// Guards `volume`, which is behind `isolation`.
+    /// Guards `volume` with `isolation`.
     pub fn new(volume: Rc<dyn Volume>, isolation: Rc<Isolation>) -> Self {
         Self { volume, isolation }
     }

@@ -12,7 +12,7 @@ pub fn about(array: &str, text: &str) {
     log_line(&format!("{array}: {text}"));
 }
 
-/// Logs the state of an array at its start, with an ALERT for what is missing.
+/// Logs the state of an array at its start, with an ALERT for missing members.
 pub fn started(array: &Array) {
     let status = array.status();
     let name = &status.name;

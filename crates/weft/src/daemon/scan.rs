@@ -25,7 +25,7 @@ const MEMBER_BYTES_MIN: u64 = 64 << 10;
 pub const SCANNED_AGAIN: &str =
     "weft looks for it again every few seconds; if it is gone for good, leave it out";
 
-/// Disks examined at the same time: one that does not answer must not hold up the others.
+/// Disks examined at the same time: one that does not answer must not hold up the other disks.
 const EXAMINED_MAX: usize = 32;
 
 /// Where to search: a disk, or a folder.
@@ -137,7 +137,7 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
 }
 
 /// Looks for members of incomplete arrays on all block devices of this machine, whose names may
-/// have changed; not if the devices are those of `before`. Returns the places of those that it
+/// have changed; not if the devices are those of `before`. Returns the places of the disks that it
 /// adds.
 pub async fn search_devices(opener: &Opener, scan: &mut Scan, before: &[String]) -> Vec<String> {
     let missing: BTreeMap<Id, BTreeMap<Id, String>> = (scan.arrays.iter())
@@ -294,8 +294,8 @@ impl FoundArray {
         listed
     }
 
-    /// The members that were not found and would be used, and what each was called: those that are
-    /// listed, and those that were absent when the array was started.
+    /// The members that were not found and would be used, and what each was called: the listed
+    /// ones, and the ones absent when the array was started.
     fn wanted(&self) -> BTreeMap<Id, String> {
         let found: BTreeSet<Id> = self.members.iter().map(|m| m.superblock.self_id).collect();
         let listed = self.listed().into_iter().map(|(id, _, hint)| (id, hint.to_owned()));
@@ -326,7 +326,7 @@ impl FoundArray {
 
     /// If several disks claim to be the same member, all but one were copied by hand. The right one
     /// is the newest, or among those equally new the one at the place where the member was last
-    /// seen. If that does not decide, all stay: the assembly then refuses, and says why.
+    /// seen. If that does not decide, all stay: the assembly then refuses, and reports why.
     fn leave_out_copies(&mut self) -> Vec<UnusedDisk> {
         let mut copies = Vec::new();
         for (id, what, hint) in self.listed() {
@@ -375,7 +375,7 @@ pub fn members_of(folder: &Path) -> Result<Vec<String>, Failure> {
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if may_be_member(&path) && !is_loop(&path) {
-            // A member's name must be UTF-8; others are found by `unnameable`.
+            // A member's name must be UTF-8; other names are found by `unnameable`.
             places.extend(path.to_str().and_then(|path| absolute(path).ok()));
         }
     }

@@ -100,7 +100,7 @@ mod tests {
         let before = [disk("/dev/sda", then)];
         let shown = table(&[disk("/dev/sda", now)], Some((&before, Duration::from_secs(2))));
         assert!(shown.contains("50/s  2 MiB/s"), "{shown}");
-        // Opened anew: it counts from 0 again.
+        // Opened again: it counts from 0 again.
         let before = [disk("/dev/sda", now)];
         let shown = table(&[disk("/dev/sda", then)], Some((&before, Duration::from_secs(1))));
         assert!(shown.contains("10/s  1 MiB/s"), "{shown}");

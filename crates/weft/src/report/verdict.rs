@@ -143,7 +143,7 @@ fn of_array(served: &ServedArray, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What a degraded array needs, of which nothing is being rebuilt.
+/// What a degraded array needs that is not being rebuilt.
 fn for_degraded(status: &Status) -> String {
     let name = &status.name;
     let missing = status.slots.iter().find(|slot| slot.state == MemberState::Missing);
@@ -249,7 +249,7 @@ mod tests {
             (scrub(3, 0, 0, true), none.clone(), none.clone(), 0, ""),
             (none.clone(), none.clone(), stopped(true), 0, ""),
             (none.clone(), none.clone(), unused(false), 0, ""),
-            // They are served, and somebody is needed.
+            // They are served, and need attention.
             (state("degraded"), none.clone(), none.clone(), 3, "weft add t"),
             (state("rebuilding"), none.clone(), none.clone(), 3, "weft rebuild t`"),
             (
@@ -344,7 +344,7 @@ mod tests {
                 }
                 (Ok(()), code) => panic!("{case}: fine instead of {code}"),
             }
-            // A headline that says "healthy" is one of an array that serves everybody.
+            // An array with the headline "healthy" serves all its users.
             let text = super::super::status::snapshot(&snapshot, Default::default());
             assert!(code < 4 || !text.contains("· healthy\n") || status == none, "{case}: {text}");
         }

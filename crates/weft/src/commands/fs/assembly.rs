@@ -15,7 +15,7 @@ use weft_fuse::control;
 use super::{failed, identity, require_root};
 use crate::daemon::scan::members_of;
 
-/// Opens disks. With `some_will_do`, those that cannot be opened are left out.
+/// Opens disks. With `some_will_do`, disks that cannot be opened are left out.
 pub(super) async fn open_all(
     opener: &Opener,
     places: &[String],
@@ -39,8 +39,8 @@ pub(super) async fn open_all(
     Ok(disks)
 }
 
-/// The disks of the file system `name`: those that are named, and those in folders that are named
-/// by their labels.
+/// The disks of the file system `name`: disks given by path, and disks in the given folders,
+/// recognised by their labels.
 async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<String>, Failure> {
     let mut found = Vec::new();
     let mut systems = BTreeSet::new();
@@ -85,7 +85,7 @@ async fn find(opener: &Opener, name: &str, places: &[String]) -> Result<Vec<Stri
 pub(super) struct Assembled {
     pub(super) fs: Fs,
     pub(super) open: control::OpenDisk,
-    /// Nothing else on this machine mounts it meanwhile.
+    /// Nothing else on this machine mounts it during this.
     pub(super) _only: Option<File>,
 }
 

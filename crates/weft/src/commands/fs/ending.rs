@@ -28,7 +28,7 @@ use crate::daemon::notify;
 
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// Ends the service of what is mounted on `folder`, a path without links, when a signal says so.
+/// Ends the service of the mount on `folder`, a path without links, when a signal asks for it.
 ///
 /// # Errors
 /// If signals cannot be listened for.

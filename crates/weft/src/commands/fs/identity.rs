@@ -37,7 +37,7 @@ pub(super) async fn lock(rt: &Rt, id: &str, folder: &Path) -> Result<Option<File
         }
         if rt.now() >= patience {
             let mut at = String::new();
-            // It only says where.
+            // It only locates it.
             let _ = file.read_to_string(&mut at);
             let at = if at.is_empty() { String::new() } else { format!(" on {at}") };
             return Err(Failure::new(format!(
@@ -47,7 +47,7 @@ pub(super) async fn lock(rt: &Rt, id: &str, folder: &Path) -> Result<Option<File
         }
         rt.sleep(20 * MILLISECOND).await;
     }
-    // What it says helps people only.
+    // Its text is only for people.
     let _ = file.set_len(0).and_then(|()| file.rewind());
     let _ = write!(file, "{}", folder.display());
     Ok(Some(file))

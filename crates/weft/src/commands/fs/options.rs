@@ -21,7 +21,7 @@ const CHECKER: &str = "fsck.weftfs";
 /// What a helper does. `mount` does not pass on `suid` and `dev`, which are the usual there, but
 /// passes on `nosuid` and `nodev`. It waits for disks: at boot they may be about to appear.
 const HELPER_MOUNTS: [&str; 6] = ["weft", "fs", "mount", "--background", "-o", "suid,dev,wait=30s"];
-/// Options that mean nothing to who mounts, or what is done in any case.
+/// Options without an effect on the mount, or for its default behaviour.
 const IGNORED: [&str; 17] = [
     "defaults",
     "rw",
@@ -54,7 +54,7 @@ const OF_FUSE: [&str; 8] = [
     "blksize",
 ];
 
-/// What options say beyond the command line.
+/// Settings of options beyond the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Options {
     /// What the kernel is told.

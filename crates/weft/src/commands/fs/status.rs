@@ -35,7 +35,7 @@ pub(super) fn df(args: &FsPlaceArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-/// What somebody should look at, and what to do.
+/// The problems, and what to do about each.
 fn attention(status: &Value, folder: &str) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(why) = status["stopped"].as_str() {

@@ -43,7 +43,7 @@ impl Daemon {
             for target in targets {
                 match self.find_to_start(target, &scan) {
                     Ok(id) => drop(wanted.insert(id)),
-                    // What this waited for has come, and the daemon has started it by itself.
+                    // What this waited for has come, and the daemon has started it automatically.
                     Err(_) if has_told && self.find(&target.text).is_ok() => {}
                     Err(failure) => return Err(failure),
                 }
