@@ -180,7 +180,7 @@ pub enum AssembleError {
         disks: Vec<String>,
     },
     /// Superblocks with the same number that differ.
-    #[error("the array was run as two independent parts: {} against {}; give the disks of one part only, then add the others as new disks", list(.one), list(.other))]
+    #[error("the array was run as two independent parts: {} against {}; give the disks of one part only, then add the other disks as new ones", list(.one), list(.other))]
     SplitBrain {
         /// Disks of one part.
         one: Vec<String>,
@@ -204,7 +204,7 @@ pub enum AssembleError {
         missing: Vec<String>,
     },
     /// The disks found may be stale.
-    #[error("array {name}: only {present} of {active} active members were found, so the array may have continued on the others; missing: {}", list(.missing))]
+    #[error("array {name}: only {present} of {active} active members were found, so the array may have continued on the missing ones: {}", list(.missing))]
     NoMajority {
         /// The array.
         name: String,
@@ -427,7 +427,7 @@ fn lists(superblock: &Superblock, member: Id) -> bool {
 }
 
 /// Why a failed member is not taken back automatically.
-const LEFT: &str = "it failed, or was failed by command; if it works again, add it: only what was written since is rebuilt";
+const LEFT: &str = "it failed, or was failed by command; if it works again, add it: only regions written since are rebuilt";
 
 /// The slot that a former member may take again with its data, if it is in the state in which it
 /// left. A member with an older superblock was set back; one of another assembly was used elsewhere

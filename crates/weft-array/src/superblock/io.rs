@@ -110,7 +110,7 @@ async fn overwritten_member(disk: &dyn Disk) -> Result<Option<SuperblockError>, 
     }
     let Label { array_id, member_id, .. } = label;
     let what = format!(
-        "it and both superblocks are overwritten; the label at the end of the disk says that it is member {member_id} of array {array_id}"
+        "it and both superblocks are overwritten; the label at the end of the disk identifies it as member {member_id} of array {array_id}"
     );
     Ok(Some(SuperblockError::DamagedLabel { what }))
 }

@@ -245,13 +245,13 @@ fn notes(infos: &[&DiskInfo], smallest: &DiskInfo, slots: usize, tolerance: usiz
     if half <= tolerance {
         let disks = if half == 1 { "disk" } else { "disks" };
         notes.push(format!(
-            "with {half} of its {slots} {disks} gone, the array goes on, but does not start again by itself, since the other half may be newer: it waits, and `weft start --force-degraded` starts it"
+            "with {half} of its {slots} {disks} gone, the array goes on, but does not start again automatically, since the other half may be newer: it waits, and `weft start --force-degraded` starts it"
         ));
     }
     let unused: u64 = infos.iter().map(|info| info.size_bytes - smallest.size_bytes).sum();
     if unused > 0 {
         notes.push(format!(
-            "the disks differ in size: each is used up to the size of the smallest, {}, and {} of the others stay unused",
+            "the disks differ in size: each is used up to the size of the smallest, {}, and {} of the other disks stay unused",
             smallest.name,
             Bytes(unused)
         ));
