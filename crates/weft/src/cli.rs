@@ -122,7 +122,7 @@ pub enum Command {
     Fs(FsArgs),
     /// Share disks between nodes, and make them refuse nodes
     Disks(DisksArgs),
-    /// Show what a disk's metadata says about its array, without a daemon
+    /// Show a disk's metadata of its array, without a daemon
     Examine(ExamineArgs),
     /// Erase a member's metadata, so that the disk can be reused
     Wipe(WipeArgs),

@@ -7,12 +7,12 @@ use weft_cli::size;
 /// `weft cache`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Keeps in memory what is read often. Writes go through to the disks, so a crash loses nothing more \
-than without a cache. A policy vdf-P evicts as P does, but keeps blocks of a lost disk longer, as \
-each of them would take several reads to reconstruct. Without options, shows what the cache does.
+Keeps popular blocks in memory. Writes go through to the disks, so a crash loses nothing more than \
+without a cache. A policy vdf-P evicts like P, but keeps blocks of a lost disk longer, as each of \
+them would take several reads to reconstruct. Without options, shows the cache's counts.
 
-The array stores what is set here, so it holds until it is changed, also `off`. For arrays for which \
-nothing was set, `weft serve --cache` says what they begin with.
+The array stores these settings, also `off`, until they are changed. Arrays without settings start \
+with the options of `weft serve --cache`.
 
 Examples:
   weft cache tank
@@ -25,8 +25,8 @@ pub struct CacheArgs {
     /// Memory that the cache may take, or `off`
     #[arg(long, value_parser = parse_size, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// What is kept: lru, lfu, clock, arc, s3fifo, each of them with vdf- in front, or greedy-dual;
-    /// another policy begins with an empty cache [default: vdf-s3fifo]
+    /// The policy: lru, lfu, clock, arc, s3fifo, each of them with vdf- in front, or greedy-dual; a
+    /// change of policy empties the cache [default: vdf-s3fifo]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Choice>,
 }
@@ -34,10 +34,10 @@ pub struct CacheArgs {
 /// The options of `weft serve` for caches.
 #[derive(Debug, Clone, Args)]
 pub struct CacheOptions {
-    /// Keep what is read often in memory: this much for each array (see `weft help cache`)
+    /// Keep popular blocks in memory: this size for each array (see `weft help cache`)
     #[arg(long = "cache", value_parser = parse_size, value_name = "SIZE")]
     pub size: Option<u64>,
-    /// What the caches keep
+    /// The caches' policy
     #[arg(
         long = "cache-policy",
         value_name = "POLICY",

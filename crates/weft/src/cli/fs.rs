@@ -10,8 +10,8 @@ use weft_fs::Redundancy;
 /// `weft fs`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files have a redundancy each, which they inherit from their folder: auto (the default) mirrors \
-small files and gives larger ones parity. Mounting and all that follows needs root.
+Each file has its own redundancy, inherited from its folder: auto (the default) mirrors small files \
+and gives larger ones parity. Mounting and all later commands need root.
 
 This is an early version: do not keep your only copy on it. docs/weftfs.md lists known limits.
 
@@ -40,28 +40,28 @@ pub enum FsAction {
 Example:
   weft fs df /mnt")]
     Df(FsPlaceArgs),
-    /// Set the redundancy of files, or of files that will be made in folders
+    /// Set the redundancy of files, or of new files in folders
     Set(FsSetArgs),
     /// Take a disk out of service
     Fail(FsFailArgs),
     /// Add a disk, which may have any size
     Add(FsAddArgs),
-    /// Use all of disks that have become larger
+    /// Use the full size of enlarged disks
     Grow(FsGrowArgs),
-    /// Move the data of a working disk to the others, then remove it
+    /// Move the data of a working disk to the other disks, then remove it
     Remove(FsDiskArgs),
-    /// Follow the rebuild of data from lost disks on the others; it starts automatically
+    /// Follow the rebuild of lost disks' data on the other disks; it starts automatically
     #[command(after_help = "\
-What is rebuilt goes to any disks that have room; what waits for room goes on when a disk is added. A lost \
-disk that works again is taken back with what it still has: `weft fs add`.
+Rebuilt data goes to any disks with room; a rebuild that lacks room continues when a disk is added. A lost \
+disk that works again is taken back with its valid data: `weft fs add`.
 
 Examples:
   weft fs rebuild /mnt
   weft fs add /mnt d2 && weft fs rebuild /mnt")]
     Rebuild(FsPlaceArgs),
-    /// Spread what is stored over disks with more room, such as one that was added
+    /// Move existing data to disks with more room, such as a new one
     Balance(FsBalanceArgs),
-    /// Read every block, repair those that are wrong, and move those that cannot be read
+    /// Read every block, repair wrong ones, and move unreadable ones
     Scrub(FsScrubArgs),
     /// Cancel the running or waiting job; finished work is kept
     Cancel(FsCancelArgs),
@@ -72,7 +72,7 @@ Examples:
 /// `weft fs create`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --force nothing is overwritten: disks that hold anything are refused.
+Without --force nothing is overwritten: only empty disks are accepted.
 
 Example:
   truncate -s 1G d0 d1 d2 d3
@@ -91,7 +91,7 @@ pub struct FsCreateArgs {
     /// more of a small one beside large ones]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub metadata: Option<u64>,
-    /// Overwrite what is on the disks
+    /// Overwrite the disks' contents
     #[arg(long)]
     pub force: bool,
 }
@@ -101,14 +101,14 @@ pub struct FsCreateArgs {
 #[command(after_help = "\
 Runs in the foreground until the folder is unmounted (umount); with --background it returns when the \
 file system is mounted. SIGTERM and SIGINT unmount it as soon as nothing is open there, and the log \
-names who uses it. Needs root. A disk that is missing with --degraded, has become too short, or cannot be \
-opened counts as lost from then on, and what it held is rebuilt on the others; `weft fs add` takes it back. \
-Disks that other hosts can reach (nbd://) are marked as mounted: another host cannot mount them meanwhile, \
-and a mount takes 6 seconds, or 26 after a crash. Jobs that were interrupted go on: rebuilds, removals, new redundancies, \
-balances and scrubs.
+names its users. Needs root. With --degraded, a disk that is missing, has become too short, or cannot be \
+opened counts as lost from then on, and its data is rebuilt on the other disks; `weft fs add` takes it back. \
+Disks that other hosts can reach (nbd://) are marked as mounted: another host cannot mount them at the same \
+time, and a mount takes 6 seconds, or 26 after a crash. Interrupted jobs resume: rebuilds, removals, new \
+redundancies, balances and scrubs.
 
-With --read-only nothing is written to the disks, which may be write-protected. What a crash has left to \
-be done is done in memory, each time.
+With --read-only nothing is written to the disks, which may be write-protected. Each such mount recovers \
+from a crash in memory.
 
 Called `mount.weftfs` (ln -s /usr/local/bin/weft /sbin/mount.weftfs), it serves `mount -t weftfs` and \
 lines of /etc/fstab.
@@ -132,12 +132,12 @@ pub struct FsMountArgs {
     /// Mount although disks are missing
     #[arg(long)]
     pub degraded: bool,
-    /// The same, and mount what the disks that are here say although it may be old: they were not
-    /// unmounted together, and those that are missing may have been used without them. Without this
-    /// the error says from when they are
+    /// Like --degraded, and also mount disks whose metadata may be old: they were not unmounted
+    /// together, and the missing disks may have been used without them. Without this option the
+    /// error shows their age
     #[arg(long)]
     pub stale: bool,
-    /// Wait up to this long for disks that are missing
+    /// Wait up to this long for missing disks
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = size::parse_duration)]
     pub wait: Duration,
     /// Write nothing to the disks
@@ -178,8 +178,8 @@ pub struct FsMountArgs {
 /// `weft fs status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It lists problems first. With --check the exit code says so, for cron \
-and monitoring: 0 if all is well, 3 if not.
+It lists problems first. With --check the exit code reports them, for cron and monitoring: 0 if there \
+are none, 3 otherwise.
 
 Examples:
   weft fs status /mnt
@@ -202,9 +202,9 @@ pub struct FsPlaceArgs {
 /// `weft fs set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What a file holds already is laid out anew, a part at a time: it can be used meanwhile. With \
---background the command does not wait for that; `weft fs status` shows how far it is. After an \
-unmount or a crash it goes on with the next mount. The same, without progress, as:
+Rewrites the files with the new redundancy, a part at a time; they stay usable. With --background the \
+command does not wait for that; `weft fs status` shows the progress. After an unmount or a crash it \
+resumes with the next mount. This does the same, without progress:
   setfattr -n user.weft.redundancy -v raid1 FILE
 
 Examples:
@@ -225,10 +225,10 @@ pub struct FsSetArgs {
 /// `weft fs add`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-New files use the disk at once; what is stored stays where it is, until `weft fs balance` spreads it. \
-If all other disks are full, mirrored files find no room before. Without --force a disk that holds \
-anything is refused. A disk of this file system that was lost is taken back: what it still has is used, \
-and the rest is rebuilt on it.
+New files use the disk at once; existing data stays in place until `weft fs balance` moves it. If all \
+other disks are full, mirrored files find no room before that. Without --force only an empty disk is \
+accepted. A lost disk of this file system is taken back: its valid data is used, and the rest is rebuilt \
+on it.
 
 Examples:
   weft fs add /mnt d5 && weft fs balance /mnt
@@ -238,7 +238,7 @@ pub struct FsAddArgs {
     pub folder: PathBuf,
     /// A file, block device or nbd:// URI
     pub disk: String,
-    /// Overwrite what is on the disk
+    /// Overwrite the disk's contents
     #[arg(long)]
     pub force: bool,
 }
@@ -246,15 +246,15 @@ pub struct FsAddArgs {
 /// `weft fs grow`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For disks whose file, volume or partition was enlarged, or that are behind a larger one now. Nothing \
-is moved; the new space is there at once. The room for metadata stays as large as it was.
+For enlarged disks: a larger file, volume or partition, or a copy on a larger disk. Nothing is moved; the \
+new space is free at once. The room for metadata stays the same.
 
 Example:
   truncate -s 2G d0 && weft fs grow /mnt")]
 pub struct FsGrowArgs {
     /// Where it is mounted
     pub folder: PathBuf,
-    /// Number of the disk, as in the status; all that have become larger, if it is not given
+    /// Number of the disk, as in the status [default: all enlarged disks]
     pub disk: Option<u16>,
 }
 
@@ -262,8 +262,8 @@ pub struct FsGrowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Refuses if files have blocks that only this disk can give: `weft fs remove` empties a disk before it \
-leaves. What a disk held that is out of service is rebuilt on the others. `weft fs add` takes it back with \
-what it still has.
+leaves. The data of a disk out of service is rebuilt on the other disks. `weft fs add` takes the disk \
+back with its valid data.
 
 Examples:
   weft fs fail /mnt 2
@@ -274,7 +274,7 @@ pub struct FsFailArgs {
     pub folder: PathBuf,
     /// The disk: its number, as in the status, or its path
     pub disk: String,
-    /// Only show which files would lose blocks
+    /// Only list the files that would lose blocks
     #[arg(long, conflicts_with = "force")]
     pub dry_run: bool,
     /// Do it although files lose blocks, unless the disk is added again
@@ -285,7 +285,7 @@ pub struct FsFailArgs {
 /// `weft fs remove`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files can be used meanwhile. It is refused if the others have too little room, or are too few for the \
+Files stay usable. It is refused if the other disks have too little room, or are too few for the \
 redundancy of a file. `weft fs cancel` keeps the disk.
 
 Examples:
@@ -301,9 +301,9 @@ pub struct FsDiskArgs {
 /// `weft fs scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files can be used meanwhile. A scrub that an unmount, a crash or a rebuild has interrupted goes on near \
-where it was, by itself or with this command; to begin at the front again, cancel it first. \
-`weft fs fsck --data` names the files whose blocks cannot be repaired.
+Files stay usable. After an unmount, a crash or a rebuild the scrub resumes near where it stopped, \
+automatically or with this command; to start again, cancel it first. `weft fs fsck --data` names the \
+files whose blocks cannot be repaired.
 
 Examples:
   weft fs scrub /mnt
@@ -317,9 +317,9 @@ pub struct FsScrubArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Moves blocks of files from the disks with the least free space to those with the most, until they \
-differ by little. Files can be used meanwhile, and keep their redundancy. It follows how far that is; \
-it also goes on if this command ends, and after an unmount or a crash with the next mount, unless it \
-is cancelled.
+differ by little. Files stay usable, and keep their redundancy. The command shows the progress; the job \
+continues if the command ends, and resumes with the next mount after an unmount or a crash, unless it is \
+cancelled.
 
 Examples:
   weft fs add /mnt d5 && weft fs balance /mnt
@@ -332,9 +332,9 @@ pub struct FsBalanceArgs {
 /// `weft fs cancel`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A disk that was being removed stays, and new files use it again; what has moved to other disks is \
-there. If no job runs, one that waits for room is cancelled. A rebuild and a new redundancy of files \
-cannot be cancelled; but files can get the redundancy that they had (`weft fs set`).
+A disk that was being removed stays, and new files use it again; moved data stays on the other disks. If \
+no job runs, the waiting one is cancelled. A rebuild and a new redundancy of files cannot be cancelled; \
+but `weft fs set` can restore the former redundancy.
 
 Example:
   weft fs cancel /mnt")]
@@ -346,7 +346,7 @@ pub struct FsCancelArgs {
 /// `weft fs fsck`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files can be used meanwhile. The exit code is 3 if anything was found.
+Files stay usable. The exit code is 3 if anything was found.
 
 Examples:
   weft fs fsck /mnt
@@ -354,7 +354,7 @@ Examples:
 pub struct FsckArgs {
     /// Where it is mounted
     pub folder: PathBuf,
-    /// Read every block, compare it with its checksum and its line, and repair what is wrong
+    /// Read every block, compare it with its checksum and its line, and repair wrong ones
     #[arg(long)]
     pub data: bool,
 }

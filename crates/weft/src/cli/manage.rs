@@ -39,7 +39,7 @@ pub struct StatusArgs {
     #[arg(long)]
     pub io: bool,
     /// Exit with 3 if something needs attention, such as reduced redundancy, with 4 if an array has
-    /// failed, did not start, or cannot write; say what is wrong and what to do
+    /// failed, did not start, or cannot write; report the problem and the next step
     #[arg(long, conflicts_with = "watch")]
     pub check: bool,
 }
@@ -124,8 +124,8 @@ pub struct AddArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A working member stays in service while it is copied to the new disk, so the array keeps its \
-redundancy. Data that cannot be read from the member is reconstructed from the others. If the new \
-disk fails, or you take it out with `weft fail`, the array is as before. A missing member is \
+redundancy. Data that cannot be read from the member is reconstructed from the other members. If the \
+new disk fails, or you take it out with `weft fail`, the array is as before. A missing member is \
 rebuilt onto the new disk.
 
 Examples:
@@ -150,17 +150,17 @@ pub struct ReplaceArgs {
 /// `weft reshape`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The array is used as before while it moves, and survives what it survived: crashes and lost disks, \
-also together. Disks to add are taken from its spares. The new size is there when all of it has \
-moved: `weft attach` resizes its block device, mounted or not, and NBD clients see it when they \
-connect again. A pause, a stop or a crash loses nothing: it goes on from the last checkpoint.
+The array stays usable during a reshape, and survives as much as before: crashes and lost disks, \
+also together. Disks to add are taken from its spares. The new size takes effect at the end: \
+`weft attach` resizes its block device, mounted or not, and NBD clients see it when they connect \
+again. A pause, a stop or a crash loses nothing: the reshape resumes from the last checkpoint.
 
-No backup file is needed. The data moves towards the beginning of the disks, into space that \
+No backup file is needed. The data moves towards the start of the disks, into space that \
 `weft create` leaves before it on disks of 64 MiB or more (see --head-room there). Each reshape \
 takes some of it. An array that becomes smaller gives some back (`weft shrink`).
 
---back turns a reshape back while it runs: what has moved moves back, and added disks are spares \
-again. If a member fails meanwhile, and there is a spare, the reshape waits until it is rebuilt.
+--back turns a running reshape back: moved data moves back, and added disks are spares again. If a \
+member fails during a reshape, and there is a spare, the reshape waits until it is rebuilt.
 
 --size lets the array use more of each disk once all of its disks are larger: they were replaced \
 with `weft replace`, or their files or volumes were enlarged. Nothing is moved, and the new size is \
@@ -251,12 +251,12 @@ pub struct HowArgs {
 The disks of the last slots become spares, and `weft remove` takes them out. To remove another \
 disk, shrink first, then `weft replace` that one with a spare.
 
-Data beyond the new end is discarded, at once. So first make the file system smaller, and say \
-with --used how large it is. Without --used, the array shrinks only if nothing was ever written \
-behind the new end. NBD clients see the new size when they connect again.
+Data beyond the new end is discarded at once. So first make the file system smaller, and give its \
+size with --used. Without --used, the array shrinks only if nothing was ever written beyond the \
+new end. NBD clients see the new size when they connect again.
 
-The array is used as before while it moves, and survives what it survived. \
-`weft reshape ARRAY --back` turns back; what was discarded is then empty space.
+The array stays usable during this, and survives as much as before. `weft reshape ARRAY --back` \
+turns back; discarded data is then empty space.
 
 Examples:
   weft shrink tank --dry-run
@@ -496,7 +496,7 @@ the daemon restarts.
 
 Examples:
   weft stop
-  weft stop tank                (the daemon keeps serving the others)
+  weft stop tank                (the daemon keeps serving the other arrays)
   weft stop --keep-devices             (an upgrade, under mounted devices)")]
 pub struct StopArgs {
     /// Only this array, by name or id
@@ -536,7 +536,7 @@ pub struct StartArgs {
     /// `weft serve`, or 30s]
     #[arg(long, value_name = "TIME", value_parser = size::parse_duration)]
     pub wait: Option<Duration>,
-    /// Only show what would be started, and what is missing
+    /// Only show what would be started, and the missing members
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -23,7 +23,7 @@ Without --force, weft refuses a disk that has nonzero data at its start, its end
 between, even if it does not recognise the data.
 
 Examples:
-  Seven new files of 1 GiB, any two of which may be lost:
+  Seven new files of 1 GiB; any two may be lost:
     weft create tank --code drc-g:4,2,1 --size 1G d0 d1 d2 d3 d4 d5 d6
   Block devices, the last one a hot spare:
     weft create vault --code raid6 --spares 1 /dev/sd[b-h]
@@ -103,7 +103,7 @@ pub struct ExamineArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Erases the label and the superblocks that make a disk a member; with --zero everything on it. \
-Without --force it only shows what is on the disk. Needs no daemon. Refuses a disk that a daemon, \
+Without --force it only shows the disk's contents. Needs no daemon. Refuses a disk that a daemon, \
 a mounted file system or another program uses. Leaves the signatures of other programs: erase \
 those with `wipefs -a`.
 

@@ -8,9 +8,9 @@ use clap_complete::Shell;
 /// `weft config`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`weft serve` without members, and so weft.service, does what /etc/weft/weft.toml and the files \
-/etc/weft/weft.d/*.toml say. This shows all that is wrong in them, with file, line and key, or the \
-command line that they stand for.
+`weft serve` without members, and so weft.service, follows /etc/weft/weft.toml and the files \
+/etc/weft/weft.d/*.toml. This shows all faults in them, with file, line and key, or the command \
+line that they stand for.
 
 Examples:
   weft config check
