@@ -30,7 +30,7 @@
 //! covered d1' in between, the payload would be d0 + d1' + d3.
 //!
 //! *What "being written" means.* Disks have volatile caches: a completed write may still be gone
-//! after a crash. So a unit counts as being written until a flush that began after its write has
+//! after a crash. So a unit counts as being written until a flush that started after its write has
 //! completed, unless that write is durable without a flush (FUA, or disks without a volatile
 //! cache), and a new record for the same offsets leaves out all such units ([`Log::unflushed`]).
 //! The newest record for an offset is therefore always sufficient, and recovery uses only the
@@ -39,10 +39,10 @@
 //!
 //! A unit that *is* durable, on the other hand, must be counted: a flush acknowledged it, and a
 //! later record that left it out could not restore it if its disk is lost. A flush covers every
-//! write that had completed when the flush began, also those newer than the oldest incomplete write
-//! ([`Mark`]). A record does not pass on what it left out: the next one leaves a unit out only if
-//! that unit's own write is not flushed. Otherwise, under steady writes, a unit would never be
-//! counted again.
+//! write that had completed when the flush started, also those newer than the oldest incomplete
+//! write ([`Mark`]). A record does not pass on what it left out: the next one leaves a unit out
+//! only if that unit's own write is not flushed. Otherwise, under steady writes, a unit would never
+//! be counted again.
 //!
 //! *What a flush must wait for.* A record that leaves out units of *other* writes cannot restore
 //! them if their disk is lost with the crash. So before those other writes may count as durable –
@@ -54,7 +54,7 @@
 //! written when its member was lost, members are flushed before the next record is made. Otherwise
 //! the record of one parity unit could leave it out while that of another counts it.
 //!
-//! *Retirement.* A record is needed until a flush has completed that began after the record's
+//! *Retirement.* A record is needed until a flush has completed that started after the record's
 //! stripe write had completed. Every batch header carries the sequence number below which all
 //! records are retired; recovery takes the highest such number and ignores older records. A record
 //! that is retired in memory, but not yet on disk, would still be used. As long as there may be
@@ -133,7 +133,7 @@ pub(crate) struct Log {
     next_seq: Cell<u64>,
     /// Sequence numbers of logged stripe writes that have not completed, ascending.
     in_flight: RefCell<Vec<u64>>,
-    /// Records below this are retired: a flush that began after their writes completed has ended.
+    /// Records below this are retired: a flush that started after their writes completed has ended.
     retired_below: Cell<u64>,
     /// The writes that the latest of the ended flushes covers.
     flushed: RefCell<Mark>,
@@ -203,7 +203,7 @@ impl OnDisk {
     }
 }
 
-/// A moment at which a flush begins: tells which writes that flush covers.
+/// A moment at which a flush starts: tells which writes that flush covers.
 #[derive(Debug, Clone)]
 pub(crate) struct Mark {
     /// Sequence number of the next write.
@@ -501,7 +501,7 @@ impl Log {
         Mark { next: self.next_seq.get(), in_flight: self.in_flight.borrow().clone() }
     }
 
-    /// Notes that a flush of all disks, begun at `mark`, has ended.
+    /// Notes that a flush of all disks, started at `mark`, has ended.
     pub fn flushed(&self, mark: Mark) {
         self.flushes.set(self.flushes.get() + 1);
         let seq = mark.completed_below();

@@ -1,6 +1,6 @@
 //! The region map: what the array knows about each of its regions.
 //!
-//! A region is a range of array addresses, and has the stripes that begin there (`regions.rs`). On
+//! A region is a range of array addresses, and has the stripes that start there (`regions.rs`). On
 //! disk it has two bytes, one of flags and one of lanes:
 //!
 //! | bit | means |
@@ -36,7 +36,7 @@
 //!
 //! **Rebuild.** A replacement gets a lane, whose bit is set in every written region. Which stripes
 //! of a partly rebuilt region are done is kept in memory only; after a crash the region is rebuilt
-//! from its beginning. Unwritten regions need no rebuild.
+//! from its start. Unwritten regions need no rebuild.
 //!
 //! **Absence.** A member that leaves gets a lane too, if one is free. Its bit is set in every
 //! region that was written, or may have been, since the last flush of that member (`absence.rs`).
@@ -87,9 +87,9 @@ const NEEDS_RESYNC: u8 = 4;
 const UNSETTLED: u8 = DIRTY | NEEDS_RESYNC;
 /// The flags stored on disk.
 const ON_DISK: u8 = WRITTEN | DIRTY | NEEDS_RESYNC;
-/// In memory only: a resync was requested after the present one had begun.
+/// In memory only: a resync was requested after the present one had started.
 const RESYNC_AGAIN: u8 = 0x20;
-/// In memory only: is to become unwritten unless a write begins first.
+/// In memory only: is to become unwritten unless a write starts first.
 const UNWRITING: u8 = 0x10;
 /// In memory only: had a write since the last check.
 const TOUCHED: u8 = 0x40;
@@ -143,7 +143,7 @@ pub trait MapStore {
 pub struct MapConfig {
     /// The array.
     pub array_id: Id,
-    /// Where the map begins on each member, in bytes.
+    /// Where the map starts on each member, in bytes.
     pub area_offset: u64,
     /// The regions; their number may change.
     pub regions: Regions,
@@ -188,7 +188,7 @@ pub struct RegionMap {
     cleaner: Semaphore,
     /// Writes that have a permit for one more dirty region and have not used it yet.
     reserved: Cell<usize>,
-    /// Regions that are being zeroed for their first write, each with the lanes begun since then:
+    /// Regions that are being zeroed for their first write, each with the lanes started since then:
     /// the replacements of those lanes were not zeroed.
     zeroing: RefCell<BTreeMap<RegionNo, LaneSet>>,
     zeroed: Notify,
@@ -446,7 +446,7 @@ impl RegionMap {
         Some(RegionNo(from.0 + found as u64))
     }
 
-    /// Begins a write to `region`: returns when the region is durably written and dirty. No data
+    /// Starts a write to `region`: returns when the region is durably written and dirty. No data
     /// may be issued before that. The write ends when the guard is dropped. If the region is
     /// written and dirty already, this returns in one poll and without I/O.
     ///
@@ -569,7 +569,7 @@ struct Zeroing<'a> {
 }
 
 impl Zeroing<'_> {
-    /// Whether lanes began since this was last asked.
+    /// Whether lanes started since this was last asked.
     fn take_late(&self) -> bool {
         let mut zeroing = self.map.zeroing.borrow_mut();
         let late = zeroing.get_mut(&self.region).expect("it is being zeroed");

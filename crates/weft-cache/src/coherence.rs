@@ -5,10 +5,10 @@
 //! against that:
 //!
 //! * A *fill*, the read after a miss, may have seen a block before a write that completes before
-//!   the fill does. So a fill is *spoiled* by every change of its blocks that begins while it runs,
-//!   or was running when it began: what it read goes to its user and is not cached.
+//!   the fill does. So a fill is *spoiled* by every change of its blocks that starts while it runs,
+//!   or was running when it started: what it read goes to its user and is not cached.
 //! * Of two writes in progress to one block, either may be the one that stays. So the contents of a
-//!   write are cached only if it *met* no other change of its blocks from its beginning to its end.
+//!   write are cached only if it *met* no other change of its blocks from its starting to its end.
 //!
 //! ```text
 //!   fill    |-------- read old --------|          spoiled by the write
@@ -68,7 +68,7 @@ impl InProgress {
         self.last_id
     }
 
-    /// The contents of `blocks` begin to change.
+    /// The contents of `blocks` start to change.
     pub(crate) fn begin_change(&mut self, blocks: Range<u64>) -> u64 {
         meet(&mut self.fills, &blocks);
         let met = meet(&mut self.changes, &blocks) || self.is_stray(&blocks);
@@ -99,7 +99,7 @@ impl InProgress {
         self.strays.iter().any(|stray| overlap(stray, blocks))
     }
 
-    /// A read of `blocks` begins, to fill the cache.
+    /// A read of `blocks` starts, to fill the cache.
     pub(crate) fn begin_fill(&mut self, blocks: Range<u64>) -> u64 {
         let changing = self.changes.iter().any(|change| overlap(&change.blocks, &blocks));
         let met = changing || self.is_stray(&blocks);

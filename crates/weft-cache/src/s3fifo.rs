@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Three queues, first in, first out: most new blocks are never requested again, and leave through
-//! the small one. A hit only counts, up to 3. The count begins again in the main queue. Ghosts are
+//! the small one. A hit only counts, up to 3. The count starts again in the main queue. Ghosts are
 //! as many as the main queue holds blocks; a block whose key is among them is admitted to main.
 //!
 //! Victim disk first divides small and main by class; where the policy takes the end of a queue,

@@ -32,7 +32,7 @@
 //! dear are asked for again. Behind an end that is still lost there are blocks that are rebuilt,
 //! and those are found by a *scout*, which walks through the list from the end on, a few blocks at
 //! each eviction, until it finds one that is cheaper. That block is weighed as well, as if it were
-//! the end of a list of its own. The scout then begins again, up to the block that it found:
+//! the end of a list of its own. The scout then starts again, up to the block that it found:
 //!
 //! ```text
 //!   disk 0  ● ● ● ○ ● ● ○ ● ● ● ●    ● lost: MP 4, the end   ○ rebuilt: MP 1
@@ -70,7 +70,7 @@ const SCOUT_STEPS: u32 = 4;
 struct Scout {
     /// The block that it looked at last; none at the end.
     at: u32,
-    /// The progress when it began, and whether it has been through since.
+    /// The progress when it started, and whether it has been through since.
     begun: u64,
     is_done: bool,
     /// A cheaper block that it found.

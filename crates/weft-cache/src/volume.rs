@@ -397,7 +397,7 @@ impl CachedVolume {
         missing
     }
 
-    /// Carries out a change of `blocks`, which is begun by `work`.
+    /// Carries out a change of `blocks`, which is started by `work`.
     fn change<'a>(
         &'a self,
         blocks: Range<u64>,

@@ -11,7 +11,7 @@
 //! choice of w data units and w − 1 rows there is one candidate, whose sums over the groups are
 //! then checked, stripe by stripe of the period. Two things make that few:
 //! * Moving all units by the same number multiplies each row by a constant: the candidate stays the
-//!   same. Only choices that begin with unit 0 are solved (*shapes*), and moved only if they
+//!   same. Only choices that start with unit 0 are solved (*shapes*), and moved only if they
 //!   promise a lighter word. Nearly all do not: their coefficients would have to sum to zero.
 //! * Light words are looked for first, with few data units, and a word found bounds the search for
 //!   further ones.

@@ -41,7 +41,7 @@ pub(crate) fn full_rank<const N: usize>(
     rows: impl Iterator<Item = [u8; N]>,
     columns: usize,
 ) -> bool {
-    // reduced[c] begins in column c, with a one; all zeros if there is none yet
+    // reduced[c] starts in column c, with a one; all zeros if there is none yet
     let mut reduced = [[0; N]; N];
     let mut rank = 0;
     for mut row in rows {

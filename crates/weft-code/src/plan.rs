@@ -13,7 +13,7 @@
 //! m-subsets is an exact search. It goes depth first through the units, dearest first, taking of
 //! every subset that can be struck out together its first basis: a unit that was passed over
 //! although it could have been struck out is then read for certain, as is one that no free
-//! equation can touch any more, and the sum of these costs bounds the branch. The search begins
+//! equation can touch any more, and the sum of these costs bounds the branch. The search starts
 //! from greedy plans (dearest first; first all that is outside a local group) and stops after
 //! [`WORK_MAX`], so that one cut short still has local repair. For MDS codes any m units are
 //! independent and every result has the same number of terms: greedy is exact, no search is done.

@@ -46,7 +46,7 @@ impl Fleet {
     /// sets of f failed disks. What is beyond the end of `shares` is lost.
     ///
     /// # Panics
-    /// If a time is not positive, or `shares` is not a falling sequence that begins with 1.
+    /// If a time is not positive, or `shares` is not a falling sequence that starts with 1.
     #[must_use]
     pub fn mttdl_h(&self, shares: &[f64]) -> f64 {
         assert!(self.mttf_h > 0.0 && self.mttr_h > 0.0, "times must be positive: {self:?}");

@@ -18,7 +18,7 @@
 //! request holds the descriptor that holds the claim.
 //!
 //! **Cost.** The limit is divided into [`TICKS`] ticks. A request only increments the count of the
-//! tick in which it begins, and decrements it when it ends. One timer per disk, which runs while
+//! tick in which it starts, and decrements it when it ends. One timer per disk, which runs while
 //! there are requests, advances the tick and checks the count that is now too old. Requests read no
 //! clock and compare nothing. A request times out after the limit and before a further tick has
 //! passed. Because ticks are counted, and not compared with a clock, a machine that was suspended,
@@ -87,10 +87,10 @@ struct Watch {
     tick: Cell<usize>,
     /// Whether the timer runs.
     running: Cell<bool>,
-    /// Whether a request began in this tick.
+    /// Whether a request started in this tick.
     begun: Cell<bool>,
-    /// Requests in progress, by the tick in which they began. One more than the ticks of the limit,
-    /// since a request may begin at the end of its tick, and one for the tick that runs.
+    /// Requests in progress, by the tick in which they started. One more than the ticks of the
+    /// limit, since a request may start at the end of its tick, and one for the tick that runs.
     began_in: [Cell<usize>; TICKS + 2],
     under_way: Cell<usize>,
     given_up: GivenUpDisk,
@@ -180,7 +180,7 @@ impl Watch {
     fn next_tick(&self, limit: Nanos) -> bool {
         let tick = self.tick.get() + 1;
         self.tick.set(tick);
-        // What began at the end of its tick is as old as the limit only now.
+        // What started at the end of its tick is as old as the limit only now.
         let oldest = (tick + 1) % self.began_in.len();
         if self.began_in[oldest].get() > 0 {
             let text = format!("the disk gave no answer within {}", seconds(limit));

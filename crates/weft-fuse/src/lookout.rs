@@ -47,7 +47,7 @@ pub(crate) fn give_way() {
     rustix::thread::sched_yield();
 }
 
-/// Decides after each wait how to begin the next one.
+/// Decides after each wait how to start the next one.
 #[derive(Debug)]
 pub(crate) struct Lookout {
     /// Looking can help at all.

@@ -68,7 +68,7 @@ impl Writers {
     }
 }
 
-/// Where data, or a hole, begins in a file that is open for writing.
+/// Where data, or a hole, starts in a file that is open for writing.
 ///
 /// # Errors
 /// [`Errno::NXIO`] if there is none.

@@ -26,7 +26,7 @@ const PIECE_BYTES_MIN: usize = 4 << 10;
 const PIECE_BYTES_MAX: usize = 64 << 10;
 
 /// From this length of an output on, in bytes, it is written past the caches: by the time all of it
-/// is there, its beginning would not be near any more. Fetching a line from memory only to
+/// is there, its start would not be near any more. Fetching a line from memory only to
 /// overwrite it costs a fifth of the rate when data are cold (`benches/gf.rs`).
 const STREAM_BYTES_MIN: usize = 1 << 20;
 
@@ -209,7 +209,7 @@ impl Kernel {
         }
     }
 
-    /// P and Q, from the bytes of the sources that begin at `at`, with Horner's rule going on from
+    /// P and Q, from the bytes of the sources that start at `at`, with Horner's rule going on from
     /// chunk to chunk of the sources.
     fn horner(self, p: &mut [u8], q: &mut [u8], srcs: &[&[u8]], at: usize, to: Outputs) {
         let len = p.len();
@@ -235,7 +235,7 @@ impl Kernel {
         }
     }
 
-    /// The outputs of one group, from the `n` bytes of the sources that begin at `at`.
+    /// The outputs of one group, from the `n` bytes of the sources that start at `at`.
     fn general(self, group: &Group<'_>, srcs: &[&[u8]], at: usize, n: usize, to: Outputs) {
         let dsts = &group.dsts[..group.count];
         let mut to = if_aligned(to, dsts);

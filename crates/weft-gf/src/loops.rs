@@ -26,7 +26,7 @@ pub(crate) const SOURCES_MAX: usize = 32;
 /// Most outputs one call of [`dot`] takes.
 pub(crate) const ROWS_MAX: usize = 4;
 
-/// How outputs are begun and written.
+/// How outputs are started and written.
 #[derive(Clone, Copy)]
 pub(crate) struct Outputs {
     /// Start from what the memory of the outputs holds, not from zero.

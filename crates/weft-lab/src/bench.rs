@@ -157,7 +157,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Adds a fresh disk; its rebuild begins, at `bytes_s` on each member regardless of users.
+    /// Adds a fresh disk; its rebuild starts, at `bytes_s` on each member regardless of users.
     pub(crate) async fn rebuild(&self, bytes_s: u64) -> Result<(), String> {
         let spare = disk(&self.rt, &self.setup, self.disks.len());
         rebuild_onto(&self.array, spare, bytes_s).await.map_err(text)

@@ -101,7 +101,7 @@ impl ModelledArray {
         Ok(())
     }
 
-    /// Adds a fresh disk, onto which the array rebuilds a failed one from the beginning to the end,
+    /// Adds a fresh disk, onto which the array rebuilds a failed one from the starting to the end,
     /// at `bytes_s` regardless of users.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ pub(crate) async fn array_on(
     Ok(Array::assemble(rt, members(), options).await?)
 }
 
-/// Adds `spare`; its rebuild begins, at `bytes_s` on each member regardless of users, as Linux MD
+/// Adds `spare`; its rebuild starts, at `bytes_s` on each member regardless of users, as Linux MD
 /// does it, with requests that the block layer merged to 64 KiB.
 pub(crate) async fn rebuild_onto(
     array: &Array,

@@ -31,7 +31,7 @@ pub(crate) use given::{Pacing, Run};
 use md::{Era, Md};
 pub(crate) use measure::{Measured, measure};
 
-/// Bytes at the begin of each disk that are not data: the metadata.
+/// Bytes at the start of each disk that are not data: the metadata.
 const DATA_OFFSET: u64 = 1 << 20;
 
 /// Requests are merged up to this length on their way to a disk (`BLK_PLUG_FLUSH_SIZE`).
@@ -143,7 +143,7 @@ pub(crate) struct Progress {
 pub(crate) enum Step {
     /// The addresses up to here are moved.
     MoveTo(u64),
-    /// The progress is recorded, once all that was begun is complete.
+    /// The progress is recorded, once all that was started is complete.
     Checkpoint,
     /// Nothing is left.
     Done,
@@ -282,7 +282,7 @@ mod tests {
         let Counted { reads, writes, checkpoints } = counted(&Way::Md);
         // 600 MiB of data in heads of 4 KiB, 300 MiB written on each of four disks.
         assert_eq!((reads, writes), (153_600, 307_200));
-        // Every 47 rows of 64 KiB, and some more at the begin, where the window is small.
+        // Every 47 rows of 64 KiB, and some more at the start, where the window is small.
         let rows = 300 * 16;
         assert!((rows / 47..rows / 47 + 25).contains(&checkpoints), "{checkpoints}");
     }
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn alv_aggregates_and_records_when_it_must() {
         let alv = |skip_empty, as_printed| counted(&Way::Alv { skip_empty, as_printed });
-        // Windows of 63 units, 21 new stripes; at the begin shorter ones.
+        // Windows of 63 units, 21 new stripes; at the start shorter ones.
         let Counted { reads, writes, checkpoints } = alv(false, false);
         let windows = (600 * 16_u64).div_ceil(63);
         assert!((windows * 3..(windows + 30) * 3).contains(&reads), "{reads}");

@@ -153,7 +153,7 @@ pub struct Part {
 const PLAN: &str = "run.json";
 
 impl Part {
-    /// The folder of a run that begins, or goes on.
+    /// The folder of a run that starts, or goes on.
     pub(crate) fn open(dir: &Path, resume: bool, plan: Plan) -> Result<Self, String> {
         let Shard { number, of } = plan.shard;
         let dir = dir.join(&plan.name).join(format!("{number}-of-{of}"));

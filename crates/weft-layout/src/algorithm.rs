@@ -24,10 +24,10 @@ pub enum Algorithm {
     LeftAsymmetric,
     /// Parity moves right from slot 0; data in slot order.
     RightAsymmetric,
-    /// Parity moves left from the last slot; data begins after it. md's default.
+    /// Parity moves left from the last slot; data starts after it. md's default.
     #[default]
     LeftSymmetric,
-    /// Parity moves right from slot 0; data begins after it.
+    /// Parity moves right from slot 0; data starts after it.
     RightSymmetric,
     /// Parity always in the first slots.
     ParityFirst,

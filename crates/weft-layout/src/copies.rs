@@ -107,7 +107,7 @@ impl Layout for Mirrored {
         self.slots as u64
     }
 
-    /// The sections of `far` begin at fractions of the slots.
+    /// The sections of `far` start at fractions of the slots.
     fn can_be_extended(&self) -> bool {
         self.arrangement != Copies::Far
     }

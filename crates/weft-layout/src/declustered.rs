@@ -63,7 +63,7 @@ impl Declustered {
         }
     }
 
-    /// Where the base permutation of a block begins, and its shift.
+    /// Where the base permutation of a block starts, and its shift.
     fn development(&self, block: u64) -> (usize, u32) {
         let n = u64::from(self.slots);
         let base = block / n % BASES as u64;

@@ -33,7 +33,7 @@ pub struct Placement {
 
 impl Placement {
     /// The code `spec` on `slots` slots with `data_bytes` each, in units of `unit_bytes`. Slot i is
-    /// disk i, and its data begins at the disk's first byte.
+    /// disk i, and its data starts at the disk's first byte.
     ///
     /// # Errors
     /// As [`for_code`].

@@ -2,7 +2,7 @@
 //!
 //! A reshape moves an array from an old geometry to a new one, in the order of addresses, on the
 //! same disks. An array that grows has more data in each row of the disks, so every address moves
-//! towards the beginning of the disks, and the more the higher it is. Moved data leaves a hole,
+//! towards the start of the disks, and the more the higher it is. Moved data leaves a hole,
 //! which the next new stripes fill. The hole grows with the progress:
 //!
 //! ```text
@@ -26,7 +26,7 @@
 //! one is read from its old place. The idea is that of SLAS (Zhang et al., ACM TOS 2007) and ALV
 //! (the same, IEEE TC 2010), which give a closed form for adding disks to a RAID-5
 //! ([`theorem_1`]; and [`safe_window`], which is the one to use). [`Window`] computes it for any
-//! two geometries: more or fewer slots, another code, another unit, another begin of the data.
+//! two geometries: more or fewer slots, another code, another unit, another start of the data.
 //!
 //! **What may be overwritten.** Let C be the durable checkpoint: addresses below it are in the new
 //! geometry (when working upwards). New stripes are written whole, data and parity, from memory. A
@@ -36,7 +36,7 @@
 //!
 //! **Why that is safe** when a crash comes together with lost disks:
 //! * Addresses at or above C are read from old stripes. All units of these are unchanged: no window
-//!   that began at C touched them. So the old code still corrects as many losses as it ever did.
+//!   that started at C touched them. So the old code still corrects as many losses as it ever did.
 //!   This needs the *whole* stripe that contains C: the units below C are not needed themselves any
 //!   more, but the remaining units cannot be reconstructed without them. The paper's theorem
 //!   protects only data, and its Fig. 1 data and parity, but neither these siblings; after a crash
@@ -53,13 +53,13 @@
 //! So at every moment the array survives the losses that both codes survive.
 //!
 //! **Where the window is empty** a new stripe lies on old stripes that are still needed. Such
-//! stretches must be copied to a backup first. When disks are added it is the beginning, the first
+//! stretches must be copied to a backup first. When disks are added it is the start, the first
 //! few stripes ([`Window::cramped`]). When the data per row stays the same (raid5 to raid6 with one
-//! disk more, or another unit size) it is everything, unless the new data begins at a lower byte of
+//! disk more, or another unit size) it is everything, unless the new data starts at a lower byte of
 //! the disks.
 //!
 //! **Downwards.** An array that shrinks has less data in each row, and moves away from the
-//! beginning of the disks. So it is moved from its end to its beginning, and everything above holds
+//! start of the disks. So it is moved from its end to its start, and everything above holds
 //! with directions exchanged: addresses at or above C are in the new geometry, an old stripe is
 //! needed if it contains an address below C, and the cramped stretch comes last. A reshape turns
 //! back half-way in the same manner ([`Window::reversed`]).
@@ -89,7 +89,7 @@ use crate::Placement;
 /// The order in which a reshape moves addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From address 0 upwards: data moves towards the beginning of the disks.
+    /// From address 0 upwards: data moves towards the start of the disks.
     Up,
     /// From the end of the data downwards.
     Down,

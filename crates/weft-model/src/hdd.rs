@@ -236,8 +236,8 @@ impl Hdd {
         }
     }
 
-    /// Nanoseconds of (seek, rotation) from `start` until `place` begins to pass. The rotation is
-    /// slightly negative if the place has just begun to pass.
+    /// Nanoseconds of (seek, rotation) from `start` until `place` starts to pass. The rotation is
+    /// slightly negative if the place has just started to pass.
     fn positioning(&self, place: &SectorPosition, start: f64, writes: bool) -> (f64, f64) {
         let seek = self.seek_ns(place, writes);
         let angle = (start + seek) * self.geometry.turns_per_ns + self.phase;
@@ -248,7 +248,7 @@ impl Hdd {
         (seek, turn * self.geometry.turn_ns)
     }
 
-    /// Nanoseconds until the data of a waiting command begins to pass.
+    /// Nanoseconds until the data of a waiting command starts to pass.
     fn cost(&self, waiting: &Waiting, now: f64) -> f64 {
         let start = waiting.ready.max(now);
         if waiting.verb == Verb::Read

@@ -46,7 +46,7 @@ pub struct Medium {
 pub struct Version {
     /// Order of completion on this disk, the same for all sectors of a write.
     pub order: u64,
-    /// The write's bytes and where the sector begins in them; `None`: zeros.
+    /// The write's bytes and where the sector starts in them; `None`: zeros.
     data: Option<(Frozen, usize)>,
 }
 
@@ -109,7 +109,7 @@ impl Medium {
         self.versions as u64 * self.sector
     }
 
-    /// The write `op` begins, of `len` bytes of data or of zeros (`None`): from now on a crash may
+    /// The write `op` starts, of `len` bytes of data or of zeros (`None`): from now on a crash may
     /// leave any part of it. Writes that a crash finds in flight land in the order of their `op`.
     pub fn begin(&mut self, op: u64, offset: u64, len: u64, data: Option<Frozen>) {
         self.in_flight.insert(op, Write { offset, len, data, held: false });

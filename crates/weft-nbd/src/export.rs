@@ -15,7 +15,7 @@ use crate::proto::{BlockSizes, Errno};
 /// connects.
 ///
 /// A client that vanishes does not cancel started requests: futures run to their end. Only of a
-/// trim or zeros that were cut into pieces the rest is not begun.
+/// trim or zeros that were cut into pieces the rest is not started.
 #[derive(Clone)]
 pub struct Export {
     /// What is served.

@@ -174,7 +174,7 @@ impl Rt {
     }
 
     /// Runs a future as a part of the task that awaits it, without a task of its own. If it is
-    /// dropped after it was begun and before it has ended, it continues as a task.
+    /// dropped after it was started and before it has ended, it continues as a task.
     pub fn attach<F: Future + 'static>(&self, future: impl FnOnce() -> F) -> Attached<'_, F> {
         Attached { rt: self, future: Some(boxed(future)), begun: false }
     }

@@ -167,7 +167,7 @@ impl Platter {
         self.0.borrow().depth > 0
     }
 
-    /// Whether a write to this range of bytes has begun and not ended.
+    /// Whether a write to this range of bytes has started and not ended.
     pub(crate) fn is_written(&self, range: &std::ops::Range<u64>) -> bool {
         self.0.borrow().medium.is_written(range)
     }
@@ -177,7 +177,7 @@ impl Platter {
         self.0.borrow().ops
     }
 
-    /// Writes begun so far.
+    /// Writes started so far.
     pub(crate) fn writes(&self) -> u64 {
         self.0.borrow().writes
     }
@@ -277,7 +277,7 @@ struct Started {
     until: Option<Nanos>,
     /// The service by the product's model, if there is one.
     service: Option<Service>,
-    /// When reads begin to see part of the write, for some writes.
+    /// When reads start to see part of the write, for some writes.
     shown: Option<Nanos>,
     /// Nothing reaches the disk before the operation ends.
     held: bool,

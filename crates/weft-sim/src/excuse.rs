@@ -2,7 +2,7 @@
 //! with a crash.
 //!
 //! * `ppl`: data that was being written **to** a disk that is lost together with the crash may be
-//!   garbage. "Together" means: after the write began and before it was durable.
+//!   garbage. "Together" means: after the write started and before it was durable.
 //! * `bitmap`, `none`: of the stripes that were being written, at the offsets in the unit that were
 //!   being written, all data on lost disks may be garbage (the write hole), also on disks lost long
 //!   before.

@@ -4,12 +4,12 @@
 //! requests are tested. For each cell the oracle keeps **candidates**, the values that the cell may
 //! hold. Time is logical: each start and each end of a request is a tick.
 //!
-//! * A write adds a candidate when it begins; reads may return it from then on. When the write is
+//! * A write adds a candidate when it starts; reads may return it from then on. When the write is
 //!   acknowledged, at tick e, it supersedes every candidate whose write had *ended before this one
-//!   began*: reads that begin after e must not return those. Overlapping writes all remain
+//!   started*: reads that start after e must not return those. Overlapping writes all remain
 //!   candidates until a read that overlaps nothing returns one of them; from then on that is the
 //!   value.
-//! * A superseded value may return after a power cut, until a flush that began after tick e is
+//! * A superseded value may return after a power cut, until a flush that started after tick e is
 //!   acknowledged, or a FUA write supersedes it.
 //! * A failed write may or may not have happened; it supersedes nothing.
 //! * After a power cut all candidates are possible, and the first read decides: a value read once
@@ -87,8 +87,8 @@ pub struct Mismatch {
 #[derive(Debug, Clone)]
 pub struct Oracle {
     contents: Contents,
-    /// The candidates of each cell, in the order in which their writes began. Empty: never written.
-    /// Also of some cells beyond the end: the volume may become larger.
+    /// The candidates of each cell, in the order in which their writes started. Empty: never
+    /// written. Also of some cells beyond the end: the volume may become larger.
     cells: Vec<Vec<Candidate>>,
     /// Cells with more than one candidate.
     open: BTreeSet<usize>,
@@ -99,7 +99,7 @@ pub struct Oracle {
     unsettled: BTreeSet<usize>,
     /// Cells that lost a copy, with the time of the loss, until [`Oracle::consistent_again`].
     doubted: BTreeMap<usize, Tick>,
-    /// When each read in progress began.
+    /// When each read in progress started.
     reads: BTreeSet<Tick>,
     count: usize,
     tick: Tick,
@@ -160,7 +160,7 @@ impl Oracle {
         cells.start as u64 * size..cells.end as u64 * size
     }
 
-    /// The current tick. Requests that begin later have a greater one.
+    /// The current tick. Requests that start later have a greater one.
     pub fn now(&self) -> Tick {
         self.tick
     }
@@ -207,7 +207,7 @@ impl Oracle {
         self.next_version - 1
     }
 
-    /// A write begins.
+    /// A write starts.
     pub fn begin_write(&mut self, cells: Range<usize>, kind: Kind) -> Writing {
         let began = self.tick();
         let number = self.next_number();
@@ -285,12 +285,12 @@ impl Oracle {
         }
     }
 
-    /// A flush begins.
+    /// A flush starts.
     pub fn begin_flush(&mut self) -> Flushing {
         Flushing(self.tick())
     }
 
-    /// A flush is acknowledged: values that were superseded before it began cannot return.
+    /// A flush is acknowledged: values that were superseded before it started cannot return.
     pub fn end_flush(&mut self, flush: Flushing) {
         let Flushing(began) = flush;
         for cell in std::mem::take(&mut self.open) {
@@ -302,7 +302,7 @@ impl Oracle {
         }
     }
 
-    /// A read begins.
+    /// A read starts.
     pub fn begin_read(&mut self, cells: Range<usize>) -> Reading {
         let began = self.tick();
         self.reads.insert(began);

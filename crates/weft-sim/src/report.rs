@@ -71,7 +71,7 @@ pub struct Report {
     pub cuts: u64,
     /// Crashes of only the program.
     pub kills: u64,
-    /// Reshapes begun.
+    /// Reshapes started.
     pub reshapes: u64,
     /// Those of them to fewer disks, or to less data on them.
     pub shrinks: u64,

@@ -355,7 +355,7 @@ impl ClientHarness {
         self.oracle.borrow_mut().end_write(writing, result.is_ok(), fua);
     }
 
-    /// Begins a write. A discard begins as up to three: of cells that hold zeros afterwards, and of
+    /// Starts a write. A discard starts as up to three: of cells that hold zeros afterwards, and of
     /// cells that may.
     fn begin_write(&self, cells: Range<usize>, kind: Kind) -> (Writing, Vec<Writing>) {
         let oracle = &mut *self.oracle.borrow_mut();
@@ -403,7 +403,7 @@ impl ClientHarness {
         }
     }
 
-    /// Sends a request of zero bytes at the beginning, at the end or anywhere between.
+    /// Sends a request of zero bytes at the start, at the end or anywhere between.
     async fn empty_request(&self, volume: &dyn Volume, client: usize, rng: &mut Rng) {
         let size = volume.size_bytes();
         let anywhere = rng.below(size + 1);

@@ -47,7 +47,7 @@ pub struct Gathered {
     pub unrepaired: UnitSet,
 }
 
-/// An access to a stripe: where in its units it begins, and for whom it is.
+/// An access to a stripe: where in its units it starts, and for whom it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Access {
     /// First offset in the units.
@@ -59,7 +59,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// For a user, beginning at this offset in the units.
+    /// For a user, start at this offset in the units.
     #[must_use]
     pub fn user(from: u64) -> Self {
         Self { from, class: Class::User, load_aware: true }

@@ -4,7 +4,7 @@
 /// Where data lie on a member, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataArea {
-    /// Where they begin.
+    /// Where they start.
     pub offset: u64,
     /// Their length.
     pub bytes: u64,

@@ -14,7 +14,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a fresh folder whose name begins with `weft-NAME`.
+    /// Makes a fresh folder whose name starts with `weft-NAME`.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::below(&std::env::temp_dir(), name)

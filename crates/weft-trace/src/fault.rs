@@ -18,7 +18,7 @@ pub enum TracePosition {
         file: String,
         /// The record.
         record: u64,
-        /// Where it begins, in bytes of the uncompressed file.
+        /// Where it starts, in bytes of the uncompressed file.
         byte: u64,
     },
 }

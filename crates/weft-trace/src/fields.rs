@@ -27,7 +27,7 @@ pub(crate) fn number32(what: &'static str, bytes: &[u8]) -> Result<u32, Fault> {
     u32::try_from(number(what, bytes)?).map_err(|_| Fault::at(what, bytes))
 }
 
-/// A number, hexadecimal if it begins with `0x`.
+/// A number, hexadecimal if it starts with `0x`.
 pub(crate) fn hex_or_number(what: &'static str, bytes: &[u8]) -> Result<u64, Fault> {
     let text = trim(bytes);
     let Some(digits) = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")) else {

@@ -88,7 +88,7 @@ impl Format {
         self != Self::Arc
     }
 
-    /// Whether a file that begins with `head` can be in no other format.
+    /// Whether a file that starts with `head` can be in no other format.
     pub(crate) fn is_sure(self, head: &[u8]) -> bool {
         match self {
             Self::Weft => head.starts_with(weft::HEADER.as_bytes()),
@@ -101,7 +101,7 @@ impl Format {
         }
     }
 
-    /// A parser; `head` is the beginning of the file.
+    /// A parser; `head` is the start of the file.
     pub(crate) fn parser(self, head: &[u8]) -> Parser {
         match self {
             Self::Weft => lines(weft::Weft),

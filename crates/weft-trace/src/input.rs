@@ -117,7 +117,7 @@ impl<R: BufRead> Zstd<R> {
         Self { source, decoder, in_frame: false }
     }
 
-    /// Begins the next frame; false at the end of the file.
+    /// Starts the next frame; false at the end of the file.
     fn next_frame(&mut self) -> io::Result<bool> {
         loop {
             if fill(&mut self.source)?.is_empty() {

@@ -19,7 +19,7 @@ pub(crate) enum Line<'a> {
 
 pub(crate) struct Lines {
     source: Box<dyn BufRead>,
-    /// The beginning of a line whose rest is not in the buffer yet.
+    /// The start of a line whose rest is not in the buffer yet.
     carry: Vec<u8>,
     number: u64,
 }

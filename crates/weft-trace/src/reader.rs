@@ -2,7 +2,7 @@
 //!
 //! These rules hold for all formats:
 //!
-//! * **Time** begins at 0 with the first request. A request that is earlier than its predecessor
+//! * **Time** starts at 0 with the first request. A request that is earlier than its predecessor
 //!   gets the predecessor's time ("time never goes backwards"), and is counted; requests of formats
 //!   that are logged at completion ([`Format::reorder_window`]) are first sorted by issue time
 //!   within a window.
@@ -41,7 +41,7 @@ const LABEL_CHARS_MAX: usize = 200;
 /// Options for reading a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// The format; detected from the beginning of the file if not given.
+    /// The format; detected from the start of the file if not given.
     pub format: Option<Format>,
     /// Skip (and count) damaged lines instead of ending with an error.
     pub skip_bad: bool,
@@ -73,7 +73,7 @@ enum Source {
 #[derive(Default)]
 struct Position {
     records: u64,
-    /// The begin and end of the last record read, in bytes.
+    /// The start and end of the last record read, in bytes.
     begins: u64,
     ends: u64,
 }
@@ -289,7 +289,7 @@ impl Reader {
         Ok(self.window.pop().map(|Reverse(held)| held.record))
     }
 
-    /// Shifts the time to begin at 0, and never to go backwards.
+    /// Shifts the time to start at 0, and never to go backwards.
     fn timed(&mut self, mut record: Record) -> Record {
         let zero_ns = *self.zero_ns.get_or_insert(record.at_ns);
         let last_ns = zero_ns + self.last_ns;
@@ -326,7 +326,7 @@ impl Iterator for Reader {
     }
 }
 
-/// The first comment that begins with `generated` or `looped`.
+/// The first comment that starts with `generated` or `looped`.
 fn label_of(head: &[u8]) -> Option<String> {
     let comments = head.split(|byte| *byte == b'\n').map_while(|line| line.strip_prefix(b"# "));
     let mut texts = comments.map(|comment| String::from_utf8_lossy(comment));

@@ -1,7 +1,7 @@
-//! Detects the format of a trace from its beginning.
+//! Detects the format of a trace from its start.
 //!
 //! Each line format tries to parse the first lines. The format that finds the most requests wins;
-//! at least half of the lines must be valid, so that a damaged line at the beginning does not hide
+//! at least half of the lines must be valid, so that a damaged line at the start does not hide
 //! the format. Binary formats have checks of their own.
 
 use crate::format::Format;
@@ -13,7 +13,7 @@ pub(crate) const HEAD_BYTES: u64 = 64 << 10;
 /// Lines examined.
 const LINES_MAX: usize = 200;
 
-/// The format of a trace that begins with `head`.
+/// The format of a trace that starts with `head`.
 pub(crate) fn format_of(head: &[u8]) -> Option<Format> {
     let certain = Format::all().map(|(format, ..)| format).find(|format| format.is_sure(head));
     certain.or_else(|| {

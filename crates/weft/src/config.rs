@@ -134,7 +134,7 @@ fn together(command: &str, more: Vec<OsString>) -> Result<Command, Failure> {
     cli.map(|cli| cli.command).map_err(|e| Failure::usage(settings::reason(&e)))
 }
 
-/// Where the arguments of `command` begin: only options of all commands may precede it.
+/// Where the arguments of `command` start: only options of all commands may precede it.
 fn command_at(line: &[OsString], command: &str) -> usize {
     let is_command = |(at, word): &(usize, &OsString)| {
         *word == command && (*at < 2 || line[at - 1] != "--runtime-dir")

@@ -97,7 +97,7 @@ pub(crate) struct Geometries {
     first: Geometry,
     later: OnceCell<Box<GeometryNode>>,
     now: Cell<CurrentGeometries>,
-    /// How often addresses began to move, or to move back.
+    /// How often addresses started to move, or to move back.
     turns: Cell<u64>,
     /// The size of the array while more stripes are there than users may reach: until the
     /// superblock that has them is in effect.
@@ -213,8 +213,8 @@ impl Geometries {
         self.turns.set(self.turns.get() + 1);
     }
 
-    /// How often addresses began to move, or to move back. While it is the same, an address that is
-    /// where it was has been there all the time.
+    /// How often addresses started to move, or to move back. While it is the same, an address that
+    /// is where it was has been there all the time.
     #[inline]
     pub fn turns(&self) -> u64 {
         self.turns.get()

@@ -1,7 +1,7 @@
 //! Another consistency policy for an array that exists.
 //!
 //! The policy of an array can change when it starts, if it was stopped cleanly: then the log holds
-//! nothing, no region is marked as being written, and the run begins with a superblock that is
+//! nothing, no region is marked as being written, and the run starts with a superblock that is
 //! durable on all members before anything is written. A crash in between leaves the old policy or
 //! the new one, and nothing that either would have to recover. The space of a log comes from the
 //! head room, and goes back to it.

@@ -199,7 +199,7 @@ pub(crate) struct Scan {
 impl Scan {
     /// Whether the block at `at` may belong to the batch that was being written at the crash. That
     /// batch is the newest, if its header is intact, or the one after it. The one after it starts
-    /// at the beginning of the area if the rest (the area has `area_len` bytes) was too short. No
+    /// at the start of the area if the rest (the area has `area_len` bytes) was too short. No
     /// stripe write that such a batch logs had started.
     pub fn may_be_torn(&self, at: usize, area_len: usize) -> bool {
         let end = self.newest_batch.end + batch_max(area_len);
@@ -214,9 +214,9 @@ const PIECE: usize = 4 << 20;
 /// A piece of a log area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Batches that begin in this range belong to the piece.
+    /// Batches that start in this range belong to the piece.
     pub heads: Range<usize>,
-    /// The bytes to read: `heads`, and the rest of a batch that begins near its end.
+    /// The bytes to read: `heads`, and the rest of a batch that starts near its end.
     pub bytes: Range<usize>,
 }
 

@@ -5,7 +5,7 @@
 //! serves comparisons, such as Linux MD's speed control, is written against these traits, outside
 //! the engine. An [`Experiment`] belongs to a running array and is not stored.
 //!
-//! A [`Pace`] decides when a stripe may begin, an [`Executor`] how it is rebuilt, by asking its
+//! A [`Pace`] decides when a stripe may start, an [`Executor`] how it is rebuilt, by asking its
 //! [`Rebuilder`]. Neither decides when a stripe counts as rebuilt, so no experiment can lose data.
 
 use std::rc::Rc;

@@ -9,7 +9,7 @@
 //!
 //! *Why the target is kept.* The sum of all changes is what ln r has moved by. As r stays between
 //! two bounds, so does that sum, and the mean of L over N requests differs from T by at most T ·
-//! (ln r at the end − ln r at the beginning) / (gain · N): it tends to T however jobs, users and
+//! (ln r at the end − ln r at the start) / (gain · N): it tends to T however jobs, users and
 //! disks depend on each other, and however irregular the times of single requests are. Jobs differ
 //! only in how soon that is. Two things are needed for it:
 //!
@@ -85,7 +85,7 @@ pub(super) struct Now {
 }
 
 impl LatencyTarget {
-    /// A job begins slowly under its first target, and goes on at its rate under a changed one.
+    /// A job starts slowly under its first target, and goes on at its rate under a changed one.
     pub fn set(&self, target: Option<Nanos>) {
         let target = target.filter(|target| *target > 0);
         if self.target.replace(target).is_none() {
@@ -111,7 +111,7 @@ impl LatencyTarget {
         self.bytes.set(self.bytes.get().saturating_add(bytes));
     }
 
-    /// Notes that a request has ended, which began at `begun`.
+    /// Notes that a request has ended, which started at `begun`.
     #[cold]
     #[expect(clippy::cast_precision_loss, reason = "times and rates, not counts")]
     pub fn served(&self, begun: Nanos, now: &Now) {
@@ -174,7 +174,7 @@ mod tests {
             self.latency.max_bytes_s().min(self.able_bytes_s)
         }
 
-        /// A request of users begins `after` the last, and takes so long. Returns how long.
+        /// A request of users starts `after` the last, and takes so long. Returns how long.
         fn request(&mut self, after: Nanos, took: Nanos) -> Nanos {
             self.now += after;
             self.latency.count(
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(job.rate(), ABLE);
         // Nor is a rate saved up that it cannot have.
         assert!(job.latency.max_bytes_s() <= 3 * ABLE, "{}", job.latency.max_bytes_s());
-        // When it is paused it gives the rate up, and begins again slowly.
+        // When it is paused it gives the rate up, and starts again slowly.
         job.able_bytes_s = 0;
         job.requests(2000, MILLISECOND);
         assert!(job.latency.max_bytes_s() < 2 << 20, "{}", job.latency.max_bytes_s());

@@ -1,6 +1,6 @@
 //! How fast jobs run: never above the maximum rate, and held back for users only above the minimum.
 //!
-//! A rebuild may begin a stripe whenever the bounds allow it ([`WithinBounds`]), and lets users go
+//! A rebuild may start a stripe whenever the bounds allow it ([`WithinBounds`]), and lets users go
 //! first disk by disk. Resync and scrub need whole stripes under their lock. Their [`Window`] is a
 //! single stripe while users are active, and as many as they like otherwise. If the job then falls
 //! below the minimum, it works in *batches*: it starts a batch of stripes, and no other stripe
@@ -49,7 +49,7 @@ pub struct Throttle {
     settings: Cell<u64>,
 }
 
-/// When one more stripe may begin.
+/// When one more stripe may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// Now.
@@ -62,7 +62,7 @@ pub enum Admission {
 
 /// How fast a rebuild runs between the bounds.
 pub trait Pace {
-    /// When one more stripe may begin, with `in_flight` of at most `window` in flight.
+    /// When one more stripe may start, with `in_flight` of at most `window` in flight.
     fn admit(
         &mut self,
         throttle: &Throttle,
@@ -71,7 +71,7 @@ pub trait Pace {
         window: usize,
     ) -> Admission;
 
-    /// Notes that a stripe began, with `bytes` on each member.
+    /// Notes that a stripe started, with `bytes` on each member.
     fn begun(&mut self, throttle: &Throttle, now: Nanos, bytes: u64);
 }
 
@@ -122,7 +122,7 @@ impl Throttle {
         Some(max.map_or(paced, |max| max.min(paced)))
     }
 
-    /// Notes that a user's request has ended, which began at `begun`.
+    /// Notes that a user's request has ended, which started at `begun`.
     #[inline]
     pub fn note_served(&self, begun: Nanos, now: impl FnOnce() -> Nanos) {
         if self.latency.get().is_some() {
@@ -163,7 +163,7 @@ impl Throttle {
         self.min_bytes_s.get() > 0 && now > self.late_at.get()
     }
 
-    /// A job that begins is not late.
+    /// A job that starts is not late.
     pub(super) fn begin(&self, now: Nanos) {
         self.late_at.set(self.late_at.get().max(now));
     }
@@ -173,7 +173,7 @@ impl Throttle {
         self.max_now(now).map_or(0, |_| self.next_at.get().saturating_sub(now))
     }
 
-    /// Counts `bytes` of work. Returns when it may begin.
+    /// Counts `bytes` of work. Returns when it may start.
     pub fn reserve(&self, now: Nanos, bytes: u64) -> Nanos {
         let mut start = now;
         self.latency.count(bytes);
@@ -206,7 +206,7 @@ const DEBT_MAX: Nanos = SECOND;
 /// Stripes that a resync or a scrub keeps in flight: see the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    /// Bytes begun on each member since nothing was in flight.
+    /// Bytes started on each member since nothing was in flight.
     batch_bytes: u64,
 }
 
@@ -233,7 +233,7 @@ impl Window {
         }
     }
 
-    /// Counts a stripe that begins, with `bytes` on each member.
+    /// Counts a stripe that starts, with `bytes` on each member.
     pub fn count(&mut self, bytes: u64) {
         self.batch_bytes = self.batch_bytes.saturating_add(bytes);
     }
@@ -275,7 +275,7 @@ mod tests {
     const UNIT: u64 = 64 << 10;
     const MOST: usize = 64;
 
-    /// Number of stripes that begin one after the other at `now`, if none of them ends.
+    /// Number of stripes that start one after the other at `now`, if none of them ends.
     fn begun(window: &mut Window, throttle: &Throttle, now: Nanos, in_flight: usize) -> usize {
         let mut more = 0;
         while in_flight + more < window.stripes(throttle, now, in_flight + more, MOST) {
@@ -327,7 +327,7 @@ mod tests {
         let admitted = |now| WithinBounds.admit(&throttle, now, 0, MOST);
         throttle.set_latency_target(Some(10 * MILLISECOND));
         throttle.reserve(now, UNIT);
-        // It begins with four units per second.
+        // It starts with four units per second.
         assert_eq!(admitted(now), Admission::At(now + SECOND / 4));
         let mut window = Window::default();
         assert_eq!(window.stripes(&throttle, now, 0, MOST), 1);

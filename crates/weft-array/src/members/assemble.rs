@@ -46,7 +46,7 @@
 //! is *lagging*, and gets N before anything else is written. A member that is two or more
 //! superblocks behind was not interrupted by a crash: its disk was set back (an old image, a
 //! snapshot). It is stale. This holds because a round has ended on every member that it lists
-//! before the next round begins, and because a member that is listed again first catches up
+//! before the next round starts, and because a member that is listed again first catches up
 //! (`Members::catch_up`).
 //!
 //! *Two superblocks with the same number* result from such a crash if the rest continued without

@@ -3,7 +3,7 @@
 //! There are two kinds. A [`Change`] counts once it is in effect: a disk takes a slot, a rebuilt
 //! member becomes active, a spare is added. The operation that makes it waits for that. A
 //! [`Removal`] counts at once, since the next request must avoid a failed disk; requests that rely
-//! on it wait at their end (`engine/membership.rs`). For both, superblocks begin to be written in
+//! on it wait at their end (`engine/membership.rs`). For both, superblocks start to be written in
 //! the same poll.
 //!
 //! A disk that no superblock names yet may join ([`Members::join`]), and a spare be taken for that,
@@ -91,7 +91,7 @@ impl Change<'_> {
         self.0.forget_left(lane);
     }
 
-    /// Adds slots with these disks, which begin with nothing.
+    /// Adds slots with these disks, which start with nothing.
     pub fn add_slots(&self, disks: Vec<Spare>) {
         self.0.add_slots(disks);
     }

@@ -1,7 +1,7 @@
 //! Which changes of the metadata were made, and which of them are in effect on disk.
 //!
 //! Each change gets a number, in memory, when it is made. A commit writes all changes that were
-//! made before it began (`engine/membership.rs`). At the end of every write, one check decides
+//! made before it started (`engine/membership.rs`). At the end of every write, one check decides
 //! whether to wait: is each change of the *membership* in effect? It compares two numbers. For
 //! other changes (a spare is added, a scrub makes progress) only the operation that made them
 //! waits.

@@ -198,7 +198,7 @@ impl RegionMap {
     }
 
     /// First step of making a region unwritten, under a [`RegionMap::begin_write`] that lasts until
-    /// its bytes are zeroed. Any write that begins after this cancels it. So do other writes in
+    /// its bytes are zeroed. Any write that starts after this cancels it. So do other writes in
     /// flight: their data may land after the zeros, and would reappear at the region's next first
     /// write.
     pub fn unwriting_begins(&self, region: RegionNo) {
@@ -210,7 +210,7 @@ impl RegionMap {
 
     /// Makes regions unwritten again: they read as zeros, and take no part in resync, scrub and
     /// rebuild. This applies only to regions for which [`RegionMap::unwriting_begins`] was called,
-    /// and in which no write began since or is in flight. Returns these; they are durably
+    /// and in which no write started since or is in flight. Returns these; they are durably
     /// unwritten.
     ///
     /// Their bytes on the members must be ready for the next first write. Either the caller has

@@ -8,7 +8,7 @@
 //! does not.
 //!
 //! *The replacement's contents.* A stripe is noted as rebuilt after its units were written, and all
-//! later writes go to the replacement, too. So a flush that begins after the last stripe was noted
+//! later writes go to the replacement, too. So a flush that starts after the last stripe was noted
 //! makes all of them durable, provided that the disk has not changed since: each rebuild of a
 //! region has a number, which is compared after the flush.
 //!
@@ -22,9 +22,9 @@
 //!
 //! 1. *Durable writes.* From now on the region's stripes are written with FUA
 //!    ([`RegionMap::is_finishing`]).
-//! 2. Writes that began before step 1 end; then the members are flushed. Users continue to read and
-//!    write during this, however long it takes. Afterwards every completed write of the region is
-//!    durable: it was FUA, or the flush covered it. So u on disk is as new as in any record, and
+//! 2. Writes that started before step 1 end; then the members are flushed. Users continue to read
+//!    and write during this, however long it takes. Afterwards every completed write of the region
+//!    is durable: it was FUA, or the flush covered it. So u on disk is as new as in any record, and
 //!    applying a record again gives the parity that is there.
 //! 3. *The gate.* New writes to the region wait, and those in progress end. If they do not end soon
 //!    (`patience`), the gate opens again and the region is finished later.
@@ -56,7 +56,7 @@ pub(super) struct Finishing {
     regions: RefCell<BTreeMap<RegionNo, State>>,
     /// One finishing runs at a time.
     turn: Semaphore,
-    /// Number of the finishing: tells which writes began before it.
+    /// Number of the finishing: tells which writes started before it.
     count: Cell<u64>,
     /// Rings when a write has ended or a gate was opened.
     changed: Notify,
@@ -68,9 +68,9 @@ pub(super) struct Finishing {
 
 #[derive(Debug, Clone, Copy)]
 struct State {
-    /// Writes in progress that began before the finishing.
+    /// Writes in progress that started before the finishing.
     before: u32,
-    /// Writes in progress that began since.
+    /// Writes in progress that started since.
     since: u32,
     closed: bool,
 }
@@ -89,13 +89,13 @@ impl Default for Finishing {
 }
 
 impl Finishing {
-    /// Begins a write of a region if none is being finished: see [`Finishing::begin_write`].
+    /// Starts a write of a region if none is being finished: see [`Finishing::begin_write`].
     pub fn try_begin_write(&self) -> Option<u64> {
         self.regions.borrow().is_empty().then(|| self.count.get())
     }
 
-    /// Begins a write of `region`, once the region's gate is open. Returns the number of the
-    /// finishing in which it began, for [`Finishing::end_write`].
+    /// Starts a write of `region`, once the region's gate is open. Returns the number of the
+    /// finishing in which it started, for [`Finishing::end_write`].
     pub async fn begin_write(&self, region: RegionNo) -> u64 {
         loop {
             let changed = self.changed.wait();

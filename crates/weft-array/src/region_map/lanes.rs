@@ -1,6 +1,6 @@
 //! Lanes: what a replacement lacks.
 //!
-//! A lane begins before the superblock names its slot as rebuilding, so that no crash leaves a
+//! A lane starts before the superblock names its slot as rebuilding, so that no crash leaves a
 //! rebuilding slot without stale marks. From then on, regions also get the mark at their first
 //! write, until first writes reach the replacement ([`RegionMap::lane_joined`]).
 
@@ -54,7 +54,7 @@ impl Rebuilt {
 }
 
 impl RegionMap {
-    /// Begins `lane`: every written region becomes stale in it, and the whole map is written to
+    /// Starts `lane`: every written region becomes stale in it, and the whole map is written to
     /// every member that [`MapStore::write_page`] writes to, the replacement included. Durable on
     /// return. Must be called before the superblock names the slot as rebuilding.
     ///
@@ -87,7 +87,7 @@ impl RegionMap {
     }
 
     /// Drops the state of a lane in memory: its slot is active now, or its replacement is lost. The
-    /// marks stay in the map; they are not used until the lane begins again.
+    /// marks stay in the map; they are not used until the lane starts again.
     pub fn end_lane(&self, lane: Lane) {
         self.lane_joined(lane);
         self.rebuilt.borrow_mut().retain(|(of, _), _| *of != lane);
@@ -123,7 +123,7 @@ impl RegionMap {
         let mut all = self.rebuilt.borrow_mut();
         if all.len() >= self.partial_max() && !all.contains_key(&(lane, region)) {
             // The progress in the region with the fewest rebuilt stripes is dropped; that region is
-            // rebuilt from its beginning. A complete region waits for its flush and stays.
+            // rebuilt from its start. A complete region waits for its flush and stays.
             let partial = all.iter().filter(|(_, rebuilt)| rebuilt.left > 0);
             let least = partial.max_by_key(|(_, rebuilt)| rebuilt.left).map(|(key, _)| *key);
             least.map(|key| all.remove(&key));
@@ -142,7 +142,7 @@ impl RegionMap {
         usize::try_from(most).unwrap_or(usize::MAX)
     }
 
-    /// Whether beginning another region may drop the progress of one that was begun: the begun ones
+    /// Whether start another region may drop the progress of one that was started: the started ones
     /// should be completed first.
     #[must_use]
     pub fn is_partial_full(&self) -> bool {
@@ -191,8 +191,8 @@ impl RegionMap {
         self.persist_pages(store, Self::pages_of(&[region])).await
     }
 
-    /// Waits until every region that was being zeroed when `lane` began is being zeroed again, also
-    /// on the replacement.
+    /// Waits until every region that was being zeroed when `lane` started is being zeroed again,
+    /// also on the replacement.
     pub async fn late_regions_known(&self, lane: Lane) {
         loop {
             let wait = self.zeroed.wait();

@@ -94,7 +94,7 @@ impl RegionMap {
         })
     }
 
-    /// The newest copy of a page in a part of an area that begins with page `first_page`.
+    /// The newest copy of a page in a part of an area that starts with page `first_page`.
     fn newest_of(&self, part: &[u8], first_page: usize, page: usize) -> Option<Decoded> {
         let copies = (0..2).filter_map(|parity| {
             let start = usize::try_from(page::place(page - first_page, parity)).ok()?;

@@ -61,7 +61,7 @@ pub fn area_bytes(regions: u64) -> u64 {
     count(regions) * 2 * PAGE_BYTES as u64
 }
 
-/// Offset of the place for a page with this sequence number, from the beginning of the map's area.
+/// Offset of the place for a page with this sequence number, from the start of the map's area.
 pub(super) fn place(page: usize, seq: u64) -> u64 {
     (page as u64 * 2 + seq % 2) * PAGE_BYTES as u64
 }

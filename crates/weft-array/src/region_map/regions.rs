@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A region thus has a varying number of stripes, and the last bytes of one may lie beyond the
-//! address where the next region begins. A region is at least as large as a stripe and the last is
+//! address where the next region starts. A region is at least as large as a stripe and the last is
 //! that of the last stripe, so each has at least one.
 
 //!

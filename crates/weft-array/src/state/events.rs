@@ -57,7 +57,7 @@ pub enum Event {
         /// Its name.
         disk: String,
     },
-    /// A disk took the slot of a lost member; its rebuild has begun.
+    /// A disk took the slot of a lost member; its rebuild has started.
     RebuildStarted {
         /// The slot.
         slot: SlotNo,

@@ -57,7 +57,7 @@ impl MovingRange {
         self.wanted.get()
     }
 
-    /// Completes when a write begins to wait, or the reshape is to turn back.
+    /// Completes when a write starts to wait, or the reshape is to turn back.
     pub fn wanted(&self) -> impl Future<Output = ()> + '_ {
         self.bell.wait()
     }

@@ -7,7 +7,7 @@
 //!
 //! A *watch* is for an operation that reads units of a stripe slowly, at low priority, and must not
 //! block users during this. It takes the lock only at the end, and then learns whether the stripe
-//! was locked for writing since the watch began.
+//! was locked for writing since the watch started.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
@@ -143,7 +143,7 @@ impl StripeLocks {
 
 impl<'a> Watch<'a> {
     /// Takes the exclusive lock. The result also tells whether no one else took it, or queued for
-    /// it earlier, since the watch began.
+    /// it earlier, since the watch started.
     pub async fn lock(self) -> (StripeGuard<'a>, bool) {
         let (locks, stripe, disturbed) = (self.locks, self.stripe, self.disturbed.clone());
         // Earlier requests for the lock are known by now; later ones queue after this one.

@@ -27,9 +27,9 @@ pub const LABEL_BYTES: u64 = 4096;
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [128 << 10, 256 << 10];
 /// Space for one superblock copy, in bytes.
 pub const SUPERBLOCK_BYTES: u64 = 128 << 10;
-/// Where the region map begins.
+/// Where the region map starts.
 pub const MAP_OFFSET: u64 = 512 << 10;
-/// In a new array data begins at a multiple of this.
+/// In a new array data starts at a multiple of this.
 pub const DATA_ALIGN: u64 = 1 << 20;
 
 /// The factor by which an array may grow before its region map is full.

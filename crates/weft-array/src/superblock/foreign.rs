@@ -19,7 +19,7 @@ pub struct Foreign {
 
 const ZFS: &str = "a member of a ZFS pool";
 
-/// The uberblocks of a ZFS label begin 128 KiB into it. Which of their places are in use varies, so
+/// The uberblocks of a ZFS label start 128 KiB into it. Which of their places are in use varies, so
 /// `zfs_uberblocks` checks several.
 const UBERBLOCK: &[u8] = &0x00ba_b10c_u64.to_le_bytes();
 const UBERBLOCK_BIG_ENDIAN: &[u8] = &0x00ba_b10c_u64.to_be_bytes();

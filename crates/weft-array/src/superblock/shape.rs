@@ -28,7 +28,7 @@ pub struct Shape {
     pub slots: usize,
     /// Units of data on each slot.
     pub rows: u64,
-    /// Where the data begins on each member, in bytes.
+    /// Where the data starts on each member, in bytes.
     #[serde(rename = "data_offset_bytes")]
     pub data_offset: u64,
 }
@@ -94,7 +94,7 @@ impl Superblock {
         }
     }
 
-    /// The superblock of a reshape that begins. It may have the slots already that are added.
+    /// The superblock of a reshape that starts. It may have the slots already that are added.
     ///
     /// # Errors
     /// As [`Shape::layout`].

@@ -20,7 +20,7 @@ use crate::DiskInfo;
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
-/// Block devices that are memory, by the beginning of their kernel name.
+/// Block devices that are memory, by the start of their kernel name.
 const MEMORY_DEVICES: [&str; 2] = ["zram", "ram"];
 
 pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Result<FileDisk> {

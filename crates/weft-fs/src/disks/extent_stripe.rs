@@ -257,7 +257,7 @@ impl ExtentStripe {
     }
 }
 
-/// Where a line is in a buffer that begins with line `first`.
+/// Where a line is in a buffer that starts with line `first`.
 pub(crate) fn part_of(first: u64, line: u64) -> std::ops::Range<usize> {
     let at = usize::try_from(line - first).expect("few lines") * BLOCK;
     at..at + BLOCK

@@ -90,7 +90,7 @@ impl Extent {
         self.coded.k() as u64
     }
 
-    /// Blocks of the file that it covers, if no other record begins before.
+    /// Blocks of the file that it covers, if no other record starts before.
     pub(crate) fn blocks(&self) -> u64 {
         self.lines * self.k()
     }

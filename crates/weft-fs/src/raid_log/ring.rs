@@ -1,5 +1,5 @@
 //! A ring on the metadata array, written from its start to its end over and over. Positions in it
-//! count up forever. What would not fit before the end begins at the start.
+//! count up forever. An entry that would not fit before the end is placed at the start.
 //!
 //! *Copies.* What is appended has a checksum, and a crash may leave it on one copy of the metadata
 //! only. A mount looks at all copies: one that is right is enough. What it finds it writes to all

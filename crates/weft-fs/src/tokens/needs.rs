@@ -22,7 +22,7 @@
 //! | write that lengthens it, allocate, punch | shared | | file | blocks, or all |
 //! | rebuild, empty a disk | shared | | files of a batch | all of these |
 //! | scrub, check data | shared | | | all of a file, shared |
-//! | check metadata, when it begins; disks that join, leave or fail | alone | | | |
+//! | check metadata, when it starts; disks that join, leave or fail | alone | | | |
 //!
 //! What is not marked *shared* is exclusive: one node has it. `fsync` and flushes take none: they
 //! make durable what the node has tokens for.

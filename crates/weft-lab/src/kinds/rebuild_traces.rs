@@ -104,7 +104,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
 
 impl Parameters {
     /// A panel of rates, relative to the normal rate of the first array. The rates of each trace
-    /// begin with the normal one; the panel's begin at `from`.
+    /// start with the normal one; the panel's start at `from`.
     fn panel(&self, title: &str, rates: &[f64], from: usize) -> Panel {
         let mut panel = Panel::bars(title, "trace", "throughput, normal RAID-6 = 1");
         let each = 1 + REPAIRS.len() * self.arrays.len();

@@ -11,7 +11,7 @@
 //! the end of the slowest policy.
 //!
 //! Runs are repeated with other seeds; a seed sets the angles of the disks and the request with
-//! which the trace begins. The figure shows the mean, the least and the greatest.
+//! which the trace starts. The figure shows the mean, the least and the greatest.
 //!
 //! A *sweep* changes one parameter of the first policy, and keeps the rest.
 

@@ -1,7 +1,7 @@
 //! Ways to reshape an array compared: how long the reshape takes, and how long users wait during
 //! it.
 //!
-//! A trace is replayed at its own times from the begin of a reshape to its end, with each policy on
+//! A trace is replayed at its own times from the start of a reshape to its end, with each policy on
 //! disks of its own. Response times count from when a request was due. With `--divide` a part of
 //! each disk is used, and the times of reshapes are scaled up to all of it. That leaves out what
 //! does not scale: the first windows are as small on any disk, and users' seeks are shorter on a

@@ -13,7 +13,7 @@ use crate::lab::{self, Lab, Ran, Results, layout};
 
 /// Points of a curve.
 const CURVE: u32 = 48;
-/// The curves begin at this bandwidth, in MB/s.
+/// The curves start at this bandwidth, in MB/s.
 const LEAST_MB_S: f64 = 20.0;
 /// Largest number of failures in the chain.
 const FAILURES: usize = 4;

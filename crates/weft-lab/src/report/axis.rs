@@ -11,7 +11,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis over `values`, drawn from `from` to `to`; one of steps begins at 0 if `zero`.
+    /// An axis over `values`, drawn from `from` to `to`; one of steps starts at 0 if `zero`.
     pub(super) fn over(
         values: impl Iterator<Item = f64>,
         log: bool,

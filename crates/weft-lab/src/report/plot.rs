@@ -73,7 +73,7 @@ fn line(points: Vec<(f64, f64)>, colour: &'static str, width: f64) -> Mark {
     Mark::Line { points, colour, width, tip: String::new() }
 }
 
-/// The legend, in as many lines as needed; returns where the plot begins.
+/// The legend, in as many lines as needed; returns where the plot starts.
 fn legend(marks: &mut Vec<Mark>, panel: &Panel) -> f64 {
     let has_paper =
         panel.series.iter().flat_map(|series| &series.points).any(|point| point.paper.is_some());

@@ -7,7 +7,7 @@
 //! progress is recorded when the aggregation window reaches its end, or when a user writes to data
 //! moved since (see [`UsersWait::ForMove`](super::UsersWait::ForMove)).
 //!
-//! Where the window is empty, at the begin, a stripe is moved and recorded at once. There it needs
+//! Where the window is empty, at the start, a stripe is moved and recorded at once. There it needs
 //! a backup, whose few requests are not modelled.
 
 use weft_layout::window::theorem_1;

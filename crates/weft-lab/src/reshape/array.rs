@@ -148,7 +148,7 @@ impl Reshaping {
         }
     }
 
-    /// Waits until one more move may begin. False if it waited: things may have changed.
+    /// Waits until one more move may start. False if it waited: things may have changed.
     async fn admitted(&self, pace: &mut dyn Pace, at_once: usize) -> bool {
         let in_flight = self.moving.borrow().len();
         if in_flight >= at_once {

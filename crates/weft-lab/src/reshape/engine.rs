@@ -85,7 +85,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Superblocks written since the begin. Its requests are not told from users'.
+    /// Superblocks written since the start. Its requests are not told from users'.
     pub(super) fn counted(&self) -> Counted {
         let checkpoints = self.array.status().seq - self.seq;
         Counted { checkpoints, ..Counted::default() }

@@ -40,7 +40,7 @@ pub(crate) struct Run {
     /// Bounds of MD's speed control, in bytes per second.
     pub(crate) min_bytes_s: u64,
     pub(crate) max_bytes_s: Option<u64>,
-    /// The trace, its rate in requests per 1000 s, and the request with which it begins.
+    /// The trace, its rate in requests per 1000 s, and the request with which it starts.
     pub(crate) users: Option<(Rc<[Record]>, u32, usize)>,
     /// Length of the intervals of the series.
     pub(crate) interval: Nanos,

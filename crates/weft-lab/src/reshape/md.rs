@@ -3,7 +3,7 @@
 //! It moves a row of new stripes at a time, in stripe heads of 4 KiB on each disk, as many at a
 //! time as the stripe cache has heads. Requests of users to data being moved, or moved since the
 //! last checkpoint, wait for the next one. Before each row it decides whether to record its
-//! progress, for which all that was begun must be complete:
+//! progress, for which all that was started must be complete:
 //! * if the row would overwrite data that is still needed;
 //! * 2.6.18, the paper's kernel: or if more than 3000 KiB of each disk were written since the last
 //!   time ("rather arbitrary, should probably be time based", by its comment);

@@ -21,7 +21,7 @@ pub fn theorem_1(m: u64, n: u64, x: u64) -> u64 {
     }
 }
 
-/// The window that also survives a crash together with the loss of one disk, for an x that begins a
+/// The window that also survives a crash together with the loss of one disk, for an x that starts a
 /// new stripe: n·⌊x/(m−1)⌋ − (x mod (m−1)). The old stripe that contains x stays whole. It is
 /// Theorem 1 rounded down to whole new stripes, and what [`Window`](super::Window) computes.
 ///

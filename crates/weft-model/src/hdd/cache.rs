@@ -139,7 +139,7 @@ impl ReadCache {
         }
     }
 
-    /// `range` was read from the platters, up to time `at`; the stream begins.
+    /// `range` was read from the platters, up to time `at`; the stream starts.
     pub(super) fn filled(&mut self, range: &Range<u64>, at: f64, sectors: u64) {
         let follows = self.segments.iter().position(|s| s.end == range.start && s.start < s.end);
         let index = follows.unwrap_or_else(|| self.replace(range.start));

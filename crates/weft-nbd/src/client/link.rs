@@ -46,7 +46,7 @@ struct Pending {
     received: Coverage,
     refusal: Option<(Errno, String)>,
     answer: Sender<Answer>,
-    /// Writes completed before this flush began.
+    /// Writes completed before this flush started.
     writes_before: u64,
 }
 

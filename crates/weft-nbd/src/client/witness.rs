@@ -30,7 +30,7 @@ pub(super) struct Witness {
 pub(super) struct Changing<'a> {
     witness: &'a Witness,
     number: u64,
-    /// No other was in progress when it began.
+    /// No other was in progress when it started.
     alone: bool,
 }
 

@@ -24,7 +24,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Covers `range`, which is counted from the beginning of the read.
+    /// Covers `range`, which is counted from the start of the read.
     ///
     /// # Errors
     /// It is empty, part of it was covered before, or there are too many gaps; nothing is changed

@@ -12,9 +12,9 @@
 //! * Both together stay below the connection's **bound**. A client that reaches it waits only for
 //!   its own requests.
 //!
-//! If the payload of a write does not fit the connection's own memory, it must have begun to arrive
-//! before it may take any of the second half of the pool. So a client cannot block other clients by
-//! merely announcing writes.
+//! If the payload of a write does not fit the connection's own memory, it must have started to
+//! arrive before it may take any of the second half of the pool. So a client cannot block other
+//! clients by merely announcing writes.
 //!
 //! A client that holds part of the pool, and neither sends the rest of its payload nor reads its
 //! replies, must not block clients that would. So the pool remembers since when the first in line
@@ -156,7 +156,7 @@ impl Part {
         self.size.saturating_sub(self.bytes.available())
     }
 
-    /// For a payload that has not begun to arrive (`ahead`) at most half of it is given.
+    /// For a payload that has not started to arrive (`ahead`) at most half of it is given.
     fn try_take(&self, len: usize, ahead: bool) -> Option<Permit> {
         let least = if ahead { len.saturating_add(self.size / 2) } else { len };
         (self.bytes.available() >= least).then(|| self.bytes.try_acquire(len)).flatten()

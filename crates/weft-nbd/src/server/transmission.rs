@@ -16,7 +16,7 @@ use crate::proto::{
     put_error_chunk, put_simple_reply, wire,
 };
 
-/// While more than this waits to be sent, no further request is begun: data that is read faster
+/// While more than this waits to be sent, no further request is started: data that is read faster
 /// than the client takes it would only fall out of the processor's caches.
 const BYTES_UNSENT_MAX: usize = 1 << 20;
 

@@ -34,7 +34,7 @@ impl Ring {
         count(result).map(drop)
     }
 
-    /// Reads from `offset` (bytes) into the beginning of `buf`; gives the count of bytes read (0 at
+    /// Reads from `offset` (bytes) into the start of `buf`; gives the count of bytes read (0 at
     /// the end of the file) and the buffer back. A dropped future's read runs on unobserved.
     ///
     /// # Errors

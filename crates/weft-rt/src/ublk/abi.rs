@@ -114,7 +114,7 @@ pub struct Basic {
     pub chunk_sectors: u32,
     /// Size of the device, in sectors of 512 bytes.
     pub sectors: u64,
-    /// Parts of a request begin at multiples of it plus one; 0: anywhere.
+    /// Parts of a request start at multiples of it plus one; 0: anywhere.
     pub virtual_boundary_mask: u64,
 }
 

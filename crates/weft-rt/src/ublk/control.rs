@@ -145,7 +145,7 @@ impl Control {
         self.simple(control::DEL_DEV_ASYNC, device, 0)
     }
 
-    /// Begins to take over a device whose process has ended.
+    /// Starts to take over a device whose process has ended.
     ///
     /// # Errors
     /// `EBUSY` while that process still ends, or if it lives.

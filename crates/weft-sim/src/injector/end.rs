@@ -18,7 +18,7 @@ const SETTLE_MAX: u64 = 4 * 3600 * SECOND;
 
 impl FaultInjector {
     /// Ends a life in order. In the last life, lets everything settle and checks it first. Before
-    /// other stops a command sometimes begins to give the array a disk.
+    /// other stops a command sometimes starts to give the array a disk.
     pub(crate) async fn finish(&self, engine: &Engine, last: bool) {
         if last {
             self.settle(engine).await;

@@ -1,4 +1,4 @@
-//! Begins the reshape of a run, turns it back, and begins the one that leads back.
+//! Starts the reshape of a run, turns it back, and starts the one that leads back.
 
 use weft_array::{ArrayError, Event};
 use weft_layout::window::Direction;
@@ -12,8 +12,8 @@ use crate::violation::ViolationKind;
 const RESHAPES_MAX: u64 = 4;
 
 impl FaultInjector {
-    /// Begins the run's reshape at some time, unless it has begun in an earlier life. Then goes on
-    /// with what comes after it.
+    /// Starts the run's reshape at some time, unless it has started in an earlier life. Then goes
+    /// on with what comes after it.
     pub(crate) async fn reshape_later(&self, engine: &Engine) {
         let Some(reshape) = self.setup.reshape else { return };
         let mut rng = self.world.rng(14_000 + self.report.borrow().lives);

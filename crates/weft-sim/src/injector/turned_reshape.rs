@@ -19,14 +19,14 @@ const STEP: Nanos = 5 * MILLISECOND;
 const STEPS: u64 = 20_000;
 
 impl FaultInjector {
-    /// Begins the run's reshape after a few small writes, turns it back, and cuts the power.
+    /// Starts the run's reshape after a few small writes, turns it back, and cuts the power.
     pub(crate) async fn crash_after_turn(&self, engine: &Engine, volume: &Rc<dyn Volume>) {
         let mut rng = self.world.rng(25_000 + self.report.borrow().lives);
         let Some(reshape) = self.setup.reshape else { return };
         let (array, cells) = (&engine.0, self.harness.oracle.borrow().len());
         // It is refused while members are missing or being rebuilt.
         self.wait_while(|| !array.status().jobs.is_empty()).await;
-        // Near where it begins to move.
+        // Near where it starts to move.
         let stripes = [self.setup.stripe_cells(), reshape.after(&self.setup).stripe_cells()];
         let [stripe, other] = stripes.map(|cells| usize::try_from(cells).unwrap_or(1).max(1));
         let span = (2 * stripe.max(other)).min(cells);

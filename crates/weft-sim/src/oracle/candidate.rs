@@ -12,9 +12,9 @@ pub(super) struct Candidate {
     /// When its write ended; `None` while in progress.
     pub(super) ended: Option<Tick>,
     pub(super) acknowledged: bool,
-    /// Reads that begin after this tick must not return it.
+    /// Reads that start after this tick must not return it.
     pub(super) superseded: Option<Tick>,
-    /// It cannot return after a crash either; only a read that began earlier may still return it.
+    /// It cannot return after a crash either; only a read that started earlier may still return it.
     pub(super) unrecoverable: bool,
     /// It survived a power cut: it is on the disks or not, but in no cache.
     pub(super) settled: bool,
@@ -55,6 +55,6 @@ pub struct Cut {
     pub cell: usize,
     /// When the crash happened.
     pub at: Tick,
-    /// When the first write began that was not known to be durable.
+    /// When the first write started that was not known to be durable.
     pub began: Tick,
 }

@@ -1,6 +1,6 @@
 //! The contents of writes: bytes that identify the cell and the write.
 //!
-//! A cell of version v begins with the cell's number and v, followed by pseudo-random bytes keyed
+//! A cell of version v starts with the cell's number and v, followed by pseudo-random bytes keyed
 //! by both and by the seed. A wrong read can therefore be explained ("cell 17 as of version 3,
 //! found in cell 42"), and wrong parity arithmetic cannot produce the right bytes by chance.
 

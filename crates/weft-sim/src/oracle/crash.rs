@@ -92,7 +92,7 @@ impl Oracle {
         self.cut.iter().map(cut).collect()
     }
 
-    /// Whether a write that began after `since` was acknowledged for the cell.
+    /// Whether a write that started after `since` was acknowledged for the cell.
     fn is_rewritten(&self, cell: usize, since: Tick) -> bool {
         let list = self.known(cell).into_iter().flatten();
         list.into_iter().any(|c| c.acknowledged && c.began > since)

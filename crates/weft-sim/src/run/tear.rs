@@ -104,7 +104,7 @@ impl Run {
         if self.options.crashes_only || self.options.whole_sectors || !rng.chance(40) {
             return torn;
         }
-        // Where data begins changes in a reshape.
+        // Where data starts changes in a reshape.
         let first_data = match self.setup.reshape {
             Some(_) => FIRST_DATA,
             None => area.data_offset,

@@ -146,7 +146,7 @@ impl ReshapeSetup {
 }
 
 impl Setup {
-    /// More data than this does not fit on the disks, however far down it begins.
+    /// More data than this does not fit on the disks, however far down it starts.
     pub(super) fn data_bytes_max(&self) -> u64 {
         let largest = self.disk_bytes_max();
         let shape = self.code.shape(self.slots).expect("a code of the table");

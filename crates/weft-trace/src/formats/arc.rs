@@ -4,7 +4,7 @@
 //! request_number`, in blocks of 512 bytes. The format has neither times nor operations. Every
 //! request is a read, since the authors kept only reads, and all have the same time: only their
 //! order is known, and a replay is a closed loop. The request number counts the lines from 0. It is
-//! checked to be a number, but may begin anywhere, so that excerpts and joined files can be read.
+//! checked to be a number, but may start anywhere, so that excerpts and joined files can be read.
 
 use crate::fault::Fault;
 use crate::fields::number;

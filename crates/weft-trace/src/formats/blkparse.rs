@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One request appears in several events: Q (queued by the submitter), I (inserted in the
-//! scheduler), D (issued to the driver), C (complete). One kind is used: Q if the beginning of the
+//! scheduler), D (issued to the driver), C (complete). One kind is used: Q if the start of the
 //! file has any, else I, else D. RWBS tells what it is: R and W, D for discards, F for flushes; a
 //! write of no sectors is a flush, too. S, M, A and the like mean nothing here. Sectors are of 512
 //! bytes.

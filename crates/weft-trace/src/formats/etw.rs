@@ -26,7 +26,7 @@ const DEFAULT: [&str; 3] = [
      DiskSvcTime, I/O Pri",
 ];
 
-/// Whether a file begins with a header of such events.
+/// Whether a file starts with a header of such events.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     let begin = &head[..head.len().min(4096)];
     memchr::memmem::find(begin, b"BeginHeader").is_some()

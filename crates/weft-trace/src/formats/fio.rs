@@ -4,7 +4,7 @@
 //! action offset length` in bytes; the action `wait` carries in place of an offset the microseconds
 //! to wait since the wait before it, and everything between two waits is issued at once. (When fio
 //! replays, it drops waits below 100 µs. Here they count: they were recorded.) In version 3 every
-//! line begins with a timestamp, in microseconds since the start, and there are no waits.
+//! line starts with a timestamp, in microseconds since the start, and there are no waits.
 //!
 //! Actions: `read`, `write`, `trim`; `sync` and `datasync` are flushes. Files are numbered in the
 //! order in which they appear.
@@ -19,7 +19,7 @@ use crate::record::{Op, Record};
 /// Maximum number of files of one log.
 const FILES_MAX: usize = 1 << 16;
 
-/// Whether a file begins like an I/O log of fio.
+/// Whether a file starts like an I/O log of fio.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     head.starts_with(b"fio version 2 iolog") || head.starts_with(b"fio version 3 iolog")
 }

@@ -47,7 +47,7 @@ impl LineParser for Msr {
         } else if kind.eq_ignore_ascii_case(b"Write") {
             Op::Write
         } else if at == b"Timestamp" {
-            // Some copies begin with the names of the columns.
+            // Some copies start with the names of the columns.
             return Ok(Parsed::Nothing);
         } else {
             return Err(Fault::at("the type is neither Read nor Write", kind));

@@ -28,7 +28,7 @@ const SUSPECT_IO: u32 = 4;
 const FLAG_READ: u32 = 1;
 const SECTOR_BYTES: u64 = 512;
 
-/// Whether a file begins like an SRT trace.
+/// Whether a file starts like an SRT trace.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     head.starts_with(b"$$TR_IOREC")
 }

@@ -7,7 +7,7 @@
 //!
 //! The version is the high byte of its field; two records must agree on it. Blocks are of 512
 //! bytes, times in microseconds. Descriptions state that the length is in sectors, the files hold
-//! bytes: it is taken as bytes if every length in the beginning of the file is a multiple of 512,
+//! bytes: it is taken as bytes if every length in the start of the file is a multiple of 512,
 //! else as sectors. Commands other than reads, writes and "synchronize cache" are ignored.
 
 use std::io::{self, BufRead};
@@ -67,7 +67,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|n| bytes.get(at + n).copied().unwrap_or(0)))
 }
 
-/// Whether a file begins with records of either version, in a way that no text does.
+/// Whether a file starts with records of either version, in a way that no text does.
 pub(crate) fn is_sure(head: &[u8]) -> bool {
     head.iter().take(64).any(|byte| *byte == 0) && Version::of(head).is_some()
 }

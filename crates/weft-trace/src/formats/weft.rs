@@ -2,7 +2,7 @@
 //!
 //! Microseconds since the first request, with up to three decimal places; the device as a number or
 //! as `major:minor`; offset and size in bytes; `R`, `W`, `F` (flush) or `T` (trim). The first line
-//! may be the header, and lines that begin with `#` are comments, in which a generator describes
+//! may be the header, and lines that start with `#` are comments, in which a generator describes
 //! itself.
 
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! An excerpt of a trace, repeated with shifted time.
 //!
 //! Published experiments replay more requests than some excerpts have. Each round of the excerpt
-//! begins one mean distance of its requests after the last request of the round before, so the rate
+//! starts one mean distance of its requests after the last request of the round before, so the rate
 //! stays the same. Addresses repeat, so reuse grows; all figures made from it must be marked as
 //! looped.
 
@@ -44,7 +44,7 @@ where
         }
     }
 
-    /// Rounds begun so far.
+    /// Rounds started so far.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }

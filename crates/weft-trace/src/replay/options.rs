@@ -65,7 +65,7 @@ pub enum Writes {
 pub struct Options {
     /// When requests are issued.
     pub pace: Pace,
-    /// This many requests at the beginning are carried out but not measured.
+    /// This many requests at the start are carried out but not measured.
     pub warm_up_requests: u64,
     /// Requests due before this time (after speeding up, since the start) are not measured either.
     pub warm_up_ns: Nanos,

@@ -16,7 +16,7 @@ fn noise(seed: u64, block: u64, write: u64) -> impl Iterator<Item = u64> {
     std::iter::repeat_with(move || random.next_u64())
 }
 
-/// Fills `data`, which begins at block `first`, as write number `write` of the run `seed`.
+/// Fills `data`, which starts at block `first`, as write number `write` of the run `seed`.
 pub(crate) fn fill(data: &mut [u8], block_bytes: usize, seed: u64, first: u64, write: u64) {
     for (block, bytes) in (first..).zip(data.chunks_exact_mut(block_bytes)) {
         let (head, rest) = bytes.split_at_mut(HEAD_BYTES);

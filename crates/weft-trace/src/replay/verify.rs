@@ -1,16 +1,18 @@
 //! Which data a read may return, given the replay's own writes.
 //!
-//! A disk promises that a read sees every write that was complete before the read began. Of writes
-//! in flight at the same time it may see either state, and of two writes that overlapped in time
-//! either may be the last. So for each block the verifier keeps the writes that *may* be its
+//! A disk promises that a read sees every write that was complete before the read started. Of
+//! writes in flight at the same time it may see either state, and of two writes that overlapped in
+//! time either may be the last. So for each block the verifier keeps the writes that *may* be its
 //! contents: a write that completes removes exactly the values that were complete before it
-//! started. A read accepts the writes kept when it began, and every write that began while it ran.
+//! started. A read accepts the writes kept when it started, and every write that started while it
+//! ran.
 //!
 //! A failed write may or may not have happened: it is kept as one more possibility, and removes
-//! nothing. After a trim the contents are undefined until a write that began after it is complete.
-//! A block that the replay has never written holds unknown data: it is counted, not judged.
+//! nothing. After a trim the contents are undefined until a write that started after it is
+//! complete. A block that the replay has never written holds unknown data: it is counted, not
+//! judged.
 //!
-//! The numbers of writes are ticks of one counter, which advances at every begin and every end;
+//! The numbers of writes are ticks of one counter, which advances at every start and every end;
 //! they also name the writes in the stamps.
 
 use std::collections::HashMap;
@@ -150,7 +152,7 @@ pub(crate) struct Tracker {
     seed: u64,
     tick: u64,
     last_trim: u64,
-    /// Trims in flight: they may also undo a write that begins now, of a block not known before.
+    /// Trims in flight: they may also undo a write that starts now, of a block not known before.
     trims: Vec<(Range<u64>, Write)>,
     verified: Verified,
 }
@@ -179,7 +181,7 @@ impl Tracker {
         self.tick
     }
 
-    /// A write (or trim: `anything`) of these bytes begins.
+    /// A write (or trim: `anything`) of these bytes starts.
     pub(crate) fn begin_write(&mut self, offset: u64, len: u64, anything: bool) -> WriteTicket {
         let began = self.tick();
         let (first, count) = (offset / self.block_bytes, len / self.block_bytes);
@@ -241,7 +243,7 @@ impl Tracker {
         stamp::fill(data, block_bytes, self.seed, offset / self.block_bytes, write);
     }
 
-    /// A read of these bytes begins.
+    /// A read of these bytes starts.
     pub(crate) fn begin_read(&mut self, offset: u64, len: u64) -> ReadTicket {
         let began = self.tick();
         let (first, count) = (offset / self.block_bytes, len / self.block_bytes);
@@ -253,7 +255,7 @@ impl Tracker {
         ReadTicket { first, began, may_hold: may_hold.collect() }
     }
 
-    /// The read has returned `data`, which begins at `offset`.
+    /// The read has returned `data`, which starts at `offset`.
     pub(crate) fn end_read(&mut self, ticket: &ReadTicket, offset: u64, data: &[u8]) {
         let block_bytes = usize::try_from(self.block_bytes).unwrap_or(512);
         let first = offset / self.block_bytes;

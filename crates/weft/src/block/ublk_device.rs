@@ -10,7 +10,7 @@ use weft_ublk::device::{self, Device, Service};
 use crate::block::node::Node;
 use crate::block::{link, users};
 
-/// How the words begin for a device that programs have open and that is not used otherwise.
+/// How the words start for a device that programs have open and that is not used otherwise.
 pub const OPEN_IN: &str = "open in ";
 
 /// A ublk device: `/dev/ublkbN`.

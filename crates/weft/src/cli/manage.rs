@@ -234,13 +234,13 @@ impl UsedSize {
 /// What all reshapes take.
 #[derive(Debug, Args)]
 pub struct HowArgs {
-    /// Bytes in use, from the beginning, if the array becomes smaller: the rest is discarded
+    /// Bytes in use, from the start, if the array becomes smaller: the rest is discarded
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub used: Option<u64>,
     /// Only show what would be done
     #[arg(long)]
     pub dry_run: bool,
-    /// Return once it has begun
+    /// Return once it has started
     #[arg(long)]
     pub no_wait: bool,
 }
@@ -422,7 +422,7 @@ pub enum ScrubAction {
     Start,
     /// Follow the running scrub to the end
     Wait,
-    /// Start from the beginning, even if a scrub is running
+    /// Start again from the first block, even if a scrub is running
     Restart,
     /// Cancel the running scrub
     Cancel,

@@ -437,7 +437,7 @@ fn grow(args: &FsGrowArgs, json: bool) -> Outcome {
     Ok(())
 }
 
-/// Begins a job, follows it to its end, and returns how it ended.
+/// Starts a job, follows it to its end, and returns how it ended.
 fn follow(
     folder: &Path,
     begun: Job,

@@ -25,7 +25,7 @@ use crate::runtime_dir::RuntimeDir;
 /// Properties, by name.
 type Properties = Vec<(&'static str, String)>;
 
-/// What labels begin with, also while there is a second one: the first block is then zeros.
+/// What labels start with, also while there is a second one: the first block is then zeros.
 const BEGINNINGS: [&[u8]; 3] = [b"WEFTMBR", b"weftfs.", &[0; 8]];
 
 /// `weft udev`.

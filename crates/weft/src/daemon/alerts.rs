@@ -41,7 +41,7 @@ pub struct Alert {
     pub attention: bool,
 }
 
-/// Begins to tell.
+/// Starts to tell.
 ///
 /// # Errors
 /// If the program cannot be run, or mail cannot be sent from this machine.

@@ -11,7 +11,7 @@ use weft_stripe::{Generation, StripeId};
 use crate::format::lane::LaneSet;
 use crate::region_map::RegionMap;
 
-/// Stripes that must not be begun: stripes in flight, and stripes that could not be rebuilt.
+/// Stripes that must not be started: stripes in flight, and stripes that could not be rebuilt.
 pub(crate) type Taken = RefCell<BTreeSet<StripeId>>;
 
 /// The stripes of a geometry that are left to rebuild. Orders know them by their numbers.
