@@ -8,7 +8,7 @@
 //!   the fill does. So a fill is *spoiled* by every change of its blocks that starts while it runs,
 //!   or was running when it started: what it read goes to its user and is not cached.
 //! * Of two writes in progress to one block, either may be the one that stays. So the contents of a
-//!   write are cached only if it *met* no other change of its blocks from its starting to its end.
+//!   write are cached only if it *met* no other change of its blocks from its start to its end.
 //!
 //! ```text
 //!   fill    |-------- read old --------|          spoiled by the write

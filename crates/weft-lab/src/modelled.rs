@@ -101,7 +101,7 @@ impl ModelledArray {
         Ok(())
     }
 
-    /// Adds a fresh disk, onto which the array rebuilds a failed one from the starting to the end,
+    /// Adds a fresh disk, onto which the array rebuilds a failed one from the start to the end,
     /// at `bytes_s` regardless of users.
     ///
     /// # Errors

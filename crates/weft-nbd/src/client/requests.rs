@@ -26,7 +26,7 @@ struct Call {
 }
 
 impl Shared {
-    /// One request, from starting to end.
+    /// One request, from start to end.
     async fn call(&self, mut call: Call) -> (Result<(), DiskError>, Option<Buf>) {
         let started = self.rt.now();
         // What is sent at once is in the table of the link, where `watch` looks at its time.
