@@ -88,8 +88,8 @@ pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
     scene.tell(&format!("{} files, {} copied", copied.len(), size::show(bytes)));
 
     scene.say(
-        "What the disk held is rebuilt on the others, which has begun by itself: only live data, no \
-         spare is needed.",
+        "The rebuild on the other disks has started automatically: it copies only live data, and needs no \
+         spare.",
     );
     let report = scene.ask(&["fs", "rebuild", MOUNT_POINT])?;
     let rebuilt = report["blocks"].as_u64().unwrap_or(0) * 4096;
@@ -192,7 +192,7 @@ fn compare(scene: &Scene, copied: &[Copied], json: bool) -> Outcome {
             Ok(())
         }
         Some(first) => Err(Failure::new(format!(
-            "{} of {} files differ from what was stored; the first is {}",
+            "{} of {} files differ from the stored ones; the first is {}",
             wrong.len(),
             copied.len(),
             first.display()

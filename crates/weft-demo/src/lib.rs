@@ -218,7 +218,7 @@ fn compare(scene: &Scene, store: &mut Store, stored: &[Stored], json: bool) -> O
             Ok(())
         }
         Some(first) => Err(Failure::new(format!(
-            "{} of {} files differ from what was stored; the first is {}",
+            "{} of {} files differ from the stored ones; the first is {}",
             wrong.len(),
             stored.len(),
             first.display()

@@ -346,7 +346,7 @@ fn a_rebuild_takes_as_long_as_its_bandwidth_says() {
     assert!((1.7..2.3).contains(&printed), "half the bandwidth, twice the time: {printed}");
     let right = time("with the actual n");
     assert!((0.8..1.2).contains(&right), "{right}");
-    let begin = ours(&figure, "reads when the recovery begins", "with the actual n", "RAID-6");
+    let begin = ours(&figure, "reads when the recovery starts", "with the actual n", "RAID-6");
     assert!((0.05..1.0).contains(&begin), "{begin}");
 }
 

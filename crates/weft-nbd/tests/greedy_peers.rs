@@ -100,7 +100,7 @@ fn small_requests_never_wait_for_what_others_hold() {
     }
     drop(bad);
     let events = served.stop();
-    assert!(!faults(&events).iter().any(|why| why.contains("others waited")), "{events:?}");
+    assert!(!faults(&events).iter().any(|why| why.contains("other clients waited")), "{events:?}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn large_requests(stalled: &str, times: Nanos) {
     drop(bad);
     let events = served.stop();
     let why = faults(&events);
-    assert!(why.iter().any(|fault| fault.contains("others waited")), "{events:?}");
+    assert!(why.iter().any(|fault| fault.contains("other clients waited")), "{events:?}");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_client_that_is_known_to_work_does_not_wait_for_those_that_stall() {
     }
     drop(bad);
     let events = served.stop();
-    assert!(!faults(&events).iter().any(|why| why.contains("others waited")), "{events:?}");
+    assert!(!faults(&events).iter().any(|why| why.contains("other clients waited")), "{events:?}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn it_fails_if_one_byte_is_wrong() {
     let dir = common::text(&bench.path("scene"));
     let said =
         bench.refused(&["demo", "--corrupt", "--tree", &tree, "--limit", "4M", "--dir", &dir], 1);
-    assert!(said.contains("1 of 60 files differ from what was stored"), "{said}");
+    assert!(said.contains("1 of 60 files differ from the stored ones"), "{said}");
     assert!(!bench.path("scene").exists(), "the scene is still there");
 }
 
@@ -55,7 +55,7 @@ fn the_file_system_loses_a_disk_and_no_byte_and_leaves_nothing() {
     assert!(said.contains("A disk failed, and no byte was lost"), "{said}");
     assert!(!bench.path("scene").exists(), "the scene is still there");
     let said = bench.refused(&[&args[..], &["--corrupt"]].concat(), 1);
-    assert!(said.contains("1 of 60 files differ from what was stored"), "{said}");
+    assert!(said.contains("1 of 60 files differ from the stored ones"), "{said}");
     assert!(!bench.path("scene").exists(), "the scene is still there");
     let told = bench.weft(&[&args[..], &["--json"]].concat());
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");

@@ -61,7 +61,7 @@ impl Given {
             };
             if let Some((other, _)) = found.values().find(|(other, _)| other.fs_id != label.fs_id) {
                 return unmountable(format!(
-                    "{name} belongs to the file system '{}', and not to '{}' as others do",
+                    "{name} belongs to the file system '{}', and not to '{}' like the other disks",
                     label.name, other.name
                 ));
             }
@@ -117,7 +117,7 @@ impl Given {
         let is_other = |label: &Label| label.disk_id.0 == row.id && label.blocks < row.blocks;
         match row.blocks > BLOCKS_MAX || label.is_some_and(is_other) {
             true => Err(FsError::Damaged(format!(
-                "disk {number} has {} blocks, as the metadata says, which cannot be",
+                "disk {number} has {} blocks by the metadata, which is impossible",
                 row.blocks
             ))),
             false => Ok(()),

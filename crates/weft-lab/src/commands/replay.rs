@@ -197,7 +197,7 @@ pub fn replay(args: &ReplayArgs, json: bool) -> Outcome {
     }
     let wrong = found.verified.map_or(0, |verified| verified.blocks_wrong);
     if wrong > 0 {
-        return Err(ended(json, format!("{wrong} blocks do not hold what was written")));
+        return Err(ended(json, format!("{wrong} blocks do not hold the data written")));
     }
     match found.failed.total() {
         0 => Ok(()),

@@ -44,7 +44,7 @@ fn list(json: bool) -> Outcome {
     }
     outln!("Formats (compressed with gzip, xz or zstd as well):");
     Format::all().for_each(|(_, name, about)| outln!("  {name:<14} {about}"));
-    outln!("Workloads (generated; each says what it is fitted to and what is assumed):");
+    outln!("Workloads (generated; each lists its sources and assumptions):");
     generate::names().for_each(|(name, about)| outln!("  {name:<14} {about}"));
     Ok(())
 }

@@ -125,7 +125,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
 
 impl Parameters {
     fn panels(&self, outcomes: &[Outcome]) -> (Vec<Panel>, Vec<String>) {
-        let mut start = Panel::bars("reads when the recovery begins", "code", "normal RAID-6 = 1");
+        let mut start = Panel::bars("reads when the recovery starts", "code", "normal RAID-6 = 1");
         let mut time = Panel::bars("time until all is normal again", "code", "LRC = 1");
         let (mut panels, mut notes) = (Vec::new(), Vec::new());
         let of_sizes = outcomes.chunks(1 + VARIANTS.len() * self.arrays.len());

@@ -34,7 +34,7 @@ pub(super) fn run(parameters: &Parameters, lab: &Lab<'_>) -> Ran {
             let safe = (0..=units).step_by(stripe).map(|x| point(x, safe_window(disks, added, x)));
             Ok(Panel::lines("size of the reordering window", "unit", "units")
                 .with("Theorem 1", printed.collect())
-                .with("safe, at the begin of a new stripe", safe.collect()))
+                .with("safe, at the start of a new stripe", safe.collect()))
         },
         |panels| Results { panels, ..Results::default() },
     )

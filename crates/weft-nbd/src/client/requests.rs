@@ -138,7 +138,7 @@ impl Shared {
             _ => {}
         }
         if !text.is_empty() {
-            let text = format!("{}: the server says: {text}", error.source);
+            let text = format!("{}: the server reports: {text}", error.source);
             error.source = io::Error::new(error.source.kind(), text);
         }
         error

@@ -33,7 +33,7 @@ pub struct NbdUri {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     /// Another scheme.
-    #[error("an NBD URI begins with nbd:// or nbd+unix://")]
+    #[error("an NBD URI starts with nbd:// or nbd+unix://")]
     Scheme,
     /// TLS or vsock.
     #[error(

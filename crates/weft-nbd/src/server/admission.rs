@@ -129,7 +129,7 @@ pub(super) async fn watch(rt: Rt, server: Weak<ServerState>) {
                 if connection.draining.get() {
                     connection.cut("the client read no answers while the server was stopping");
                 } else if stuck && connection.memory.holds_pool() {
-                    connection.cut("the client stalled while others waited for its memory");
+                    connection.cut("the client stalled while other clients waited for its memory");
                 }
             }
         }

@@ -222,6 +222,6 @@ impl Control {
 }
 
 fn stuck() -> io::Error {
-    let text = "the ublk driver does not answer; `dmesg` may say more";
+    let text = "the ublk driver does not answer; `dmesg` may show why";
     io::Error::new(io::ErrorKind::TimedOut, text)
 }

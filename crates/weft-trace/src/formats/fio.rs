@@ -68,7 +68,7 @@ impl LineParser for Fio {
         }
         let mut at_us = self.now_us;
         match self.version {
-            Version::Unknown => return Err(Fault::new("the log does not begin with its version")),
+            Version::Unknown => return Err(Fault::new("the log does not start with its version")),
             Version::Two => {}
             Version::Three => at_us = number("no timestamp", word("the line has no timestamp")?)?,
         }

@@ -81,10 +81,10 @@ fn failed(error: FsError) -> Failure {
     let why = error.to_string();
     let hint = match &error {
         FsError::Unmountable(why) if why.contains("as degraded") => {
-            "`--degraded` mounts it without disks that are missing: what they held is rebuilt on the others"
+            "`--degraded` mounts it without missing disks: their data is rebuilt on the other disks"
         }
         FsError::Unmountable(why) if why.contains("as stale") => {
-            "`--stale` mounts it as these disks have it; changes that only the others have are lost"
+            "`--stale` mounts the state on these disks; changes that only the missing disks have are lost"
         }
         _ => return Failure::new(why),
     };
@@ -347,8 +347,8 @@ fn fail(args: &FsFailArgs, json: bool) -> Outcome {
     tell(&args.folder, control::FAIL, &wanted).map_err(|failure| match args.force {
         true => failure,
         false => failure.hint(format!(
-            "`weft fs remove {} {number}` empties a disk first; `--force` does it all the same, and what \
-             only it can give is lost",
+            "`weft fs remove {} {number}` empties a disk first; `--force` overrides this, and blocks that \
+             only it can give are lost",
             args.folder.display()
         )),
     })?;
@@ -356,8 +356,8 @@ fn fail(args: &FsFailArgs, json: bool) -> Outcome {
         return answer(&json!({ "disk": disk, "done": true }));
     }
     outln!(
-        "disk {number} is out of service, and what it held is rebuilt on the others: `weft fs rebuild \
-         {}` follows that",
+        "disk {number} is out of service, and its data is rebuilt on the other disks: `weft fs rebuild \
+         {}` shows the progress",
         args.folder.display()
     );
     Ok(())
@@ -463,7 +463,7 @@ fn follow(
             let last = &status["last_job"];
             return match last["error"].as_str() {
                 _ if last["job"] != name => Err(Failure::new(format!(
-                    "the {name} has ended, and others since: `weft fs status {}` tells how things are",
+                    "the {name} has ended, and later jobs too: `weft fs status {}` shows the state",
                     folder.display()
                 ))),
                 Some(why) => Err(Failure::new(why.to_owned())),
@@ -580,7 +580,7 @@ fn scrub(args: &FsScrubArgs, json: bool) -> Outcome {
             outln!("`weft fs fsck --data {}` names the files", args.folder.display());
         }
         if diagnostic > 0 {
-            outln!("{diagnostic} diagnostic blocks were wrong, and were written anew");
+            outln!("{diagnostic} diagnostic blocks were wrong, and were rewritten");
         }
     }
     if bad + damaged + metadata + no_copy + diagnostic == 0 {

@@ -102,7 +102,7 @@ pub fn replace(args: &ReplaceArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     };
     if number.is_some_and(unchanged) {
         return Err(Failure::new(format!("{} could not replace slot {slot}", args.new.disk))
-            .hint("the old member stays, and nothing is lost; the daemon's log says why"));
+            .hint("the old member stays, and nothing is lost; the daemon's log shows why"));
     }
     let now = now(&mut client, &args.array)?;
     let room = report::status::unused_room(&end);
@@ -232,7 +232,7 @@ fn scrub_result(client: &mut Client, array: &str, json: bool) -> Outcome {
     }
     for place in scrub.places.iter().filter(|_| !json) {
         let where_ = match place.slot {
-            Some(slot) => format!("slot {slot} disagrees with the others"),
+            Some(slot) => format!("slot {slot} disagrees with the other slots"),
             None => "data and redundancy disagree".into(),
         };
         outln!("  stripe {} (byte {}): {where_}", place.stripe, place.offset_bytes);

@@ -25,7 +25,7 @@ fn shape(shape: &Shape) -> String {
 fn show(array: &str, plan: &ReshapePlan) {
     outln!("{array}: {} becomes {}", shape(&plan.from), shape(&plan.to));
     let (before, after) = (size::show(plan.size_bytes), size::show(plan.new_size_bytes));
-    outln!("  {before} become {after}; what was written is moved");
+    outln!("  {before} become {after}; written data is moved");
     if plan.new_size_bytes < plan.size_bytes {
         outln!("  data beyond the first {after} is discarded");
     }
@@ -213,7 +213,7 @@ fn turn_back(client: &mut Client, array: &str, no_wait: bool, json: bool) -> Out
     if no_wait {
         outln!("it moves back: `weft status {array}` shows how far it is");
     } else {
-        outln!("{array} is as it was before the reshape");
+        outln!("{array} has its former geometry again");
     }
     Ok(())
 }

@@ -67,7 +67,7 @@ pub fn start(
                     (place, stream)
                 }
                 Ok((Admission::Full, stream)) => {
-                    lines.line("refused a command: too many others are in progress");
+                    lines.line("refused a command: too many are in progress");
                     refuse(stream);
                     continue;
                 }

@@ -154,7 +154,7 @@ fn for_degraded(status: &Status) -> String {
     if status.spares.len() == status.spares_too_small.len() {
         format!("{back}`weft add {name} DISK` adds a disk to rebuild onto")
     } else {
-        format!("`weft status {name}` shows its spares; the daemon's log says why none is used")
+        format!("`weft status {name}` shows its spares; the daemon's log shows why none is used")
     }
 }
 

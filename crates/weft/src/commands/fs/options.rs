@@ -85,7 +85,7 @@ pub(super) fn read(args: &mut FsMountArgs) -> Result<Options, Failure> {
         };
         if !done && !is_sloppy && !is_ignored(name) {
             return Err(Failure::usage(format!("unknown mount option '{option}'"))
-                .hint("docs/weftfs.md lists those that there are"));
+                .hint("docs/weftfs.md lists the options"));
         }
     }
     if args.read_only {

@@ -46,12 +46,12 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
             let number = &disk["number"];
             found.push(match disk["back_as"].as_u64() {
                 Some(back) => format!(
-                    "disk {number} was lost and is back as disk {back}: what it missed is rebuilt on it: \
-                     `weft fs rebuild {folder}` follows that"
+                    "disk {number} was lost and is back as disk {back}: the writes that it missed are rebuilt on it: \
+                     `weft fs rebuild {folder}` shows the progress"
                 ),
                 None => format!(
-                    "disk {number} is lost{}, and what it held is rebuilt on the others: `weft fs rebuild \
-                     {folder}` follows that; if it works again, `weft fs add {folder} DISK` takes it back",
+                    "disk {number} is lost{}, and its data is rebuilt on the other disks: `weft fs rebuild \
+                     {folder}` shows the progress; if it works again, `weft fs add {folder} DISK` takes it back",
                     disk["lost_because"].as_str().map_or(String::new(), |why| format!(" ({why})"))
                 ),
             });
@@ -85,8 +85,8 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
     }
     if count(status, "metadata_wrong_pages") > count(status, "metadata_repaired_pages") {
         found.push(
-            "pages of the metadata are wrong on all copies: copy what can be read, and make the file \
-             system anew"
+            "pages of the metadata are wrong on all copies: copy all readable files, and create the file \
+             system again"
                 .into(),
         );
     }
@@ -98,8 +98,8 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         (count(status, "metadata_copies"), count(status, "metadata_copies_wanted"));
     if copies < wanted {
         found.push(format!(
-            "{copies} of {wanted} copies of the metadata are complete: disks that work get theirs back, \
-             for others add one with `weft fs add {folder} DISK`"
+            "{copies} of {wanted} copies of the metadata are complete: working disks get theirs back; \
+             to replace a lost one: `weft fs add {folder} DISK`"
         ));
     }
     found

@@ -110,7 +110,9 @@ impl Daemon {
                         ..Failure::new(format!("{}: {}", disk.disk, disk.why))
                     },
                     None => Failure::new(format!("{text} is neither an array nor a member of one"))
-                        .hint("`weft status` lists what was found; `weft start` also takes disks"),
+                        .hint(
+                            "`weft status` lists the arrays found; `weft start` also takes disks",
+                        ),
                 });
             }
             ([], found) | (found, _) if found.len() > 1 => {
