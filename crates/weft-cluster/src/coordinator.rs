@@ -37,7 +37,7 @@ pub enum Swap {
     /// The record was replaced; this is its version.
     Done(Version),
     /// It was not: the record has another version. Rarely, it was replaced, and another change
-    /// followed before the answer was known; whoever reads the record then finds both.
+    /// followed before the answer was known; every later reader of the record finds both.
     Conflict,
 }
 

@@ -1,8 +1,8 @@
 //! A frame on a disk: some bytes with a magic number, a version, a sequence number and a CRC.
 //!
-//! Frames come in pairs, of which one is written after the other. A crash tears at most one; one
-//! that decays later loses nothing, as the other has the same. The one with the higher sequence
-//! number is the newer.
+//! Frames come in pairs; the two are written alternately. A crash tears at most one; one that
+//! decays later loses nothing, as the other has the same. The one with the higher sequence number
+//! is the newer.
 
 use weft_rt::Buf;
 

@@ -121,8 +121,8 @@ impl fmt::Display for Incarnation {
     }
 }
 
-/// A process of a node. Its number is random, so that it is no other process's: a node finds out
-/// by it what an answer that was lost had said.
+/// A process of a node. Its number is random, so that it is no other process's: a node finds the
+/// contents of a lost answer by it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Session {
     /// The node.

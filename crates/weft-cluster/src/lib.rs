@@ -13,8 +13,8 @@
 //!   gets a new epoch.
 //! * A [`Coordinator`] keeps one [`Record`]: the members with their epochs, the keeper, and the
 //!   incarnations whose fence is not confirmed yet. It changes only by compare-and-set.
-//! * Leases tell only when somebody may *begin* to take over. A lease that ends too early costs a
-//!   needless takeover; one that ends too late costs time. Neither costs data.
+//! * Leases tell only when another node may *start* to take over. A lease that ends too early costs
+//!   a needless takeover; one that ends too late costs time. Neither costs data.
 //!
 //! ```text
 //!    record                                     disks

@@ -1,12 +1,12 @@
 //! A node's part in the protocol: it joins, takes over when the keeper is gone, and as keeper
 //! evicts members that are gone.
 //!
-//! A node always acts on what the record says, and never on what it believes to have written: an
-//! answer may be lost, or come late. So [`Node::step`] reads the record, does the one thing that
-//! is to be done, and says where the node stands. It may be ended anywhere, and repeated.
+//! A node always acts on the record as read back, and never on its own memory of a write: an answer
+//! may be lost, or come late. So [`Node::step`] reads the record, does the one thing that is to be
+//! done, and says where the node stands. It may be ended anywhere, and repeated.
 //!
 //! **Two rules for callers.** A keeper writes only after a step has returned [`Standing::Keeper`];
-//! and a node whose disks refuse it was fenced: it ends all use of the disks, and joins anew with
+//! and a node whose disks refuse it was fenced: it ends all use of the disks, and joins again with
 //! [`Node::renew`]. It must not take a refusal for a failure of the disk.
 
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ pub struct NodeConfig {
     pub cluster: ClusterName,
     /// This process.
     pub session: Session,
-    /// How many disks must confirm a fence for a takeover to go on; the others are lost.
+    /// How many disks must confirm a fence for a takeover to go on; the other disks are lost.
     pub disks_min: usize,
     /// Whether it may become the keeper.
     pub may_keep: bool,
@@ -131,7 +131,7 @@ impl Node {
         Ok(self.coordinator.keep_alive(&session).await?)
     }
 
-    /// Starts anew after it was expelled or fenced, as a session of this number, which must be
+    /// Starts again after it was expelled or fenced, as a session of this number, which must be
     /// another than before. It must have ended all use of the disks.
     pub fn renew(&self, number: u64) {
         self.config.borrow_mut().session.number = number;
@@ -139,7 +139,7 @@ impl Node {
         self.registered.set(false);
     }
 
-    /// Reads the record, does the one thing that is to be done, and says where the node stands.
+    /// Reads the record, does the one next step, and returns the node's state.
     ///
     /// # Errors
     /// See [`NodeError`]. What was begun may have been done, and the next step goes on with it.
@@ -263,7 +263,7 @@ impl Node {
     async fn register(&self, own: &Incarnation) -> Result<Standing, NodeError> {
         for fence in &self.fences {
             match fence.register(own).await {
-                // A disk that is away can be used by nobody.
+                // A disk that is away cannot be used.
                 Err(FenceError::Unconfirmed { .. }) | Ok(()) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -116,7 +116,7 @@ impl Record {
         Some(Session { node: node.clone(), number: member.session })
     }
 
-    /// A process joins in a new epoch. An earlier incarnation of its node is to be fenced.
+    /// A process joins in a new epoch. An earlier incarnation of its node must be fenced.
     pub fn join(&mut self, session: &Session) -> Incarnation {
         self.expel(&session.node);
         let epoch = self.next_epoch();
@@ -143,7 +143,7 @@ impl Record {
         }
     }
 
-    /// `who` becomes the keeper in a new term, not active yet; the one before it is to be fenced.
+    /// `who` becomes the keeper in a new term, not active yet; the previous one must be fenced.
     /// `None` if `who` is no member.
     pub fn begin_takeover(&mut self, who: &Incarnation) -> Option<Keeper> {
         if !self.has(who) {
@@ -164,7 +164,7 @@ impl Record {
         self.keeper.as_ref().is_some_and(|now| now.term == keeper.term && now.node == keeper.node)
     }
 
-    /// A keeper that cannot become active gives way to others. Returns whether it was one.
+    /// A keeper that cannot become active gives way to another node. Returns whether it was one.
     pub fn resign(&mut self, keeper: &Keeper) -> bool {
         let resigns =
             self.is_kept_by(keeper) && !self.keeper.as_ref().is_some_and(|now| now.active);
@@ -207,7 +207,7 @@ impl Record {
     }
 
     /// The keeper has fenced on a lost disk all that were pending there; it can be used again.
-    /// Returns whether it is, which it is not if others are pending meanwhile.
+    /// Returns whether it is: not if others are pending.
     pub fn regain_disk(&mut self, keeper: &Keeper, disk: &DiskName, fenced: &Incarnations) -> bool {
         let regained = self.is_kept_by(keeper) && self.lost_disks.get(disk) == Some(fenced);
         if regained {
@@ -220,7 +220,7 @@ impl Record {
 /// Which fences were confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FenceReport {
-    /// The incarnations that were to be fenced.
+    /// The incarnations that had to be fenced.
     pub victims: Incarnations,
     /// The disks that did not confirm all of them.
     pub lost: BTreeSet<DiskName>,

@@ -28,7 +28,7 @@ use crate::state::mounted::Fs;
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobReport {
-    /// What lay on disks was moved to others.
+    /// The contents of disks were moved to other disks.
     Moved(RebuildReport),
     /// What is stored was spread over disks with more room.
     Balanced(BalanceReport),
@@ -66,7 +66,8 @@ impl Fs {
     /// [`Job::Set`], which starts automatically if jobs do ([`Fs::keep`]).
     ///
     /// # Errors
-    /// If there are too few disks, and if one of these files is gone, when the others are done.
+    /// If there are too few disks, and if one of these files is gone, after the other files are
+    /// done.
     pub async fn want_redundancy(&self, inos: &[Ino], redundancy: Redundancy) -> Result<()> {
         self.0.check_redundancy(redundancy)?;
         let mut wanted = Ok(());

@@ -39,8 +39,8 @@ const MARK: u64 = 0x7765_6674 << 32;
 const DEATH: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The tag of the device of a volume with this identity: 32 bits that say that it is weft's, and 32
-/// of a hash (FNV-1a, folded).
+/// The tag of the device of a volume with this identity: 32 bits that mark it as weft's, and 32 of
+/// a hash (FNV-1a, folded).
 pub fn tag_of(identity: &[u8]) -> u64 {
     let hash = identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -121,7 +121,7 @@ pub fn unavailable() -> Option<String> {
         return Some("ublk needs a daemon that runs as root".into());
     }
     if !Path::new(CONTROL_PATH).exists() {
-        // Its own message is of no interest: whether the file is there now says all.
+        // Its own message is of no interest: only whether the file is there now counts.
         let _ = Command::new(modprobe()).args(["-q", "ublk_drv"]).output();
     }
     let features = match Control::open().and_then(|mut control| control.features()) {
@@ -141,7 +141,7 @@ fn modprobe() -> &'static str {
     places.into_iter().find(|path| Path::new(path).exists()).unwrap_or("modprobe")
 }
 
-/// Major and minor version of a kernel's release; zeros for what is not one.
+/// Major and minor version of a kernel's release; zeros for any other file.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -150,7 +150,7 @@ fn version_of(release: &str) -> (u32, u32) {
 /// The devices of weft's.
 ///
 /// # Errors
-/// If they cannot be asked for: the user is not root, say. Without a driver there are none.
+/// If they cannot be asked for: for example, the user is not root. Without a driver there are none.
 pub fn all() -> io::Result<Vec<Device>> {
     let mut control = match Control::open() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -245,7 +245,7 @@ impl Starting {
     /// Adds a device.
     ///
     /// # Errors
-    /// The kernel's; then nothing is left behind.
+    /// The kernel's; then nothing is left.
     pub fn add(tag: u64, limits: &Limits) -> io::Result<(Self, OpenedUblk)> {
         let mut control = Control::open()?;
         let info = DeviceInfo {
@@ -309,7 +309,7 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        // Users wait for a device that was to be taken over: that one stays.
+        // Users wait for a device that should have been taken over: that one stays.
         if self.armed && !self.recovery {
             let _ = remove(self.number, ());
         }

@@ -31,7 +31,7 @@ pub struct Limits {
     pub read_only: bool,
 }
 
-/// The logarithm of a power of two; `None` for other numbers, and those that the kernel cannot
+/// The logarithm of a power of two; `None` for other numbers, and for ones that the kernel cannot
 /// have.
 fn shift(bytes: u64) -> Option<u8> {
     let fits = bytes.is_power_of_two() && bytes < 1 << 31;
@@ -50,7 +50,7 @@ impl Limits {
             attributes: writes | read_only,
             logical_block_shift: block,
             physical_block_shift: physical,
-            // 0 (a byte) says nothing.
+            // 0 (a byte) has no meaning.
             io_opt_shift: shift(self.stripe_bytes).unwrap_or(0),
             io_min_shift: shift(self.unit_bytes).unwrap_or(physical).max(physical),
             sectors_max: sectors(IO_BYTES_MAX),

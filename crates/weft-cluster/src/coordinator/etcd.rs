@@ -15,7 +15,7 @@
 //! the record's nonce, and so tells whether an earlier copy had succeeded.
 //!
 //! *Members that fail.* Each attempt has a time limit, and the next goes to the next member. A
-//! member that is stopped takes connections and answers nothing; one without a quorum says so
+//! member that is stopped takes connections and answers nothing; one without a quorum reports that
 //! after a while. Both look alike from here.
 //!
 //! *Limits.* No TLS and no passwords: an etcd that demands them cannot be used. Operations run on
@@ -362,12 +362,12 @@ impl EtcdCoordinator {
             if number_of(&answer["result"]["TTL"]).is_some_and(|seconds| seconds > 0) {
                 return Ok(());
             }
-            // It has ended: others may know by now, or not.
+            // It has ended: other nodes may know by now, or not.
             self.leases.borrow_mut().remove(session);
         }
         let seconds = self.config.lease.div_ceil(SECOND).max(1);
         let grant = json!({ "TTL": seconds.to_string() });
-        // A lease whose grant was not answered ends by itself.
+        // A lease whose grant was not answered expires.
         let answer = self.query("/v3/lease/grant", &grant).await?;
         let id = answer["ID"].as_str().map(str::to_owned);
         let id = id.ok_or_else(|| CoordinatorError::Refused("it grants no lease".to_owned()))?;

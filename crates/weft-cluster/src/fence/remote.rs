@@ -14,7 +14,7 @@ pub fn export_of(disk: &DiskName, cluster: &ClusterName, who: &Incarnation) -> S
     format!("{disk}/{cluster}/{}/{}", who.node, who.epoch)
 }
 
-/// The fence of a disk behind a disk server.
+/// The fence of a disk served by a disk server.
 #[derive(Debug)]
 pub struct RemoteFence {
     rt: Rt,

@@ -14,13 +14,12 @@
 //!   other::---
 //! ```
 //!
-//! *Access list*: who may do what with a file. The bits of the mode and those of the list always
-//! say the same: whoever changes one changes the other in the same operation. A list without mask
-//! and names says no more than a mode, and is stored as the mode only.
+//! *Access list*: who may do what with a file. The bits of the mode and of the list always agree:
+//! an operation that changes one changes the other. A list without mask and names grants no more
+//! than a mode, and is stored as the mode only.
 //!
-//! *Default list*, of a folder: what is made in it gets this list, reduced to what the program
-//! asked for with its mode; its umask does not count then. Folders get it as their default list,
-//! too.
+//! *Default list*, of a folder: new files in it get this list, reduced to the mode that the program
+//! requested; its umask does not count then. Folders get it as their default list, too.
 //!
 //! The kernel decides who may do what: it reads the lists and believes the mode. It also decides
 //! who may change them. Here they are kept, inherited, and kept in agreement.
@@ -42,7 +41,7 @@ pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 const BYTES_MAX: usize = 4096;
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;
-/// The id of entries that need none, and of nobody.
+/// The id of entries that need none, and of the user nobody.
 const NO_ID: u32 = u32::MAX;
 /// Bits of the mode that a list has, too.
 const PERMISSIONS: u32 = 0o777;
@@ -154,7 +153,7 @@ impl Acl {
         bytes
     }
 
-    /// Whether it says no more than a mode.
+    /// Whether it grants no more than a mode.
     pub(crate) fn is_mode(&self) -> bool {
         self.users.is_empty() && self.groups.is_empty() && self.mask.is_none()
     }
@@ -356,7 +355,7 @@ mod tests {
         let changed = acl.clone().with_mode(0o100_640);
         assert_eq!((changed.mode(0), changed.owning_group), (0o640, 5));
         assert_eq!(changed.users, acl.users);
-        // A mask alone is more than a mode.
+        // A mask without names is more than a mode.
         let masked = parsed(&bytes(&[(1, 7, 0), (4, 7, 0), (0x10, 4, 0), (0x20, 0, 0)]));
         assert!(!masked.is_mode());
         assert_eq!(masked.mode(0), 0o740);

@@ -2,11 +2,10 @@
 //!
 //! *Privileges* that a file gives to the user who executes it are its set-user-ID and set-group-ID
 //! bits and its capabilities. They are meant for the contents and the owner that the file has, and
-//! end as on other file systems of Linux: all of them with a new owner, of whatever is not a
-//! folder, even if root changes it; with a write or a new size those that the kernel says, which
-//! knows whether the program may keep them, and capabilities always. A set-group-ID bit without the
-//! permission of the group to execute gives no privilege (it once meant mandatory locks), and
-//! stays.
+//! end as on other file systems of Linux: a new owner ends all of them, except for folders, even if
+//! root changes it; a write or a new size ends the ones that the kernel names, which knows whether
+//! the program may keep them, and always capabilities. A set-group-ID bit without the permission of
+//! the group to execute gives no privilege (it once meant mandatory locks), and stays.
 
 use weft_token::Mode;
 
@@ -40,7 +39,7 @@ pub struct SetAttr {
     pub modified: Option<Time>,
     /// Last change of anything.
     pub changed: Option<Time>,
-    /// Whether the times are others than now.
+    /// Whether the times are not now.
     pub sets_times: bool,
     /// Whether the set-user-ID and set-group-ID bits of a file end. They do with every new owner,
     /// and not of folders.
@@ -141,7 +140,7 @@ impl Fs {
         Ok(self.0.seen(ino, inode))
     }
 
-    /// The attributes of several files, in their order; none for those that are not there.
+    /// The attributes of several files, in their order; none for inodes that are not there.
     ///
     /// # Errors
     /// If the metadata has failed.

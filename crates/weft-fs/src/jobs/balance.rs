@@ -1,12 +1,11 @@
-//! Spreading what is stored over disks that have more room than others, such as one that has just
-//! joined.
+//! Moving existing data to disks with more room than other disks, such as one that has just joined.
 //!
 //! Columns move from the disk of their record with the least free space to the one with the most
 //! that the record does not use. Lines keep their code: only places change. Each move must make the
 //! two disks more alike, so it is made only if their free space differs by more than twice the
-//! column, and by more than 1/RAIDRATIO of what is free on the emptier one: disks that are as alike
-//! as that get new lines in the same way ([`crate::disks::allocator`]). So no column goes to and
-//! fro, and one walk through the files on the fuller disks is enough.
+//! column, and by more than 1/RAIDRATIO of the free space on the emptier one: disks that are as
+//! alike as that get new lines in the same way ([`crate::disks::allocator`]). So no column goes to
+//! and fro, and one walk through the files on the fuller disks is enough.
 //!
 //! What has moved leaves its old place only when that is durable. So each batch is committed, and
 //! within one the blocks that it will free are counted ([`BalanceMoves::freed`]).
@@ -40,14 +39,14 @@ pub struct BalanceReport {
     pub blocks: u64,
     /// Files with blocks that could not be had, as they had too little redundancy.
     pub damaged: BTreeSet<Ino>,
-    /// Files of which something was to move, and found no place in one piece.
+    /// Files with columns that should have moved, but found no place in one piece.
     pub crowded: BTreeSet<Ino>,
 }
 
 /// Columns move to where there is more room.
 struct BalanceMoves<'a> {
     pool: &'a Pool,
-    /// Blocks that will be free on each disk when what was decided is committed.
+    /// Blocks that will be free on each disk when the decided moves are committed.
     freed: RefCell<BTreeMap<u16, u64>>,
 }
 

@@ -1,11 +1,10 @@
 //! Cancelling a job.
 //!
-//! What a job has done stays: each record is as it was or as it is to be. So it ends after its
-//! step, and the metadata must not say any more that it has to be done, durably, before the cancel
-//! is acknowledged: otherwise a mount would go on with it ([`crate::jobs::scheduler`]). A job looks
-//! between its steps, and once more before it does what cannot be taken back, such as letting a
-//! disk go: from then on it is too late. A job that waits, for room or for one that is more urgent,
-//! is cancelled in the same way.
+//! What a job has done stays: each record is old or new. So it ends after its step, and the
+//! metadata must durably drop the job before the cancel is acknowledged: otherwise a mount would go
+//! on with it ([`crate::jobs::scheduler`]). A job looks between its steps, and once more before it
+//! does what cannot be taken back, such as removing a disk: from then on it is too late. A job that
+//! waits, for room or for one that is more urgent, is cancelled in the same way.
 //!
 //! What keeps redundancy cannot be cancelled: a rebuild, and a set, as its files would stay between
 //! two redundancies.
@@ -49,7 +48,7 @@ impl FsState {
                 let why = due.first().and_then(|job| refusal(*job));
                 return Err(FsError::Invalid(why.unwrap_or("no job is running").to_owned()));
             };
-            // Nothing else begins it meanwhile.
+            // Nothing else starts it during this.
             if let Ok(_running) = self.begin_job(*job) {
                 return self.forget_job(*job).await.map(|()| *job);
             }

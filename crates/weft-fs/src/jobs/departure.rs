@@ -5,7 +5,7 @@ use crate::error::{FsError, Result};
 use crate::format::label::Label;
 use crate::state::mounted::FsState;
 
-/// The number that the next disk gets, if it is not that behind the highest; in the state.
+/// The number that the next disk gets, if it does not follow the highest; in the state.
 pub(super) const NEXT: &str = "next disk";
 
 pub(super) fn no_disk(number: u16) -> FsError {

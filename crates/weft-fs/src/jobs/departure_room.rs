@@ -1,4 +1,4 @@
-//! Whether the other disks can take what is on a disk that is to leave.
+//! Whether the other disks can take the contents of a disk that will leave.
 //!
 //! A column goes to a disk that its record does not use, so free blocks may be of no use: those of
 //! the disk that has the other copy of a mirrored file, above all. What can be laid out narrower,
@@ -38,7 +38,7 @@ impl Demand {
         *self.0.entry(mask).or_default() += record.lines;
     }
 
-    /// How many of the blocks disks with so many free ones can take.
+    /// How many of the blocks disks with these numbers of free ones can take.
     fn taken(&self, mut free: Vec<u64>) -> u64 {
         let kinds: Vec<(u64, u64)> = self.0.iter().map(|(mask, blocks)| (*mask, *blocks)).collect();
         let mut flow = vec![vec![0_u64; free.len()]; kinds.len()];
@@ -98,7 +98,7 @@ fn way_to_room(
 }
 
 impl FsState {
-    /// Blocks of columns on a disk, and how many of them others can take, which have so many free
+    /// Blocks of columns on a disk, and how many of them the other disks can take, given their free
     /// blocks.
     pub(super) async fn room_elsewhere(
         &self,

@@ -7,7 +7,7 @@ use crate::format::inode::Ino;
 pub struct Finding {
     /// The file.
     pub ino: Ino,
-    /// Its path, if it has one and it is known: files of which something is lost.
+    /// Its path, if it has one and it is known: files with lost blocks.
     pub path: Option<String>,
     /// What.
     pub what: String,

@@ -1,9 +1,9 @@
 //! Whether names, positions, folders and links agree, for `fsck`.
 //!
-//! Everything is looked at in steps, each of which is one operation of the metadata: what belongs
-//! to a row or a short folder is looked at within one. A long folder takes several steps, and the
-//! names of a file may be anywhere. So it is noted which files change meanwhile; if one does that
-//! seems to be wrong, it is looked at again. One that changes each time is not judged.
+//! Everything is checked in steps; each is one operation of the metadata: what belongs to a row or
+//! a short folder is looked at within one. A long folder takes several steps, and the names of a
+//! file may be anywhere. So files that change during the check are noted; if one does that seems to
+//! be wrong, it is looked at again. One that changes each time is not judged.
 //!
 //! *Memory.* Links are counted for [`COUNTED`] inodes at a time, with a walk through all names for
 //! each such part; folders that are known to reach the root are [`KNOWN_MAX`] at most.
@@ -20,9 +20,9 @@ use crate::state::mounted::FsState;
 const COUNTED: u64 = 4 << 20;
 /// Files that seem to be wrong and are looked at again together.
 const AGAIN_MAX: usize = 4096;
-/// How often what changes meanwhile is looked at.
+/// How often an inode that changes during the check is checked again.
 const TRIES: usize = 5;
-/// The most folders of which it is kept that they reach the root.
+/// The most folders that are remembered to reach the root.
 const KNOWN_MAX: usize = 1 << 19;
 
 /// Folders that are known to reach the root.
@@ -125,7 +125,7 @@ impl FolderCount {
         Ok(named.is_folder())
     }
 
-    /// Tells what is wrong with a folder of which all was looked at.
+    /// Reports the faults of a folder that was checked completely.
     fn tell(self, ino: Ino, inode: &Inode, report: &mut FsckReport) {
         if inode.size != self.names {
             report.find(ino, "the number of its entries is wrong");
@@ -201,7 +201,7 @@ impl FsState {
             let inos = from..(from + COUNTED).min(last + 1);
             let mut wrong =
                 self.miscounted(inos.clone(), (from == 0).then_some(&mut *report)).await?;
-            // Those that have changed meanwhile may be right.
+            // Ones that have changed since may be correct.
             for _ in 0..TRIES {
                 wrong = self.tell_miscounted(wrong, report).await?;
                 if wrong.is_empty() {
@@ -246,8 +246,8 @@ impl FsState {
         Ok(wrong)
     }
 
-    /// Counts the names of these inodes, and tells of those that do not have as many as links.
-    /// Returns those that have changed meanwhile.
+    /// Counts the names of these inodes, and reports inodes with another number of links. Returns
+    /// the ones that have changed since.
     async fn tell_miscounted(
         &self,
         inos: BTreeSet<Ino>,
@@ -307,7 +307,7 @@ impl FsState {
         }
     }
 
-    /// Finds positions of what is no folder.
+    /// Finds positions without a folder.
     async fn check_folders_of_positions(&self, report: &mut FsckReport) -> Result<()> {
         let mut from = 0;
         loop {
@@ -328,7 +328,7 @@ impl FsState {
     }
 }
 
-/// Whether an inode may have so many names.
+/// Whether an inode may have this number of names.
 fn has_names(ino: Ino, inode: &Inode, names: u32) -> bool {
     match inode.is_folder() && inode.links > 0 {
         true => names == 1 || ino == ROOT,

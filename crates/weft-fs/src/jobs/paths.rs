@@ -1,8 +1,8 @@
-//! What files are called, for reports.
+//! The names of files, for reports.
 //!
 //! The way up from a folder is known from its inode; its name is looked for among those of the
 //! folder that it is in. Names of files may be anywhere: they are looked for in all folders, until
-//! each has one. All of that goes in steps, between which others have turns.
+//! each has one. All of that goes in steps, with other operations in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,11 +2,11 @@
 //!
 //! Each record with a column on a lost disk gets another column on a disk that it does not use,
 //! computed from checked blocks ([`crate::jobs::migration`]). If there is no such disk, its lines
-//! are laid out anew, as narrow as the disks that are left demand ([`crate::write::relayout`]). No
-//! spare is needed, only live blocks are read, and a crash leaves each record as it was or as it is
-//! to be. When no record names the disk any more, it leaves the file system. What a disk that has
-//! come back still has stays where it is ([`crate::disks::successor`]). A working disk that is to
-//! leave ([`crate::disks`]) is emptied in the same way; its columns are read instead of computed.
+//! are rewritten, as narrow as the remaining disks require ([`crate::write::relayout`]). No spare
+//! is needed, only live blocks are read, and a crash leaves each record old or new. When no record
+//! names the disk any more, it leaves the file system. The valid blocks of a disk that has come
+//! back stay in place ([`crate::disks::successor`]). A working disk that will leave
+//! ([`crate::disks`]) is emptied in the same way; its columns are read instead of computed.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ pub struct RebuildReport {
     pub waiting: BTreeSet<Ino>,
 }
 
-/// Columns on these disks move to any others.
+/// Columns on these disks move to any other disks.
 struct LostDiskMoves<'a> {
     pool: &'a Pool,
     disks: &'a BTreeSet<u16>,
@@ -128,8 +128,7 @@ impl FsState {
             if moved.waiting.is_empty() || moved.blocks + moved.kept == before {
                 break;
             }
-            // The old places of what was laid out anew are free after a commit: there may be room
-            // now.
+            // The old places of rewritten lines are free after a commit: there may be room now.
             self.commit().await?;
             is_first = false;
         }
@@ -139,7 +138,7 @@ impl FsState {
         let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
         self.commit().await?;
         self.job_nears_end()?;
-        // A record may have come to a disk meanwhile, before it was lost.
+        // A record may have come to a disk during this, before it was lost.
         for number in disks {
             // Blocks that a number before it names are on it as well.
             let is_used = self.meta.run(|tx| tx.is_disk_used(*number)).await?;
@@ -154,7 +153,7 @@ impl FsState {
 }
 
 impl Fs {
-    /// Moves what lost disks held to others, and removes those disks.
+    /// Moves the contents of lost disks to other disks, and removes the lost ones.
     ///
     /// # Errors
     /// If the metadata has failed, or another job runs. Files that cannot be rebuilt are in the

@@ -1,4 +1,4 @@
-//! Jobs that begin by themselves: rebuilds, and what an unmount or a crash has interrupted.
+//! Jobs that start automatically: rebuilds, and jobs that an unmount or a crash has interrupted.
 //!
 //! ```text
 //!   a disk is lost ─────────────────▶ rebuild
@@ -9,12 +9,12 @@
 //! ```
 //!
 //! All of them are in the metadata: lost disks in their rows, the disk that is leaving and that a
-//! balance is wanted in the state, files that wait in a table of their own. So nothing has to be
-//! noted of how far a job is: what is left to do follows from where the blocks are. Only a scrub
-//! notes its place, now and then ([`crate::jobs::scrub`]).
+//! balance is wanted in the state, files that wait in a table of their own. So no progress has to
+//! be stored: the remaining work follows from the places of the blocks. Only a scrub notes its
+//! place, now and then ([`crate::jobs::scrub`]).
 //!
 //! One job runs at a time, and a rebuild goes first: another one that is running when a disk is
-//! lost ends after its step ([`FsState::job_may_go_on`]), and goes on behind the rebuild.
+//! lost ends after its step ([`FsState::job_may_go_on`]), and resumes after the rebuild.
 //!
 //! A job that could not do all of its work, for want of room or disks, is tried again when a disk
 //! has joined or was lost, or a file is to have another redundancy, and otherwise now and then, as
@@ -90,7 +90,7 @@ impl FsState {
 }
 
 impl Fs {
-    /// From now on jobs begin by themselves. `note` hears how each of them has ended.
+    /// From now on jobs start automatically. `note` hears how each of them has ended.
     pub fn keep(&self, note: impl Fn(Job, Result<JobReport>) + 'static) {
         if self.0.read_only {
             return;

@@ -41,12 +41,12 @@ pub struct ScrubReport {
     pub repaired_blocks: u64,
     /// Files with blocks that could not be repaired.
     pub damaged_files: u64,
-    /// Diagnostic blocks that were wrong, or could not be read or written; they were written anew.
+    /// Diagnostic blocks that were wrong, or could not be read or written; they were rewritten.
     pub diagnostic_blocks: u64,
     /// Places at which copies of the metadata were wrong or differed; they were made right and
     /// alike.
     pub metadata_mismatches: u64,
-    /// Pages of the metadata of which no copy is right. They were left as they are.
+    /// Pages of the metadata without a correct copy. They were left as they are.
     pub metadata_damaged: u64,
 }
 

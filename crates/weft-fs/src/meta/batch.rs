@@ -5,8 +5,8 @@
 //!          ── End ────────────▶           reads see all of them: one batch, all or none
 //! ```
 //!
-//! They are plain data: they borrow nothing, and know nothing of the store. Rows are given as they
-//! are to be, so a part may be sent again. `docs/weftfs.md` has the whole protocol.
+//! They are plain data: they borrow nothing, and know nothing of the store. Messages have the new
+//! contents of rows, so a part may be sent again. `docs/weftfs.md` has the whole protocol.
 
 use super::rows::RowChange;
 

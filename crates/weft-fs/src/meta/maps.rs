@@ -1,9 +1,9 @@
 //! Inode maps: for each disk, the files that have blocks on it.
 //!
-//! A disk that is lost or leaves concerns the files with extents on it, and no others. They are
-//! found here, without a look at all inodes (the paper's §4.3 has such a map for each volume). A
-//! row says how many records of a file have a column on a disk; it changes in the same transaction
-//! as these records, so it needs neither a log nor a scan after a crash.
+//! A disk that is lost or leaves concerns only the files with extents on it. They are found here,
+//! without a look at all inodes (the paper's §4.3 has such a map for each volume). A row counts the
+//! records of a file with a column on a disk; it changes in the same transaction as these records,
+//! so it needs neither a log nor a scan after a crash.
 
 use std::ops::{Bound, ControlFlow};
 

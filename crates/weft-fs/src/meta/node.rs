@@ -1,13 +1,13 @@
-//! The node's half of the metadata: changes that wait, those that a commit carries to the store,
+//! The node's half of the metadata: changes that wait, changes that a commit carries to the store,
 //! and the numbers that this node gives to new files.
 //!
 //! Operations change the *open* overlay. A commit freezes it, and sends it to the store in parts;
-//! meanwhile operations go on with a new one, in front of the *frozen* one. The frozen one goes
-//! when the store has all of it.
+//! operations continue with a new one, in front of the *frozen* one. The frozen one goes when the
+//! store has all of it.
 //!
-//! *Numbers.* Numbers of files are taken in ranges, so that to make a file asks nobody. Those that
-//! this node gave out since the last batch ended are known to no store: it need not be asked for
-//! rows of such a file. After a crash the rest of the range stays unused, and numbers that went
+//! *Numbers.* Numbers of files are taken in ranges, so that making a file needs no message. Those
+//! that this node gave out since the last batch ended are known to no store: it need not be asked
+//! for rows of such a file. After a crash the rest of the range stays unused, and numbers that went
 //! with the crash are used again; the generation of a file tells them apart.
 
 use std::cell::{Cell, Ref, RefCell};
@@ -23,7 +23,7 @@ use crate::format::inode::Ino;
 pub(super) struct Node {
     open: RefCell<Overlay>,
     frozen: RefCell<Option<Rc<Frozen>>>,
-    /// The number of the batch that is frozen, or of which the first rows wait.
+    /// The number of the frozen batch, or of the one whose first rows wait.
     batch: Cell<u64>,
     /// Numbers for new files.
     numbers: RefCell<Range<Ino>>,
@@ -117,7 +117,7 @@ impl Node {
         debug_assert!(before.is_none(), "one commit at a time");
     }
 
-    /// The next part of the batch of `rows`, which are frozen or wait, behind a row; none if all of
+    /// The next part of the batch of `rows`, which are frozen or wait, after a row; none if all of
     /// it was sent.
     pub(super) fn part(
         &self,
@@ -129,7 +129,7 @@ impl Node {
         (!rows.is_empty()).then(|| Part { version: VERSION, batch: self.batch.get(), rows })
     }
 
-    /// The end of the batch of what is frozen.
+    /// The end of the frozen batch.
     pub(super) fn end(&self, is_last: bool) -> End {
         End { version: VERSION, batch: self.batch.get(), is_last }
     }

@@ -1,8 +1,8 @@
-//! Changes that wait in memory: rows as they are to be, in front of the store.
+//! Changes that wait in memory: the new contents of rows, in front of the store.
 //!
 //! An overlay has, for each table, the rows that changed, in the order of their keys; a row that is
-//! removed is there as well, without a value. What an overlay says of a row hides what lies below
-//! it: the changes that a commit carries to the store now, and the store.
+//! removed is there as well, without a value. A row in an overlay hides the layers below: the
+//! changes that a commit carries to the store now, and the store.
 //!
 //! ```text
 //!                                 removed, and below there is none
@@ -17,8 +17,8 @@
 //! goes there early if their pages must be counted ([`super::room`]).
 //!
 //! *Bounds.* An overlay counts its memory, and the pages that its due rows may change at most: a
-//! row of a file that the store does not know lies behind all others, and takes its share of new
-//! pages; any other row may lie on a page of its own.
+//! row of a file that the store does not know comes after all other rows, and takes its share of
+//! new pages; any other row may lie on a page of its own.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -35,7 +35,7 @@ const ENTRY_BYTES: u64 = 128;
 const KEY_BYTES: u64 = 40;
 /// Bytes of pages for a byte of rows ([`super::room`]).
 const PAGES_FOR_ROWS: u64 = 3;
-/// Pages that a row changes which lies among others: its own, and its share of those above.
+/// Pages changed by a row that lies among other rows: its own, and its share of those above.
 const PAGES_OF_ROW: u64 = 2;
 
 /// What is to become of a row.
@@ -80,7 +80,7 @@ impl Overlay {
         &self.tables[table as usize]
     }
 
-    /// What is to become of a row: its value, or that it is removed. None: what is below stays.
+    /// What is to become of a row: its value, or that it is removed. None: the layers below stay.
     pub(super) fn get<'a>(&'a self, table: TableId, key: &RowKey<'a>) -> Option<Option<&'a [u8]>> {
         self.of(table).get(key).map(|entry| entry.value.as_deref())
     }
@@ -155,7 +155,7 @@ impl Overlay {
         self.grown[table as usize]
     }
 
-    /// Up to `max` due rows behind a row of the same overlay, in the order of tables and keys.
+    /// Up to `max` due rows after a row of the same overlay, in the order of tables and keys.
     pub(super) fn due_after(
         &self,
         after: Option<&(TableId, RowKey<'static>)>,

@@ -1,4 +1,4 @@
-//! The pages of the database that are in memory, and what is known of the others.
+//! The pages of the database that are in memory, and the state of the other pages.
 //!
 //! ```text
 //!   read ──▶ clean ──▶ evicted (S3-FIFO)
@@ -12,8 +12,8 @@
 //! A page is *dirty* from when it is changed until the next sync; then it belongs to an *epoch*
 //! until that is durable: in its place, and it is *clean*, or in the journal, and it is *journaled*
 //! until a checkpoint. What is read is the newest of these. Clean pages are there to save a read,
-//! and go when room is needed. Pages behind `valid` are zeros, whatever the array has there, unless
-//! they are in memory: the database grew, and nothing was written there yet.
+//! and go when room is needed. Pages after `valid` are zeros, regardless of the array's contents
+//! there, unless they are in memory: the database grew, and nothing was written there yet.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -98,7 +98,7 @@ pub(super) struct Pages {
     clean: Cache<Option<Page>>,
     dirty: BTreeMap<u64, Page>,
     epochs: VecDeque<Rc<Epoch>>,
-    /// Pages of which only the journal has the newest contents that are durable.
+    /// Pages whose newest durable contents are only in the journal.
     journaled: BTreeMap<u64, Page>,
     /// From this page on, the database was cut since: what is journaled there is not to be read.
     journaled_cut: u64,
@@ -125,7 +125,7 @@ fn key(number: u64) -> Block {
 }
 
 impl Pages {
-    /// A database of `len` bytes on the array, of which about `bytes` may be in memory.
+    /// A database of `len` bytes on the array; about `bytes` of it may be in memory.
     pub(super) fn new(len: u64, bytes: u64) -> Result<Self> {
         let none = |error: weft_cache::CacheError| FsError::Invalid(error.to_string());
         let pages = |bytes: u64| usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
@@ -159,7 +159,7 @@ impl Pages {
         self.dirty.len() + in_epochs + self.journaled.len()
     }
 
-    /// Whether a page more may be changed before others are written.
+    /// Whether one more page may be changed before changed pages are written.
     pub(super) fn may_change(&self) -> bool {
         self.pinned() < self.max * 3 / 4
     }
@@ -179,7 +179,7 @@ impl Pages {
         self.most = self.most.max(self.pinned() + self.clean.len());
     }
 
-    /// A page as it was changed last, if that is not in its place yet.
+    /// The last change of a page, if that is not in its place yet.
     fn changed(&self, number: u64) -> Option<&Page> {
         let in_epoch = |epoch: &'_ Rc<Epoch>| number < epoch.cut.get();
         let epochs = self.epochs.iter().rev().filter(|epoch| in_epoch(epoch));
@@ -251,7 +251,7 @@ impl Pages {
         self.note_most();
     }
 
-    /// How many pages have changed since the last sync; those that were written early and have
+    /// How many pages have changed since the last sync; pages that were written early and have
     /// changed again count twice.
     pub(super) fn dirtied(&self) -> u64 {
         self.dirtied
@@ -332,7 +332,7 @@ impl Pages {
         (self.journaled.clone(), self.durable_len)
     }
 
-    /// Those of these pages that are journaled as they were then.
+    /// The pages among these that are journaled and unchanged since.
     pub(super) fn still_journaled<'a>(
         &self,
         pages: impl IntoIterator<Item = (&'a u64, &'a Page)>,
@@ -356,7 +356,7 @@ impl Pages {
         self.written(done.iter().take_while(|(number, _)| **number < cut));
     }
 
-    /// Whether so much of the memory is taken by journaled pages that a checkpoint is due.
+    /// Whether journaled pages take enough memory for a checkpoint to be due.
     pub(super) fn is_much_journaled(&self) -> bool {
         self.journaled.len() > self.max / 4
     }

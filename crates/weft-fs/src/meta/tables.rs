@@ -193,7 +193,7 @@ impl Tx<'_> {
         last?.transpose()
     }
 
-    /// The first block of the first record that begins at a block or behind it.
+    /// The first block of the first record that starts at a block or after it.
     pub(crate) fn next_record(&self, ino: Ino, block: u64) -> Result<Option<u64>> {
         let (from, to) = (RowKey::pair(ino, block), RowKey::pair(ino, u64::MAX));
         let mut next = None;
@@ -258,7 +258,7 @@ impl Tx<'_> {
         Ok(orphans)
     }
 
-    /// A file waits to be laid out anew.
+    /// A file waits to be rewritten.
     pub(crate) fn put_relayout(&self, ino: Ino) -> Result<()> {
         self.put(&ANEW, ino, &ino, &())
     }
@@ -267,7 +267,7 @@ impl Tx<'_> {
         self.take(&ANEW, ino, &ino).map(drop)
     }
 
-    /// The first file, from a number on, that waits to be laid out anew.
+    /// The first file, from a number on, that waits to be rewritten.
     pub(crate) fn next_relayout(&self, first: Ino) -> Result<Option<Ino>> {
         let mut next = None;
         self.scan(&ANEW, &from(RowKey::number(first)), |ino, ()| {

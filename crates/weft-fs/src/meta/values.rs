@@ -87,7 +87,8 @@ impl Tx<'_> {
         self.take(&XATTRS, ino, &(ino, name))
     }
 
-    /// Names of attributes, with a zero behind each up to so many bytes, and the first beyond.
+    /// Names of attributes, each followed by a zero, up to this number of bytes, and the first
+    /// beyond.
     pub(crate) fn xattr_names(&self, ino: Ino, most: usize) -> Result<Vec<Vec<u8>>> {
         let (mut names, mut bytes) = (Vec::new(), 0);
         self.scan(&XATTRS, &rows_of(ino), |(_, name), _| {
@@ -99,7 +100,7 @@ impl Tx<'_> {
         Ok(names)
     }
 
-    /// Bytes of the names of attributes, with a zero behind each, and of their values.
+    /// Bytes of the names of attributes, each followed by a zero, and of their values.
     pub(crate) fn xattr_bytes(&self, ino: Ino) -> Result<(u64, u64)> {
         let (mut names, mut values) = (0, 0);
         self.scan(&XATTRS, &rows_of(ino), |(_, name), value| {

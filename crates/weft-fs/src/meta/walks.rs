@@ -1,4 +1,4 @@
-//! Walks through all rows of tables, some at a time: others have turns in between.
+//! Walks through all rows of tables, some at a time: other operations have turns in between.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -14,7 +14,7 @@ fn up_to(max: usize, len: usize) -> ControlFlow<()> {
 }
 
 impl Tx<'_> {
-    /// Up to `max` names of any folders, behind one of a folder: folder, name and entry.
+    /// Up to `max` names of any folders, after one of a folder: folder, name and entry.
     pub(crate) fn names_behind(
         &self,
         (folder, name): (Ino, &[u8]),

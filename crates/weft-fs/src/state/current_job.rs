@@ -1,4 +1,4 @@
-//! The job that runs: one at a time, which counts what is done.
+//! The job that runs: one at a time, which counts its work.
 
 use std::rc::Rc;
 
@@ -57,7 +57,7 @@ impl FsState {
     }
 
     /// Between steps of the running job: fails if the file system is being unmounted, the job was
-    /// cancelled, or a disk was lost since it began and a rebuild will begin by itself.
+    /// cancelled, or a disk was lost since it started and a rebuild will start automatically.
     pub(crate) fn job_may_go_on(&self) -> Result<()> {
         self.check()?;
         match self.job.get() {
@@ -78,7 +78,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Whether a job that ended like this goes on later, by itself.
+    /// Whether a job that ended like this resumes later automatically.
     pub(crate) fn job_goes_on_later<T>(&self, ended: &Result<T>) -> bool {
         self.stopped.get() || matches!(ended, Err(FsError::GivenWay))
     }

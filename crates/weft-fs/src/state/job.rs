@@ -6,13 +6,13 @@
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Job {
-    /// It moves what lost disks held to others.
+    /// It moves the contents of lost disks to other disks.
     Rebuild,
     /// It empties this disk, which then leaves.
     Remove(u16),
-    /// It reads every block, and repairs those that are wrong.
+    /// It reads every block, and repairs wrong ones.
     Scrub,
-    /// It spreads what is stored over disks with more room.
+    /// It moves existing data to disks with more room.
     Balance,
     /// It lays out files that have got another redundancy.
     Set,
@@ -73,9 +73,9 @@ pub(crate) enum JobEvent {
     Begin(JobRun),
     /// A user cancels it.
     Cancel,
-    /// Its work is done: what is left cannot be taken back.
+    /// Its work is done: the rest cannot be taken back.
     Complete,
-    /// It ends, for whatever reason.
+    /// It ends, for any reason.
     End,
 }
 

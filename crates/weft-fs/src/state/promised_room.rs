@@ -35,7 +35,7 @@ impl Promised {
         }
     }
 
-    /// Blocks that wait, or are about to, if so many are dirty.
+    /// Blocks that wait, or are about to, if `dirty` are dirty.
     pub(crate) fn waiting_blocks(&self, dirty: u64) -> u64 {
         dirty + self.coming.get()
     }

@@ -7,12 +7,12 @@ use weft_rt::Frozen;
 use crate::state::mounted::FsState;
 use crate::state::open_files::Node;
 
-/// Which dirty blocks are to be written.
+/// Which dirty blocks to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlushScope {
     /// All of them.
     All,
-    /// Those at the end of a long file may wait for others that complete their lines.
+    /// The last blocks of a long file may wait for blocks that complete their lines.
     Whole,
     /// Only new lines of each file, up to a block that has a place.
     New,
@@ -22,8 +22,8 @@ pub(crate) enum FlushScope {
 pub(crate) const BLOCKS_MAX: usize = 4096;
 
 impl FsState {
-    /// Puts a block into the cache. One that waits there already keeps its place: a flush that was
-    /// to write it writes what is newer.
+    /// Puts a block into the cache. One that waits there already keeps its place: a flush that has
+    /// it queued writes the newer contents.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
         let write = self.writes.get() + 1;
         self.writes.set(write);
@@ -50,7 +50,7 @@ impl FsState {
         self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
     }
 
-    /// A block is on the disks like this. If it was written again meanwhile, the next flush has it.
+    /// A block is on the disks like this. If it was written again since, the next flush has it.
     pub(crate) fn drop_written(&self, node: &Node, block: u64, data: &Frozen) {
         let mut dirty = node.dirty.borrow_mut();
         match dirty.get_mut(&block) {

@@ -9,21 +9,21 @@
 //! New lines need neither log nor disk flush, and no order among each other: no record names their
 //! blocks before they are written. A batch enters the open transaction when it is written and those
 //! before it are in there, so that a file grows from its front to its end. All batches share the
-//! lock of flushes: what takes it alone, a commit or a flush with a log record, comes between
+//! lock of flushes: a commit or a flush with a log record takes it exclusively, so it comes between
 //! batches and never into one. A batch that is to begin while something waits for that ends the
 //! stream, and so does a lost disk that is not on record yet.
 //!
-//! *Nothing waits alone.* Batches are parts of one task. What this task waits for meanwhile, a page
-//! of the metadata above all, comes from the same disks, whose queues may be full of what a batch
-//! is to take back. So whatever it waits for, all batches go on ([`InFlight::beside`]).
+//! *Waits include all batches.* Batches are parts of one task. What this task waits for, above all
+//! a page of the metadata, comes from the same disks, whose queues may be full of completions that
+//! a batch must collect. So all batches progress during every wait ([`InFlight::beside`]).
 //!
-//! *In the background* a stream goes on as long as its files grow, so that there is always another
-//! batch behind those that are being written: a disk with platters that has nothing to write for a
-//! moment loses a turn. Writers that wait for memory go on with each batch.
+//! *In the background* a stream goes on as long as its files grow, so that another batch always
+//! follows the ones being written: a disk with platters that has nothing to write for a moment
+//! loses a turn. Writers that wait for memory go on with each batch.
 //!
 //! *Lines that another batch began.* The records of batches under way are not in the metadata. A
 //! batch ends with a whole line wherever the file has more blocks to write, and the lines of the
-//! next one begin behind it. Blocks that would belong to a line under way wait until its record is
+//! next one start after it. Blocks that would belong to a line under way wait until its record is
 //! there.
 
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ const MORE_BLOCKS: usize = 512;
 pub(crate) enum StreamEnd {
     /// It has come to the end of all files.
     Complete,
-    /// The next blocks need more than new lines, or a lost disk is to be put on record.
+    /// The next blocks need more than new lines, or a lost disk must be put on record.
     Blocked,
     /// Something else waits for the lock of flushes.
     Interrupted,
@@ -221,8 +221,7 @@ impl<F: Future<Output = Written>> InFlight<F> {
 
 impl FsState {
     /// Writes dirty blocks that become new lines. `live` are the sizes that the files will have. In
-    /// the background it goes on with what comes to the files meanwhile, and `until` and `live`
-    /// with it.
+    /// the background it continues with new blocks of the files, and `until` and `live` with it.
     pub(crate) async fn flush_new(
         &self,
         nodes: &[Rc<Node>],
@@ -276,8 +275,8 @@ impl FsState {
     }
 
     /// Whether a stream that is through waits for what comes to its files while its last batches
-    /// are written, so that the disks never run dry: if nobody waits for these files, and no others
-    /// have anything to write.
+    /// are written, so that the disks never run dry: if no task waits for these files, and no other
+    /// files have dirty blocks.
     fn may_grow(&self, stream: &Stream<'_>) -> bool {
         let blocks = |node: &Rc<Node>| node.dirty.borrow().len() as u64;
         stream.extent != FlushScope::All

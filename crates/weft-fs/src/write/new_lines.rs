@@ -1,4 +1,4 @@
-//! Lines that are to be written, and the places of new ones.
+//! Lines that will be written, and the places of new ones.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) struct LineWrite {
     pub(crate) moved: Vec<(u64, usize, Column)>,
 }
 
-/// Records that are to be written to new places, by file and first block.
+/// Records to write to new places, by file and first block.
 pub(crate) type NewPlaces = BTreeMap<(Ino, u64), NewContents>;
 
 /// The contents of such a record, as they will be.
@@ -114,7 +114,7 @@ impl LineWrite {
 }
 
 impl FsState {
-    /// New lines for the first of these blocks, and those behind it that fill lines alike.
+    /// New lines for the first of these blocks, and for later blocks that fill lines alike.
     /// `planned` are the lines of the file that are not stored, and come last.
     pub(crate) fn new_lines(
         &self,
@@ -125,7 +125,7 @@ impl FsState {
         planned: Option<(u64, &Extent)>,
     ) -> Result<LineWrite> {
         let block = dirty[0].0;
-        // Lines begin behind the record before them, stored or planned.
+        // Lines start after the previous record, stored or planned.
         let stored = tx.record_before(ino, block)?;
         let stored = stored.as_ref().map(|(first, record)| (*first, record));
         let before = stored.into_iter().chain(planned).max_by_key(|(first, _)| *first);
@@ -192,8 +192,8 @@ pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64,
     Ok(found.filter(|(first, record)| block < first + record.blocks()))
 }
 
-/// Cuts a line out of a record, with its first block. What is before and behind it is stored; the
-/// line's own record is the caller's to store.
+/// Cuts a line out of a record, with its first block. The records before and after it are stored;
+/// the line's own record is the caller's to store.
 pub(crate) fn cut_out(
     tx: &Tx<'_>,
     ino: Ino,

@@ -18,16 +18,16 @@
 //! An fsync needs a commit, as for new lines.
 //!
 //! *Whole records.* The new record has the same lines, code and active columns as the old one, and
-//! stands behind the record before it if that has just been written, too. So files stay in long
-//! runs on the disks. Only if there is ample room: otherwise lines are overwritten in place, as
-//! blocks which have a place need no other.
+//! follows the previous record if that has just been written, too. So files stay in long runs on
+//! the disks. Only if there is ample room: otherwise lines are overwritten in place, as blocks
+//! which have a place need no other.
 //!
 //! *The choice* is counted for each record, in blocks that the disks transfer ([`Count`]). A
 //! separate request counts as [`REQUEST_BLOCKS`] more; on platters, as a pass over the column: the
-//! disk waits while what is between two blocks goes by. However many requests there are, they cost
+//! disk waits while the space between two blocks passes. However many requests there are, they cost
 //! no more than such a pass. Never are more than [`AMPLIFICATION`] times as many blocks written as
-//! in place. A flush of few blocks, of which the log gets all contents, stays in place: its fsync
-//! is one write of the log.
+//! in place. A flush of few blocks, whose contents all go to the log, stays in place: its fsync is
+//! one write of the log.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -57,7 +57,7 @@ const AMPLIFICATION: u64 = 2;
 /// it.
 const AMPLE: u64 = 4;
 
-/// A record that is to be written to new places, of which some blocks may have to be read.
+/// A record to write to new places; some of its blocks may have to be read.
 struct OutOfPlaceCandidate {
     ino: Ino,
     first: u64,
@@ -92,7 +92,7 @@ fn add_before(end: u64, dirty: &mut Dirty, node: &Node) {
     }
 }
 
-/// Takes some of what is left. `false` if that is not enough.
+/// Takes some of the rest. `false` if that is not enough.
 fn take(left: &mut u64, wanted: u64) -> bool {
     let fits = wanted <= *left;
     *left = left.saturating_sub(wanted);
@@ -124,7 +124,7 @@ impl Count {
     }
 }
 
-/// A record with what is dirty and at hand of it.
+/// A record with its dirty and cached blocks.
 struct Known<'a> {
     record: &'a Extent,
     /// Active data units.
@@ -183,7 +183,7 @@ impl Known<'_> {
         all(self.record.lines) & !self.dirty[unit] & !self.at_hand[unit]
     }
 
-    /// Blocks that have to be read to write all of it; what is between them is read as well.
+    /// Blocks that have to be read to write all of it; the blocks between them are read as well.
     fn to_read(&self) -> u64 {
         let missing = self.data.iter().map(|unit| self.missing(unit)).filter(|lines| *lines != 0);
         missing.map(span).map(|span| span.end - span.start).sum()
@@ -197,7 +197,7 @@ impl Known<'_> {
         count
     }
 
-    /// Whether it is to be written to new places.
+    /// Whether to write it to new places.
     fn is_better_out_of_place(&self) -> bool {
         let (in_place, afresh) = (self.in_place(), self.afresh());
         afresh.cost < in_place.cost && afresh.written <= AMPLIFICATION * in_place.written
@@ -216,9 +216,9 @@ impl Pool {
 }
 
 impl FsState {
-    /// Picks the records of these dirty blocks that are to be written to new places, and reads what
-    /// is missing of them. All dirty blocks of a record are written together: those of the last one
-    /// are added to `files`. Blocks for which the log has no room, or because of which more than
+    /// Selects the records of these dirty blocks to write to new places, and reads their missing
+    /// blocks. All dirty blocks of a record are written together: those of the last one are added
+    /// to `files`. Blocks for which the log has no room, or because of which more than
     /// [`BLOCKS_MAX`] would have to be read, are left to the next flush.
     pub(crate) async fn choose_out_of_place(
         &self,
@@ -282,8 +282,7 @@ impl FsState {
         Ok(chosen)
     }
 
-    /// The blocks that have to be read of a record of which these blocks are dirty, if it is to be
-    /// written to new places.
+    /// The blocks to read of a record with these dirty blocks, if it is written to new places.
     fn reads_out_of_place(
         &self,
         first: u64,
@@ -311,14 +310,14 @@ impl FsState {
         (known.is_better_out_of_place() && self.has_ample_room(record)).then(|| known.to_read())
     }
 
-    /// Whether each disk has more than enough room for these lines and whatever is dirty.
+    /// Whether each disk has more than enough room for these lines and all dirty blocks.
     fn has_ample_room(&self, record: &Extent) -> bool {
         let needed = record.lines + self.dirty_blocks.get();
         AMPLE * needed <= self.pool.least_free(record.coded.columns)
     }
 
-    /// Reads what is missing of a record; none if that cannot be had: blocks that are overwritten
-    /// in place may not need it.
+    /// Reads the missing blocks of a record; none if that cannot be had: blocks that are
+    /// overwritten in place may not need it.
     async fn complete(
         &self,
         chosen: OutOfPlaceCandidate,
@@ -366,7 +365,7 @@ impl FsState {
         Ok(Some(((ino, first), NewContents { old: record, blocks, dirty })))
     }
 
-    /// New places for a record, behind those of `targets`; none if it does not find room in one
+    /// New places for a record, after those of `targets`; none if it does not find room in one
     /// piece.
     pub(crate) fn afresh(
         &self,

@@ -1,4 +1,4 @@
-//! Sorting dirty blocks into lines: those that exist, and new ones, which get places.
+//! Sorting dirty blocks into lines: existing lines, and new ones, which get places.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::new_lines::{LineWrite, NewPlaces, covering, cut_out};
 
 impl FsState {
-    /// Cuts records so that lines of which a block becomes active stand alone.
+    /// Cuts records so that each line with a newly active block has its own record.
     pub(crate) async fn cut_for_new_columns(
         &self,
         ino: Ino,
@@ -40,9 +40,9 @@ impl FsState {
         self.meta.run(cut).await
     }
 
-    /// Lays out anew, as narrow as needed, lines of which a block becomes active for which no disk
-    /// is left: they were made when there were more. Returns whether there were any. Several of the
-    /// new lines may be in one record, so they are to be cut again.
+    /// Rewrites, as narrow as needed, lines with a newly active block for which no disk is left:
+    /// they were made when there were more. Returns whether there were any. Several of the new
+    /// lines may be in one record, so they must be cut again.
     pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<bool> {
         let mut any = false;
         for (block, _) in dirty {
@@ -67,8 +67,8 @@ impl FsState {
         Ok(any)
     }
 
-    /// Sorts blocks of files into lines, and allocates places for those that have none. Takes as
-    /// many as the log can name at a time.
+    /// Sorts blocks of files into lines, and allocates places for blocks without one. Takes as many
+    /// as the log can name at a time.
     pub(crate) async fn plan(
         &self,
         files: &[(Rc<Node>, Dirty)],

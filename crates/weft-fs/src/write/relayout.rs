@@ -1,4 +1,4 @@
-//! Laying lines out anew: as narrow as the disks that are left demand, or with another redundancy.
+//! Rewriting lines: as narrow as the remaining disks require, or with another redundancy.
 //!
 //! The blocks of records are read, laid out as new lines, and replace the records. Many records are
 //! taken at a time: all disks read and write side by side, in long requests, and are flushed once.
@@ -18,11 +18,11 @@ use crate::state::open_files::Dirty;
 use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::new_lines::LineWrite;
 
-/// A record that is to be laid out anew.
+/// A record to rewrite.
 pub(crate) struct OldLines {
     pub(crate) ino: Ino,
     pub(crate) first: u64,
-    /// The first block of the file behind it.
+    /// The first block of the file after it.
     pub(crate) end: u64,
     pub(crate) record: Extent,
 }
@@ -44,7 +44,7 @@ impl OldLines {
 }
 
 impl FsState {
-    /// A record that is to be laid out anew; `first` is its first block.
+    /// A record to rewrite; `first` is its first block.
     pub(crate) async fn old(&self, ino: Ino, first: u64, record: Extent) -> Result<OldLines> {
         let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
         let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
@@ -53,7 +53,7 @@ impl FsState {
 
     /// Lays the lines of records out as new ones. Returns for each the number of its blocks, or why
     /// it stays as it is: [`FsError::Unreadable`] or [`FsError::NoSpace`]. The caller holds the
-    /// locks of the files alone, and that of flushes.
+    /// locks of the files exclusively, and the lock of flushes.
     pub(crate) async fn relayout(&self, records: &[OldLines]) -> Result<Vec<Result<u64>>> {
         let read = join_all(records.iter().map(|old| self.contents_of(old))).await;
         // What is not read yet counts as done.
@@ -85,8 +85,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Those that are left, by their numbers, with their blocks. Returns those that must
-    /// be tried again: a disk was lost meanwhile.
+    /// Those that are left, by their numbers, with their blocks. Returns the records that must be
+    /// tried again: a disk was lost during this.
     async fn try_relayout(
         &self,
         records: &[OldLines],
@@ -122,7 +122,7 @@ impl FsState {
             }
             whole
         });
-        // Lines of which a disk was lost are not among the targets any more.
+        // Lines that lost a disk are not among the targets any more.
         let mut targets = targets.into_iter().peekable();
         let (mut again, mut done) = (Vec::new(), Vec::new());
         for (n, blocks, count) in planned {

@@ -5,10 +5,10 @@
 //! their places. Each written line leaves the unwritten record, in the same transaction that has
 //! its checksums: after a crash before that it reads as zeros, as before.
 //!
-//! That needs no room on the disks. In the metadata a record of which some lines are written
-//! becomes up to three; where there is no room for that, all of its lines are written at once.
+//! That needs no room on the disks. In the metadata a record with some lines written becomes up to
+//! three; where there is no room for that, all of its lines are written at once.
 //!
-//! Places on lost disks and bad blocks are exchanged for others first, as far as there are any.
+//! Places on lost disks and bad blocks are exchanged first, as far as there are other places.
 
 use std::ops::Range;
 
@@ -59,7 +59,7 @@ impl FsState {
     }
 
     /// Exchanges places of these lines of an unwritten record that cannot be written. If there are
-    /// no others, nothing is reserved for the lines any more.
+    /// no other places, nothing is reserved for the lines any more.
     fn exchange_places(&self, tx: &Tx<'_>, ino: Ino, first: u64, lines: Range<u64>) -> Result<()> {
         let (from, part) = take_lines(tx, ino, first, lines)?;
         if let Some(fresh) = self.with_other_places(&part) {
@@ -78,8 +78,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Whether an unwritten record, of which some lines are written but not in the metadata yet,
-    /// can be cut again.
+    /// Whether an unwritten record, with some lines written but not in the metadata yet, can be cut
+    /// again.
     pub(crate) fn can_cut_again(&self) -> bool {
         self.meta.has_room(CUT_BYTES, false)
     }
@@ -171,7 +171,7 @@ fn take_lines(tx: &Tx<'_>, ino: Ino, first: u64, lines: Range<u64>) -> Result<(u
     Ok((at + lines.start * k, part))
 }
 
-/// Takes the places of lines that were written out of what is reserved.
+/// Takes the places of written lines out of the reserved ones.
 pub(crate) fn end_reservation(tx: &Tx<'_>, ino: Ino, first: u64, written: &Extent) -> Result<()> {
     take_lines(tx, ino, first, 0..written.lines).map(drop)
 }
