@@ -2,8 +2,8 @@
 //! evicts members that are gone.
 //!
 //! A node always acts on the record as read back, and never on its own memory of a write: an answer
-//! may be lost, or come late. So [`Node::step`] reads the record, does the one thing that is to be
-//! done, and says where the node stands. It may be ended anywhere, and repeated.
+//! may be lost, or come late. So [`Node::step`] reads the record, takes the one next step, and
+//! returns the node's state. It may be ended anywhere, and repeated.
 //!
 //! **Two rules for callers.** A keeper writes only after a step has returned [`Standing::Keeper`];
 //! and a node whose disks refuse it was fenced: it ends all use of the disks, and joins again with
@@ -139,7 +139,7 @@ impl Node {
         self.registered.set(false);
     }
 
-    /// Reads the record, does the one next step, and returns the node's state.
+    /// Reads the record, takes the one next step, and returns the node's state.
     ///
     /// # Errors
     /// See [`NodeError`]. What was begun may have been done, and the next step goes on with it.

@@ -135,7 +135,7 @@ impl Record {
         is_member
     }
 
-    /// Takes a member out: it is to be fenced.
+    /// Takes a member out: it must be fenced.
     pub fn expel(&mut self, node: &NodeName) {
         if let Some(member) = self.members.remove(node) {
             self.fencing.entry(node.clone()).or_default().insert(member.epoch);
