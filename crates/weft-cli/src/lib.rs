@@ -1,7 +1,7 @@
 //! What weft's commands have in common, whichever crate they live in: how they print, how they
 //! fail, how users write sizes and name disks.
 //!
-//! * [`command_line`]: parsing it, and reporting what was not understood.
+//! * [`command_line`]: parsing it, and reporting its errors.
 //! * [`failure`]: exit codes, and errors that name the next step.
 //! * [`output`]: the only place that prints; the JSON envelope; [`output::run`] runs a command.
 //! * [`progress`]: progress bars; [`interrupt`]: Ctrl-C while a job is followed.

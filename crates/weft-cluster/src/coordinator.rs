@@ -1,8 +1,8 @@
 //! The coordinator: keeps the one record of a cluster, and tells which nodes are alive.
 //!
 //! Only [`Coordinator::compare_and_set`] changes the record, and of several for the same version
-//! at most one succeeds. A read sees every change that was confirmed before it began. Safety needs
-//! nothing else of a coordinator. Leases may be wrong in both directions.
+//! at most one succeeds. A read sees every change that was confirmed before it started. Safety
+//! needs nothing else of a coordinator. Leases may be wrong in both directions.
 
 pub mod disks;
 pub mod etcd;

@@ -142,7 +142,7 @@ impl Node {
     /// Reads the record, takes the one next step, and returns the node's state.
     ///
     /// # Errors
-    /// See [`NodeError`]. What was begun may have been done, and the next step goes on with it.
+    /// See [`NodeError`]. What was started may have been done, and the next step goes on with it.
     pub async fn step(&self) -> Result<Standing, NodeError> {
         let view = self.read().await?;
         let (config, session) = (self.config.borrow().clone(), self.session());

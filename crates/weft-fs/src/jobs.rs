@@ -42,7 +42,7 @@ pub enum JobReport {
 }
 
 impl Fs {
-    /// Begins a job. It is carried out by the future that is returned.
+    /// Starts a job. It is carried out by the future that is returned.
     ///
     /// # Errors
     /// If another one runs; the future fails as [`Fs::rebuild`], [`Fs::remove_disk`], [`Fs::scrub`]

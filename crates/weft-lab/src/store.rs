@@ -65,7 +65,7 @@ pub enum Keep {
         resume: bool,
         /// Which cells are measured.
         shard: Shard,
-        /// The experiment's place among those that are run together.
+        /// The experiment's place among the experiments of the run.
         place: usize,
     },
     /// All were measured before: the shards, in order.
@@ -108,7 +108,7 @@ pub struct Plan {
     pub inputs: Vec<Input>,
     /// How many cells there are.
     pub cells: usize,
-    /// The experiment's place among those that are run together.
+    /// The experiment's place among the experiments of the run.
     pub place: usize,
     /// Which part this is.
     pub shard: Shard,

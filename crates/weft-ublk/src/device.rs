@@ -268,7 +268,7 @@ impl Starting {
         Ok((starting, opened))
     }
 
-    /// Begins to take over a device whose process has ended, or is about to.
+    /// Starts to take over a device whose process has ended, or is about to.
     ///
     /// # Errors
     /// The kernel's; the device stays as it is.

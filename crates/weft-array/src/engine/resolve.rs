@@ -17,7 +17,7 @@ use crate::format::lane::Lane;
 /// A unit that belongs on a replacement.
 pub(crate) struct ReplacementUnit {
     pub unit: usize,
-    /// Where the unit begins.
+    /// Where the unit starts.
     pub place: Location,
     pub lane: Lane,
     pub disk: Rc<dyn Disk>,

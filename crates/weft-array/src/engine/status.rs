@@ -80,7 +80,7 @@ pub struct Status {
 /// A range of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByteRange {
-    /// Where it begins.
+    /// Where it starts.
     pub offset_bytes: u64,
     /// Its length.
     pub length_bytes: u64,

@@ -52,8 +52,8 @@ pub enum LabelReport {
         /// The member.
         member_id: Id,
     },
-    /// A member without a sound label: its superblocks say what it is. The label is written again
-    /// when its array starts.
+    /// A member without a sound label: its superblocks describe it. The label is written again when
+    /// its array starts.
     Lost {
         /// The array.
         array_id: Id,

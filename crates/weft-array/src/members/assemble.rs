@@ -43,8 +43,8 @@
 //! *A change that did not take effect.* After a crash some members may hold N and other members its
 //! predecessor. If N lists such a member as active, then N had not taken effect (otherwise it would
 //! be durable there). So no write was acknowledged without that member, and it holds everything. It
-//! is *lagging*, and gets N before anything else is written. A member that is two or more
-//! superblocks behind was not interrupted by a crash: its disk was set back (an old image, a
+//! is *lagging*, and gets N before anything else is written. A member whose superblock is two or
+//! more generations old was not interrupted by a crash: its disk was set back (an old image, a
 //! snapshot). It is stale. This holds because a round has ended on every member that it lists
 //! before the next round starts, and because a member that is listed again first catches up
 //! (`Members::catch_up`).

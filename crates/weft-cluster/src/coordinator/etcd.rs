@@ -98,7 +98,7 @@ impl FromStr for EtcdUri {
 pub struct EtcdConfig {
     /// Its members.
     pub uri: EtcdUri,
-    /// The cluster, whose keys begin with `weft/CLUSTER/`.
+    /// The cluster, whose keys start with `weft/CLUSTER/`.
     pub cluster: ClusterName,
     /// How long leases last; etcd makes less than about two seconds longer.
     pub lease: Nanos,
@@ -387,7 +387,7 @@ impl EtcdCoordinator {
         }
     }
 
-    /// Waits for a message of a watch, which begins before `seen` is compared.
+    /// Waits for a message of a watch, which starts before `seen` is compared.
     async fn watch(&self, seen: &View) -> Result<(), CoordinatorError> {
         let prefix = format!("weft/{}/", self.config.cluster);
         let end = format!("weft/{}0", self.config.cluster);

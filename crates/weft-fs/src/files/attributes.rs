@@ -79,7 +79,7 @@ impl FsState {
         let inode = self
             .change(|tx| {
                 let mut inode = tx.inode(ino)?;
-                // The time now may be set of what can be appended to, and that alone.
+                // Only the present time may be set on files that can be appended to.
                 let is_touch =
                     set.mode.is_none() && !set.sets_times && set.uid.or(set.gid).is_none();
                 match is_touch {

@@ -39,7 +39,7 @@ impl Flags {
     /// Reads are not noted (`A`).
     pub const NOATIME: Self = Self(0x80);
 
-    /// Those with these bits, as Linux's ioctl has them. None if there are others among them.
+    /// Those with these bits, as Linux's ioctl has them. `None` if further flags are among them.
     #[must_use]
     pub fn from_bits(bits: u32) -> Option<Self> {
         u8::try_from(bits).ok().filter(|bits| bits & 0x0f == 0).map(Self)

@@ -49,7 +49,7 @@ impl Demand {
                 && let Some(way) = way_to_room(kind, &kinds, &flow, &free)
             {
                 let end = way.last().expect("a disk").1;
-                // What another kind gives up on the way it gets on the next disk.
+                // It gets on the next disk the room that another kind releases on the way.
                 let given = way.windows(2).map(|step| flow[step[1].0][step[0].1]).min();
                 let some = left.min(free[end]).min(given.unwrap_or(u64::MAX));
                 for (n, (kind, disk)) in way.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Demand {
     }
 }
 
-/// Steps from a kind to a disk with room: each goes to a disk on which the next kind gives up room.
+/// Steps from a kind to a disk with room: each goes to a disk on which the next kind releases room.
 fn way_to_room(
     kind: usize,
     kinds: &[(u64, u64)],

@@ -74,7 +74,7 @@ impl FsState {
         Ok(due)
     }
 
-    /// The next job to begin.
+    /// The next job to start.
     async fn next_job(&self, tried: &[FailedAttempt]) -> Option<Job> {
         let was_tried = |job: &Job| {
             tried.iter().any(|tried| {

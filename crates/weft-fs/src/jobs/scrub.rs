@@ -18,8 +18,8 @@ use crate::state::mounted::{Fs, FsState};
 /// Extents after which a scrub's progress is stored.
 const NOTE_EVERY: u64 = 64;
 
-/// Names of what the state has of a scrub: the inode of the next record plus one, or 0 if none is
-/// wanted; the block of the file from which on that is; and what was found.
+/// Names of a scrub's rows in the state: the inode of the next record plus one, or 0 if none is
+/// wanted; the block of the file where it starts; and the findings.
 const STATE: [&str; 7] = [
     "scrub",
     "scrub from block",
@@ -101,7 +101,7 @@ pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
 }
 
 impl FsState {
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes
+    /// Reads every block of every file and of the metadata, and repairs wrong ones. Goes
     /// on with a scrub that was interrupted.
     pub(crate) async fn scrub(&self) -> Result<ScrubReport> {
         self.sync().await?;
@@ -173,7 +173,7 @@ impl FsState {
 }
 
 impl Fs {
-    /// Reads every block of every file and of the metadata, and repairs those that are wrong. Goes
+    /// Reads every block of every file and of the metadata, and repairs wrong ones. Goes
     /// on with a scrub that was interrupted.
     ///
     /// # Errors

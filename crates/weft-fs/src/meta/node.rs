@@ -162,7 +162,7 @@ mod tests {
     const ID: Id = Id([9; 16]);
     const FOLDERS: u64 = 4;
 
-    /// What the metadata is to be.
+    /// The expected metadata.
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
     struct Model {
         xattrs: BTreeMap<(Ino, Vec<u8>), Vec<u8>>,
@@ -283,8 +283,8 @@ mod tests {
         }
     }
 
-    /// Random changes, commits while others go on, changes that are sent early, commits that are
-    /// dropped, and crashes. Reads see all changes; a crash leaves those up to a commit.
+    /// Random changes, commits during further changes, changes that are sent early, commits that
+    /// are dropped, and crashes. Reads see all changes; a crash leaves those up to a commit.
     #[test]
     fn changes_in_memory_and_the_store_are_one() {
         for_seeds(0..20, |rng| {

@@ -44,7 +44,7 @@ struct Entry {
     value: Option<Box<[u8]>>,
     /// Whether the row is below.
     is_below: bool,
-    /// Whether the row is in the store's open transaction, as it is here or as it was.
+    /// Whether the row is in the store's open transaction, with its present or an earlier value.
     was_sent: bool,
     /// The most bytes of pages that it changes. 0: this value was sent.
     pages: u64,

@@ -483,7 +483,7 @@ mod tests {
         pages.set_len(LEN);
         assert!((30..40).all(|number| found(&mut pages, number) == Some(0)));
         assert_eq!(found(&mut pages, 29), None);
-        // The epoch that had page 38 says nothing of it any more.
+        // The epoch that had page 38 does not have it any more.
         pages.epoch_written();
         assert!((30..40).all(|number| found(&mut pages, number) == Some(0)));
         pages.put_changed(35, page(5));
@@ -538,7 +538,7 @@ mod tests {
         pages.put_changed(2, page(2));
         pages.sync();
         assert!(pages.to_journal(LEN).is_none(), "its zeros must reach their places");
-        // The checkpoint has the page as it was before, as a crash may come first.
+        // The checkpoint has the old page, as a crash may come first.
         let (snapshot, len) = pages.journaled();
         assert_eq!((snapshot.len(), len), (1, LEN));
         pages.checkpointed(&snapshot, len);

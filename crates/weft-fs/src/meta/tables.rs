@@ -164,7 +164,7 @@ impl Tx<'_> {
         self.first_records(ino, from..to, usize::MAX)
     }
 
-    /// The first of these, up to `max` and the one that begins before `blocks`.
+    /// The first of these, up to `max` and the one that starts before `blocks`.
     pub(crate) fn first_records(
         &self,
         ino: Ino,
@@ -185,7 +185,7 @@ impl Tx<'_> {
         Ok(records)
     }
 
-    /// The last record that begins before a block.
+    /// The last record that starts before a block.
     pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
         let last = self.last(&EXTENTS, blocks_of(ino, 0..block), |(_, first), row| {
             Ok((first, Extent::decode(row)?))

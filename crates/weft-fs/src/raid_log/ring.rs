@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::format::block::BLOCK;
 
 /// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what
-/// they are. `len` says how many bytes it has, if the first block is that of what is looked for,
-/// and `decode` what it is, if all of it is right.
+/// they are. `len` gives its length if the first block is that of such an entry, and `decode` its
+/// contents if all of it is correct.
 pub(crate) async fn read_any<T>(
     array: &Array,
     at: u64,
@@ -36,7 +36,7 @@ pub(crate) async fn read_any<T>(
     if any {
         return Ok(None);
     }
-    // No single copy can be read: what the array says of that counts.
+    // No single copy can be read: the array's own error counts.
     let (result, first) = array.read(at, Buf::new(BLOCK)).await;
     result?;
     let Some(len) = len(&first) else { return Ok(None) };

@@ -16,7 +16,7 @@ impl Drop for CurrentJob {
 }
 
 impl FsState {
-    /// Begins a job.
+    /// Starts a job.
     pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<CurrentJob> {
         self.check_writable()?;
         if let Some(running) = self.job_status() {

@@ -39,16 +39,16 @@ pub struct JobStatus {
     pub job: Job,
     /// Blocks done.
     pub done_blocks: u64,
-    /// Blocks in all, as known when it began.
+    /// Blocks in all, as known when it started.
     pub total_blocks: u64,
 }
 
-/// A job that was begun.
+/// A job that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct JobRun {
     /// How far it is.
     pub(crate) status: JobStatus,
-    /// The losses of disks before it began.
+    /// The losses of disks before it started.
     pub(crate) losses: u64,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum JobState {
 /// What happens to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobEvent {
-    /// It begins.
+    /// It starts.
     Begin(JobRun),
     /// A user cancels it.
     Cancel,
@@ -95,7 +95,7 @@ impl JobState {
         }
     }
 
-    /// The job that was begun, if there is one.
+    /// The job that was started, if there is one.
     pub(crate) fn run(self) -> Option<JobRun> {
         match self {
             Self::Idle => None,
@@ -108,7 +108,7 @@ impl JobState {
         matches!(self, Self::Cancelled(_))
     }
 
-    /// The same with more done, or more to do.
+    /// This progress with more done, or more to do.
     pub(crate) fn with(mut self, change: impl FnOnce(&mut JobStatus)) -> Self {
         if let Self::Running(run) | Self::Cancelled(run) | Self::Completing(run) = &mut self {
             change(&mut run.status);

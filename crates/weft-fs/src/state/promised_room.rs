@@ -60,8 +60,8 @@ impl Promised {
         self.fits_if(pool, dirty, redundancy, lines, is_any_full)
     }
 
-    /// Whether the disks have room for what waits and `lines` lines of so many columns, which get
-    /// their places now.
+    /// Whether the disks have room for the waiting blocks and `lines` lines of this width, which
+    /// get their places now.
     pub(crate) fn fits_lines(&self, pool: &Pool, dirty: u64, columns: usize, lines: u64) -> bool {
         let is_any_full = pool.is_any_full(self.waiting_blocks(dirty) + lines);
         self.fits_columns(pool, dirty, columns, lines, is_any_full)

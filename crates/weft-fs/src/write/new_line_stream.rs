@@ -10,7 +10,7 @@
 //! blocks before they are written. A batch enters the open transaction when it is written and those
 //! before it are in there, so that a file grows from its front to its end. All batches share the
 //! lock of flushes: a commit or a flush with a log record takes it exclusively, so it comes between
-//! batches and never into one. A batch that is to begin while something waits for that ends the
+//! batches and never into one. A batch that is to start while something waits for that ends the
 //! stream, and so does a lost disk that is not on record yet.
 //!
 //! *Waits include all batches.* Batches are parts of one task. What this task waits for, above all
@@ -21,7 +21,7 @@
 //! follows the ones being written: a disk with platters that has nothing to write for a moment
 //! loses a turn. Writers that wait for memory go on with each batch.
 //!
-//! *Lines that another batch began.* The records of batches under way are not in the metadata. A
+//! *Lines that another batch started.* The records of batches under way are not in the metadata. A
 //! batch ends with a whole line wherever the file has more blocks to write, and the lines of the
 //! next one start after it. Blocks that would belong to a line under way wait until its record is
 //! there.
@@ -254,7 +254,7 @@ impl FsState {
             }
             let may_go_on =
                 ended.is_none() && !is_dry && result.is_ok() && under_way.0.len() < BATCHES_MAX;
-            // This computes what the new batch writes, and begins to write it.
+            // This computes what the new batch writes, and starts to write it.
             if let Some((targets, written)) = under_way.next(!may_go_on).await {
                 let taking = self.take_over(nodes, &targets, *until, live, &[]);
                 result = result.and(written).and(under_way.beside(taking).await);

@@ -70,7 +70,7 @@ impl LineWrite {
         self.record.k()
     }
 
-    /// Whether all its lines are whole, and as many as can be of so many blocks.
+    /// Whether all its lines are whole, and fill `blocks_max` blocks.
     pub(crate) fn is_full(&self, blocks_max: usize) -> bool {
         let most = Extent::lines_max(self.record.coded);
         let lines = (blocks_max as u64 / self.k()).clamp(1, most);
@@ -134,8 +134,8 @@ impl FsState {
         self.new_lines_between(before, (0, end), ino, redundancy, dirty, blocks_max)
     }
 
-    /// The same, for lines behind `before` (or a block) and before another block, of so many blocks
-    /// at most, or one line.
+    /// New lines after `before` (or a block) and before another block, of at most `blocks_max`
+    /// blocks, or one line.
     pub(crate) fn new_lines_between(
         &self,
         before: Option<(u64, &Extent)>,
@@ -179,7 +179,8 @@ impl FsState {
         Ok(LineWrite { ino, first, old: None, replaced: None, record, blocks, moved })
     }
 
-    /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of so many.
+    /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of this
+    /// number.
     pub(crate) fn batch_blocks(&self) -> usize {
         let blocks = usize::try_from(self.dirty_blocks_max).unwrap_or(usize::MAX);
         (blocks / BATCHES_WAITING).max(1)

@@ -218,8 +218,8 @@ impl Pool {
 impl FsState {
     /// Selects the records of these dirty blocks to write to new places, and reads their missing
     /// blocks. All dirty blocks of a record are written together: those of the last one are added
-    /// to `files`. Blocks for which the log has no room, or because of which more than
-    /// [`BLOCKS_MAX`] would have to be read, are left to the next flush.
+    /// to `files`. Blocks for which the log has no room, or that would need more than
+    /// [`BLOCKS_MAX`] reads, are left to the next flush.
     pub(crate) async fn choose_out_of_place(
         &self,
         files: &mut Vec<(Rc<Node>, Dirty)>,

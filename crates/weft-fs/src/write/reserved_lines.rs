@@ -84,10 +84,10 @@ impl FsState {
         self.meta.has_room(CUT_BYTES, false)
     }
 
-    /// The lines of an unwritten record that the first of these blocks, and those that follow in
-    /// lines behind it, are to be written to; of so many blocks, or one line. Also returns how many
-    /// of the blocks belong to these lines: those that have no place there wait until the lines are
-    /// written. None if the places cannot be used: the metadata has changed then.
+    /// The lines of an unwritten record for the first of these blocks and for later ones in the
+    /// next lines: at most this number of blocks, or one line. Also returns how many of the blocks
+    /// belong to these lines: blocks without a place there wait until the lines are written. None
+    /// if the places cannot be used: the metadata has changed then.
     pub(crate) fn reserved_lines(
         &self,
         tx: &Tx<'_>,

@@ -95,7 +95,7 @@ impl Ring {
     /// The kernel's; `ECANCELED` after [`Ring::cancel`].
     ///
     /// # Panics
-    /// If `from` lies behind the buffer's end.
+    /// If `from` lies beyond the buffer's end.
     pub async fn recv(&self, fd: &Fd, buf: Buf, from: usize) -> (io::Result<usize>, Buf) {
         self.recv_flags(fd, buf, from, 0).await
     }
@@ -107,7 +107,7 @@ impl Ring {
     /// As [`Ring::recv`].
     ///
     /// # Panics
-    /// If `from` lies behind the buffer's end.
+    /// If `from` lies beyond the buffer's end.
     pub async fn recv_full(&self, fd: &Fd, buf: Buf, from: usize) -> (io::Result<usize>, Buf) {
         let (mut buf, mut at) = (buf, from);
         // The kernel itself waits for all of it; the loop is for kernels that come back early.
