@@ -234,7 +234,7 @@ impl FaultInjector {
                 && !f.write_protected
         });
         let too_early = || must_have_stopped_without(&self.disks.borrow(), platter);
-        // The condition may end at the very moment when the engine severs the disk.
+        // The condition may end at the very moment when the engine refuses.
         let was_too_early = too_early();
         let result = engine.0.fail(slot).await;
         platter.faults(|f| f.fail_requested = false);
