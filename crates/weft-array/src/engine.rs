@@ -43,9 +43,8 @@ pub(crate) const BUDGET_BYTES: usize = 96 << 20;
 /// range of offsets in the units: codes work on each offset separately.
 pub(crate) const OPERATION_BYTES_MAX: usize = BUDGET_BYTES / 2;
 
-/// Most buffers that an operation needs per unit. A write: new data aligned or joined, what was
-/// read of the stripe, new parity and its records. A scrub: what was read, and the recomputed
-/// parity.
+/// Most buffers that an operation needs per unit. A write: new data aligned or joined, units read
+/// of the stripe, new parity and its records. A scrub: what was read, and the recomputed parity.
 const BUFFERS_OF_UNIT: usize = 3;
 
 /// The part of the budget that writes may take together. Writes may wait a long time for space, and
@@ -116,8 +115,8 @@ pub(crate) struct Engine {
     service: Service,
     /// Whether repairs for users avoid members with deep queues.
     load_aware_reconstruction: Cell<bool>,
-    /// Stripes in which a write was given up halfway: until the next assembly has recovered them,
-    /// what is lost of them cannot be reconstructed, and copies may differ.
+    /// Stripes whose write stopped halfway: until the next assembly has recovered them, their lost
+    /// units cannot be reconstructed, and copies may differ.
     torn: RefCell<BTreeSet<StripeId>>,
     /// What is known above the array of its contents.
     above: RefCell<Option<Weak<dyn CachedContents>>>,
@@ -294,7 +293,7 @@ impl Engine {
         self.corrections.set(self.corrections.get() + 1);
     }
 
-    /// Whether all members read as zeros where regions are unwritten, by what the superblock says.
+    /// Whether all members read as zeros where regions are unwritten, according to the superblock.
     pub fn members_zeroed(&self) -> bool {
         self.members.superblock().members_zeroed
     }
@@ -328,8 +327,8 @@ impl Engine {
         !cfg!(feature = "unmonitored") && !self.members.all_active()
     }
 
-    /// Waits for memory for the work on one stripe. Fails if the array was stopped meanwhile:
-    /// nothing may be begun then.
+    /// Waits for memory for the work on one stripe. Fails if the array was stopped since: nothing
+    /// may be started then.
     pub async fn job_memory(&self, geometry: &Geometry) -> Result<Permit, ArrayError> {
         let memory = self.memory.acquire(self.memory_of(geometry, geometry.unit_len())).await;
         if self.service.is_stopped() { Err(ArrayError::Stopped) } else { Ok(memory) }
@@ -418,9 +417,9 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::retire_all`], and every ring says so: after a crash, recovery uses none of the
-    /// records made so far. A member whose ring does not take that is excluded; whether that is in
-    /// effect is for the caller to check.
+    /// As [`Engine::retire_all`], and every ring records that: after a crash, recovery uses none of
+    /// the records made so far. A member whose ring does not take that is excluded; whether that is
+    /// in effect is for the caller to check.
     pub async fn retire_durably(&self) {
         let Some(log) = &self.log else { return };
         self.retire_all().await;

@@ -25,7 +25,7 @@ pub(crate) struct Geometry {
     pub unit_bytes: u64,
     /// Largest logical sector of the members; requests to them are aligned to it.
     pub sector_bytes: u64,
-    /// Where the data area of a member begins.
+    /// Where the data area of a member starts.
     pub data_offset: u64,
     /// Which stripes there are, and which share an entry of the region map. There may become more
     /// (`growth.rs`).

@@ -1,5 +1,5 @@
-//! Maintenance: the jobs that the array runs by itself (take spares, rebuild, resync, clean), and
-//! scrub.
+//! Maintenance: the jobs that the array starts automatically (take spares, rebuild, resync, clean),
+//! and scrub.
 //!
 //! One task runs everything that changes redundancy, most urgent first: resync of the regions that
 //! a crash left dirty (their parity protects nothing), then rebuild, then reshape. It sleeps until

@@ -102,7 +102,7 @@ const METER_SPAN: Nanos = 10 * SECOND;
 const METER_STEP: Nanos = SECOND / 4;
 
 impl Meter {
-    /// Begins with `done` units done before the measurement.
+    /// Starts with `done` units done before the measurement.
     pub fn from(now: Nanos, done: u64) -> Self {
         Self { samples: [(now, done)].into() }
     }
@@ -226,7 +226,7 @@ impl Jobs {
         self.bell.wait()
     }
 
-    /// A job of `total` stripes begins, or continues with the `left` that remain of them.
+    /// A job of `total` stripes starts, or continues with the `left` that remain of them.
     pub fn begin(&self, kind: JobKind, total: u64, left: u64, now: Nanos) {
         self.throttle.begin(now);
         let done = total.saturating_sub(left);

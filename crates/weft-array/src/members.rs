@@ -220,7 +220,7 @@ impl Members {
     }
 
     /// The lanes of the region map that are in use: by a slot, or by a superblock that may count
-    /// after a crash. Such a crash finds the marks of the lane, which must still say what its
+    /// after a crash. Such a crash finds the marks of the lane, which must still record what its
     /// member lacks: until a superblock without it is in effect, they belong to that member.
     pub fn used_lanes(&self) -> LaneSet {
         let lanes = self.places.iter().flat_map(|place| place.slot.get().lanes());
@@ -448,7 +448,7 @@ impl Members {
         }
     }
 
-    /// What happens to a slot: changes its state, its disks, and what the superblock says of it.
+    /// What happens to a slot: changes its state, its disks, and the superblock's record of it.
     /// Returns false if that cannot happen in the state that it is in; nothing is changed then.
     fn apply(&self, slot: SlotNo, event: SlotEvent) -> bool {
         let place = &self.places[slot.0];

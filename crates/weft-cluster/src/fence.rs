@@ -3,8 +3,8 @@
 //! A fence is the only thing that safety rests on. Its contract: **when [`Fence::fence`] has
 //! succeeded, no request of the victim, or of an earlier incarnation of its node, takes effect on
 //! the disk any more** – not one that is under way, and not one that arrives a year later. It
-//! outlives restarts of whatever enforces it. A fence that did not succeed may hold or not; it is
-//! repeated, or the disk is not used.
+//! outlives restarts of the program that enforces it. A fence that did not succeed may hold or not;
+//! it is repeated, or the disk is not used.
 
 mod claim;
 mod gate;
@@ -34,7 +34,7 @@ pub enum FenceError {
         /// What happened.
         why: String,
     },
-    /// The disk can fence nobody: it must not be shared.
+    /// The disk cannot fence: it must not be shared.
     #[error("{disk} can be used by one node only: {why}")]
     Unsupported {
         /// The disk.

@@ -28,7 +28,7 @@ pub type DoneFuture<'a, E = DiskError> = IoFuture<'a, Result<(), E>>;
 /// Who waits for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// A user's request that others wait for as well: metadata.
+    /// A user's request that other users wait for as well: metadata.
     Urgent,
     /// A user's request.
     User,
@@ -154,8 +154,8 @@ pub trait Disk {
         None
     }
 
-    /// Its owner has given it up: requests in progress end with an error as soon as possible, later
-    /// ones fail. What was begun may still be carried out. A disk that always answers need do
+    /// Its owner has severed it: requests in progress end with an error as soon as possible, later
+    /// ones fail. What was started may still be carried out. A disk that always answers need do
     /// nothing.
     fn sever(&self, _why: &str) {}
 }

@@ -11,8 +11,8 @@
 //! file and one that another program has locked are in use, too; a write-protected device is
 //! refused before anything relies on it.
 //!
-//! **Its size.** A file that becomes shorter under a running program has lost what it held behind
-//! its new end; a write there would make it longer again, with a hole that reads as zeros. So the
+//! **Its size.** A file that becomes shorter under a running program has lost its contents beyond
+//! the new end; a write there would make it longer again, with a hole that reads as zeros. So the
 //! size is checked before each write and after each read, and once it was too small every request
 //! fails ([`DiskErrorKind::Shrunk`]). The size of a block device, which no write makes longer, is
 //! checked when a request fails; one that has no size any more was unplugged, and holds what it
@@ -21,7 +21,7 @@
 //!
 //! A file that was cut and made longer again between two requests has its old size. Two other
 //! numbers of the same `statx` tell: the file has a new modification time although no request of
-//! this program modified it, and it occupies fewer blocks than before. Each number alone means
+//! this program modified it, and it occupies fewer blocks than before. A single number means
 //! little: `touch` changes the time, and file systems free blocks that hold no data. So that they
 //! can be compared, `statx` is also called when the last modifying request in flight ends: 0.3 µs
 //! per write at depth 1, less when several are in flight. Not noticed are a cut of a part that
@@ -103,8 +103,8 @@ pub struct FileDisk {
     /// Modifying requests in flight. One whose future is dropped counts forever, as nothing tells
     /// when it ends.
     modifying: Cell<u32>,
-    /// The file when it was last looked at; `None` if it was modified since, and if it is not ours
-    /// alone.
+    /// The file when it was last looked at; `None` if it was modified since, or if another program
+    /// may write it.
     last_look: Cell<Option<Look>>,
     /// Whether no other program should modify it.
     is_owned: bool,
@@ -138,7 +138,7 @@ impl FileDisk {
     /// # Errors
     /// [`DiskOp::Open`]: it does not exist, is neither a file nor a block device, is in use or
     /// write-protected, needs larger sectors than asked for, or is smaller than one sector. The
-    /// message says which.
+    /// message names it.
     pub fn open(ring: &Ring, path: &Path, options: &FileOptions) -> Result<Self, DiskError> {
         open::open(ring, path, options).map_err(|source| {
             DiskError::new(&path.display().to_string(), DiskOp::Open, 0, 0, source)
@@ -156,7 +156,7 @@ impl FileDisk {
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, source: io::Error) -> DiskError {
-        // A file that ended early has lost what was there, even if it is long again by now.
+        // A file that ended early has lost its contents there, even if it is long again by now.
         let ended_early = self.is_file && source.kind() == io::ErrorKind::UnexpectedEof;
         self.shrunk.set(self.shrunk.get() || ended_early);
         if self.is_shrunk() {
@@ -164,14 +164,14 @@ impl FileDisk {
         }
         let mut error = DiskError::new(&self.info.name, op, offset, len, source);
         if !self.is_file && self.size() == Some(0) {
-            // It was unplugged. What it held is still on it, whatever the number of the error says.
+            // It was unplugged. Its contents are still on it, regardless of the error's number.
             error.kind = DiskErrorKind::Gone;
         }
         error
     }
 
-    /// Fails if a file has become shorter: a write must not make it longer again, and what was read
-    /// may be the hole that an earlier one left.
+    /// Fails if a file has become shorter: a write must not make it longer again, and the data read
+    /// may be the hole that an earlier write left.
     fn check_size(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
         if self.is_file && self.is_shrunk() {
             return Err(self.shrunk_error(op, offset, len));
@@ -329,9 +329,9 @@ impl FileDisk {
 
 impl Drop for FileDisk {
     /// Gives up the ownership of a file at once. A lock of `flock` belongs to the open file and not
-    /// to the process: closing alone would leave it with a child that another thread has forked and
-    /// that has not yet called exec. With requests still in flight it stays until the last one
-    /// ends.
+    /// to the process: closing without that would leave it with a child that another thread has
+    /// forked and that has not yet called exec. With requests still in flight it stays until the
+    /// last one ends.
     fn drop(&mut self) {
         if !self.fd.is_shared() {
             // Without a lock (block devices, onlookers) this does nothing.

@@ -1,10 +1,10 @@
 //! weftfs: a file system over separate disks that chooses the redundancy of each file.
 //!
 //! `docs/weftfs.md` has the theory, the format on disk, and what a crash leaves. Each file here
-//! opens with the theory of its part. The rooms, from the bottom to the top, each of which uses
-//! those before it: what is on disk (`format`, `raid_log`, `meta`) ← the disks (`disks`) ← what
-//! nodes may keep in memory (`tokens`) ← the mounted file system (`state`) ← from memory to the
-//! disks (`write`) ← what users ask of files (`files`) ← mounting (`mount`) ← long work (`jobs`).
+//! opens with the theory of its part. The rooms, from the bottom to the top; each uses the ones
+//! before it: the format on disk (`format`, `raid_log`, `meta`) ← the disks (`disks`) ← what nodes
+//! may keep in memory (`tokens`) ← the mounted file system (`state`) ← from memory to the disks
+//! (`write`) ← what users ask of files (`files`) ← mounting (`mount`) ← long work (`jobs`).
 //!
 //! ```
 //! use std::rc::Rc;

@@ -51,7 +51,7 @@ const LONG_BYTES: u64 = 2 << 20;
 pub(crate) const DISKS_MAX: usize = 64;
 /// Default bytes of memory for metadata.
 pub const META_CACHE_BYTES: u64 = 64 << 20;
-/// How long a write may stay in memory alone.
+/// How long a write may stay only in memory.
 const FLUSH_EVERY_S: u64 = 5;
 /// The most memory for what a read-only mount would write: recovery from a crash, above all.
 const READ_ONLY_BYTES_MAX: u64 = 1 << 30;
@@ -65,7 +65,7 @@ pub struct CreateOptions {
     pub redundancy: Redundancy,
     /// Bytes of the metadata slice of each disk, if not the default.
     pub slice_bytes: Option<u64>,
-    /// Whether to overwrite what is on the disks.
+    /// Whether to overwrite the disks' contents.
     pub force: bool,
     /// Identity of the file system: 16 random bytes.
     pub id: [u8; 16],
@@ -73,7 +73,7 @@ pub struct CreateOptions {
     pub now: Time,
 }
 
-/// A disk's queue, and its data behind it.
+/// A disk's queue, and its data after it.
 pub(crate) struct DiskParts {
     pub(crate) queue: Rc<QueuedDisk>,
     pub(crate) data: Rc<SliceDisk>,
@@ -204,7 +204,7 @@ pub(crate) fn row(label: &Label, disk: &Rc<dyn Disk>) -> DiskRow {
     }
 }
 
-/// The same disks, of which nothing is changed: what is written stays in memory.
+/// The same disks, unchanged: writes stay in memory.
 fn kept_in_memory(disks: &[Rc<dyn Disk>]) -> Vec<Rc<dyn Disk>> {
     let room = Rc::new(Cell::new(READ_ONLY_BYTES_MAX));
     let disk =
@@ -232,7 +232,7 @@ impl Fs {
         reopen: Option<Reopen>,
     ) -> Result<Self> {
         let (copies, reopen) = match options.read_only {
-            // One that is opened again would not have what is in memory.
+            // One that is opened again would not have the writes in memory.
             true => (Some(kept_in_memory(disks)), None),
             false => (None, reopen),
         };
@@ -245,7 +245,7 @@ impl Fs {
         let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
         for (number, (label, disk)) in found {
             let part = present(disk, label, reopen.as_ref())?;
-            // A disk that was taken out of service gave up its slice.
+            // A disk that was taken out of service released its slice.
             let slice = part.slice()?;
             if !matches!(read_superblock(&*slice).await, Ok(None)) {
                 slices.push(slice);
@@ -329,7 +329,7 @@ impl Fs {
         // Copies that are filled again would fill the memory that a read-only mount writes to.
         meta.array.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
-        // Also behind those of mounts that copies shown as stale have missed.
+        // Also after the numbers of mounts that stale copies have missed.
         let epoch = last_use + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);

@@ -1,4 +1,4 @@
-//! The RAID log: what is being overwritten in place, durable before it is.
+//! The RAID log: lines to be overwritten in place, durable before the overwrite.
 //!
 //! New lines need no log: no record names their blocks until they are durable. Where lines that a
 //! record names are written, a crash may leave their parity and their checksums wrong. So a flush
@@ -7,10 +7,10 @@
 //! were being written, as found ([`crate::mount::recovery`]).
 //!
 //! That is not enough if several units of a line are being written and the disk of one is lost with
-//! the crash: what it held would follow from parity and the other ones, of which some are old and
-//! some are new. A file system writes whole blocks, also where a user changed a part of one, and
-//! the rest was acknowledged long ago. So the log record of such lines has the new contents of
-//! these units as well, and recovery writes them again.
+//! the crash: its unit would have to be computed from parity and the other units, and some of these
+//! are old and some new. A file system writes whole blocks, also where a user changed a part of
+//! one, and the rest was acknowledged long ago. So the log record of such lines has the new
+//! contents of these units as well, and recovery writes them again.
 //!
 //! *Few blocks.* The log record of a flush of few blocks, all of lines that exist, has all of their
 //! contents. Then the disks need no flush: until a commit ends the log record, which flushes them
@@ -18,18 +18,18 @@
 //! So fsync of a file that was only overwritten is done with one durable write of the log.
 //!
 //! The log is a ring on the metadata array. Positions count up forever; a log record that does not
-//! fit before the end of the ring begins at its start. Write ids are consecutive. A commit of the
-//! metadata stores the *completed id* and the position behind its log record: what is before them
-//! is dead. A log record is live if its epoch is that of the mount, its id follows the one before
-//! it, and its CRC is right. The next one is written only when it is durable, so the first that is
-//! not live is the end. A log record that leaves contents out is *bare*: before it is appended the
-//! disks are flushed, and again before the next one is. So of a bare log record that is not the
-//! last one everything is on the disks. A mount looks at all copies of the metadata, and makes what
-//! it finds durable on all of them before it acts on it ([`ring`]).
+//! fit before the end of the ring is placed at its start. Write ids are consecutive. A commit of
+//! the metadata stores the *completed id* and the position after its log record: earlier log
+//! records are dead. A log record is live if its epoch is that of the mount, its id follows the one
+//! before it, and its CRC is right. The next one is written only when it is durable, so the first
+//! that is not live is the end. A log record that leaves contents out is *bare*: before it is
+//! appended the disks are flushed, and again before the next one is. So of a bare log record that
+//! is not the last one everything is on the disks. A mount looks at all copies of the metadata, and
+//! makes what it finds durable on all of them before it acts on it ([`ring`]).
 //!
 //! Each log record carries the file system's records of its lines, as they will be: code, places
 //! and new checksums. Recovery compares the places with the committed record. Lines that are not
-//! named there, or lie elsewhere, were new: they are left alone.
+//! named there, or lie elsewhere, were new: recovery does not touch them.
 
 pub(crate) mod ring;
 
@@ -49,7 +49,7 @@ use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Time};
 
 const MAGIC: [u8; 8] = *b"weftrlog";
-/// The most blocks of which the contents go to the log, so that the disks need no flush.
+/// The most blocks whose contents go to the log, so that the disks need no flush.
 pub(crate) const CONTENTS_BLOCKS_MAX: usize = 64;
 /// A log record takes at most this part of the ring.
 const SHARE: u64 = 4;
@@ -158,7 +158,7 @@ impl LoggedFile {
 }
 
 impl LoggedBand {
-    /// Bytes that a band of so many lines takes at most for each unit that it writes.
+    /// Most bytes of a band of this number of lines for each unit that it writes.
     pub(crate) fn bytes_max(record: &Extent, lines: u64) -> u64 {
         let units = record.coded.columns as u64;
         let parities = record.coded.p() as u64;
@@ -226,12 +226,12 @@ impl LoggedBand {
     }
 }
 
-/// Where a commit says that the log begins.
+/// Where the log starts, by a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// All writes up to this one are part of the commit.
     pub(crate) completed: u64,
-    /// Where the log record behind it begins.
+    /// Where the next log record starts.
     pub(crate) position: u64,
 }
 
@@ -244,7 +244,7 @@ pub(crate) struct Log {
     last_id: Cell<u64>,
     head: Cell<u64>,
     tail: Cell<u64>,
-    /// The write that is not complete, as it was before it.
+    /// The write that is not complete, as before it.
     pending: Cell<Option<Mark>>,
 }
 
@@ -266,7 +266,7 @@ impl Log {
         (self.area.end - self.area.start) / SHARE
     }
 
-    /// The log as a commit now may say it begins.
+    /// The start of the log that a commit may store now.
     pub(crate) fn mark(&self) -> Mark {
         let all = Mark { completed: self.last_id.get(), position: self.head.get() };
         self.pending.get().unwrap_or(all)
@@ -326,7 +326,7 @@ fn encode(epoch: u64, node: u32, write_id: u64, record: &LogRecord) -> Buf {
     padded
 }
 
-/// The live log records of a mount behind a commit's mark, oldest first, and the last write id.
+/// The live log records of a mount after a commit's mark, oldest first, and the last write id.
 pub(crate) async fn scan(
     array: &Array,
     area: &Range<u64>,
@@ -417,7 +417,7 @@ mod tests {
         LogRecord { bands: vec![band; 2], is_bare: true, files: vec![file] }
     }
 
-    /// A log record as it is on the disks, without what is behind it.
+    /// A log record as on the disks, without the bytes after it.
     fn encoded() -> Vec<u8> {
         let padded = encode(1, 2, 3, &log_record());
         assert!(padded.len().is_multiple_of(BLOCK));

@@ -24,7 +24,7 @@ const COPY_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of requests in progress. Bounds memory: each holds at most one write.
 const IN_FLIGHT_MAX: usize = 192;
 /// Number of background requests that the kernel keeps in flight; below [`IN_FLIGHT_MAX`], to leave
-/// room for others.
+/// room for other requests.
 const BACKGROUND_MAX: u16 = 128;
 /// Number of requests received before other tasks of this thread run, and before the disk requests
 /// are submitted.
@@ -111,8 +111,8 @@ fn after(errno: Errno) -> After {
         Errno::NODEV | Errno::CONNABORTED => After::End,
         // There is no such descriptor, or not one of this kind.
         Errno::BADF | Errno::PERM => After::Fail,
-        // A lack of memory, or what nobody has foreseen. Programs use the file system, and it can
-        // still serve the next request.
+        // A lack of memory, or an unforeseen error. Programs use the file system, and it can still
+        // serve the next request.
         _ => After::Pause,
     }
 }
@@ -144,7 +144,8 @@ fn send(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) -> Result<(), Er
 /// come with another number.
 ///
 /// # Errors
-/// `INVAL` if the kernel cannot (before Linux 6.9); then there may be requests that nothing answers.
+/// `INVAL` if the kernel cannot (before Linux 6.9); then there may be requests that nothing
+/// answers.
 pub(crate) fn ask_again(fd: &impl AsFd) -> Result<(), Errno> {
     let len = u32::try_from(size_of::<OutHeader>()).unwrap_or(0);
     let out = OutHeader { len, error: wire::NOTIFY_RESEND, unique: 0 };

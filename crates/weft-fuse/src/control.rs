@@ -2,10 +2,9 @@
 //!
 //! A value that is read or set is JSON, except for numbers of disks. Rebuilding, emptying a disk,
 //! balancing, scrubbing and giving files another redundancy go on in the background: setting the
-//! attribute begins them, and the status says how far they are and how the last one ended. A
-//! rebuild starts automatically, and jobs that an unmount interrupted go on ([`Fs::keep`]). An
-//! errno cannot say why something was refused, so the reason of the last refusal is an attribute as
-//! well.
+//! attribute starts them, and the status shows their progress and how the last one ended. A rebuild
+//! starts automatically, and jobs that an unmount interrupted go on ([`Fs::keep`]). An errno cannot
+//! tell why a command was refused, so the reason of the last refusal is an attribute as well.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,7 +28,7 @@ pub const CHECK: &str = "trusted.weft.check";
 pub const CHECK_DATA: &str = "trusted.weft.check_data";
 /// Gives the reason why the last command was refused, as text.
 pub const REFUSED: &str = "trusted.weft.refused";
-/// With the number of a disk behind it, gives the files that would lose blocks without it.
+/// Followed by the number of a disk, gives the files that would lose blocks without it.
 pub const LOSS: &str = "trusted.weft.loss.";
 /// Setting it to the number of a disk takes it out of service, unless files would lose blocks;
 /// setting it to `{"disk": NUMBER, "force": true}` does it in any case.
@@ -38,18 +37,17 @@ pub const FAIL: &str = "trusted.weft.fail";
 pub const ADD: &str = "trusted.weft.add";
 /// Setting it to the number of a disk that has become larger lets the file system use all of it.
 pub const GROW: &str = "trusted.weft.grow";
-/// Setting it to a number begins to empty this disk, which then leaves.
+/// Setting it to a number starts to empty this disk, which then leaves.
 pub const REMOVE: &str = "trusted.weft.remove";
-/// Setting it begins to rebuild what is on lost disks, unless that is under way or done already:
-/// the status says how it ended.
+/// Setting it starts to rebuild the contents of lost disks, unless that is in progress or done
+/// already: the status shows how it ended.
 pub const REBUILD: &str = "trusted.weft.rebuild";
 /// Setting it to `{"inodes": [NUMBER, …], "redundancy": NAME}` sets the redundancy of these files,
-/// and begins to lay out anew what they hold, or does so when the job that runs has ended.
+/// and starts to rewrite them, at once or when the running job has ended.
 pub const SET: &str = "trusted.weft.set";
-/// Setting it begins to spread what is stored over disks with more room, unless that
-/// is under way.
+/// Setting it starts to move existing data to disks with more room, unless that is in progress.
 pub const BALANCE: &str = "trusted.weft.balance";
-/// Setting it begins a scrub, or goes on with one that was interrupted, unless that is under way.
+/// Setting it starts a scrub, or goes on with one that was interrupted, unless that is under way.
 pub const SCRUB: &str = "trusted.weft.scrub";
 /// Setting it ends the job that runs after its step, or if none runs, the most urgent one that
 /// waits.
@@ -176,14 +174,14 @@ impl Control {
         self.fs.add_disk(disk, wanted["force"] == true).await.map(drop)
     }
 
-    /// Begins a job. What it meets shows in the status.
+    /// Starts a job. What it meets shows in the status.
     fn begin(&self, job: Job) -> Result<()> {
         let running = self.fs.begin_job(job)?;
         self.launch(job, running);
         Ok(())
     }
 
-    /// Begins to empty a disk. What is refused at once is no job that has failed.
+    /// Starts to empty a disk. What is refused at once is no job that has failed.
     async fn remove(&self, number: u16) -> Result<()> {
         if let Some(status) = self.fs.status().await?.job {
             return Err(FsError::Busy(status.job.name()));
@@ -200,7 +198,7 @@ impl Control {
         }
     }
 
-    /// Begins a rebuild. One that began by itself will do, and another job gives way to it.
+    /// Starts a rebuild. One that started automatically is enough, and another job gives way to it.
     async fn rebuild(&self) -> Result<()> {
         loop {
             let status = self.fs.status().await?;

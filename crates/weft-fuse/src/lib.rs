@@ -6,7 +6,7 @@
 //! another thread, which costs more than most of our I/O (74–94 µs across cores, 7–10 µs within
 //! one). The data of large writes arrives page-aligned in the buffer that goes to the disks:
 //! `readv` splits header and payload. FUSE libraries hand requests to threads of their own and keep
-//! the payload behind the header, so both advantages would be lost.
+//! the payload after the header, so both advantages would be lost.
 //!
 //! Reads and writes of an array bypass the page cache of this layer (FOPEN_DIRECT_IO), since the
 //! file system on the loop device already has one. If the daemon dies, the kernel closes the

@@ -3,8 +3,8 @@
 //! *A channel that outlives its process.* The kernel ends the file system when the last descriptor
 //! of its channel is closed. If someone else keeps one, users of the file wait for the next
 //! process, which goes on with the channel: first it asks for the requests that were received and
-//! not answered ([`ask_again`]). A process that leaves the channel to the next one gives no answer to
-//! requests that fail because it ends ([`Session::leave`]), or because the volume has ended
+//! not answered ([`ask_again`]). A process that leaves the channel to the next one gives no answer
+//! to requests that fail because it ends ([`Session::leave`]), or because the volume has ended
 //! ([`Source::has_ended`]).
 
 use std::cell::Cell;

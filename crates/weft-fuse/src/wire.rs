@@ -74,7 +74,7 @@ pub mod op {
 /// Flags of INIT.
 pub mod init_flag {
     pub const ASYNC_READ: u32 = 1 << 0;
-    /// Files can be looked up by their number alone (`.`), and folders have a parent (`..`).
+    /// Files can be looked up by only their number (`.`), and folders have a parent (`..`).
     pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
     /// The umask is sent along, and does not count yet.
@@ -141,7 +141,7 @@ pub struct SetattrIn {
     pub unused5: u32,
 }
 
-/// What IOCTL asks for, of what is understood.
+/// The supported requests of IOCTL.
 pub mod ioctl {
     /// `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS`: what `lsattr` and `chattr` call.
     pub const GETFLAGS: u32 = 0x8008_6601;
@@ -151,7 +151,7 @@ pub mod ioctl {
     pub const FSSETXATTR: u32 = 0x401c_5820;
 }
 
-/// Body of IOCTL, before what is given with it.
+/// Body of IOCTL, before its input.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct IoctlIn {
@@ -163,7 +163,7 @@ pub struct IoctlIn {
     pub out_size: u32,
 }
 
-/// Answer to IOCTL, before what is returned with it.
+/// Answer to IOCTL, before its output.
 #[derive(Debug, Clone, Copy, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct IoctlOut {
@@ -261,8 +261,7 @@ pub struct LseekIn {
     pub padding: u32,
 }
 
-/// Says in [`OutHeader::error`], with no request to answer, that pages of a file are to be given
-/// up.
+/// In [`OutHeader::error`], with no request to answer: the kernel must drop pages of a file.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 
 /// Body of [`NOTIFY_INVAL_INODE`]; a length of 0 means the rest, a negative offset only attributes.

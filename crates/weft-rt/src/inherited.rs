@@ -31,8 +31,8 @@ pub fn take() -> Vec<(String, OwnedFd)> {
 fn own_fd(fd: RawFd) -> Option<OwnedFd> {
     // SAFETY: it is not used beyond this line; if it is not open, the kernel says so.
     fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
-    // SAFETY: it is open, and by the convention of the variables above it was passed to this process
-    // for it to own. Each number is taken once.
+    // SAFETY: it is open, and by the convention of the variables above it was passed to this
+    // process for it to own. Each number is taken once.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // Programs that are started from here must not keep it open.
     fcntl_setfd(&fd, FdFlags::CLOEXEC).ok()?;

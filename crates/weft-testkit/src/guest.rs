@@ -31,7 +31,7 @@ use crate::scratch::Scratch;
 /// scripts need.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The guest's memory. The host gives what is touched, some 200 MiB after booting.
+/// The guest's memory. The host provides touched pages, some 200 MiB after booting.
 const MEMORY_MIB: u32 = 1024;
 
 /// A machine to be started.
@@ -107,8 +107,8 @@ impl Guest {
         self
     }
 
-    /// Gives it a disk that a server shows at this socket (vhost-user-blk): after the others. If the
-    /// server ends, the guest's requests wait for the next one.
+    /// Gives it a disk that a server shows at this socket (vhost-user-blk): after the others. If
+    /// the server ends, the guest's requests wait for the next one.
     #[must_use]
     pub fn vhost_user_disk(mut self, socket: &Path) -> Self {
         self.vhost_user.push(socket.into());

@@ -32,7 +32,7 @@ pub(crate) fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Another node holds what a node says that it holds.
+/// Another node holds a range that a node claims to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("node {} holds an overlapping token", with.number)]
 pub struct Conflict {
@@ -45,7 +45,7 @@ pub struct Conflict {
 struct Waiting {
     node: NodeId,
     ask: Ask,
-    /// Nodes that were told to give up what it needs.
+    /// Nodes that were told to return the range that it needs.
     told: BTreeSet<NodeId>,
 }
 
@@ -77,7 +77,7 @@ impl Held {
         self.sent.retain(|(number, _, _)| *number > last);
     }
 
-    /// The node gives up a range. What it is granted after it said so it will hold.
+    /// The node returns a range. It holds what it is granted after that.
     fn release(&mut self, release: &Release) {
         self.has_seen(release.seen);
         give_up(&mut self.ranges, &release.range, release.leaves);
@@ -262,7 +262,7 @@ impl Authority {
         self.advance(space, out);
     }
 
-    /// A node is dead: it waits for nothing any more, and what it holds is kept from all others
+    /// A node is dead: it waits for nothing any more, and its tokens are kept from all other nodes
     /// until [`Self::recovered`].
     pub fn fence(&mut self, node: NodeId, out: &mut Vec<(NodeId, ToNode)>) {
         self.nodes.remove(&node);
@@ -303,7 +303,7 @@ impl Authority {
         .collect()
     }
 
-    /// Files and folders of which something is held or awaited.
+    /// Files and folders with tokens held or awaited.
     pub fn spaces(&self) -> usize {
         self.spaces.len()
     }

@@ -1,4 +1,4 @@
-//! A node's tokens: what it holds, what uses it, and what it is giving up.
+//! A node's tokens: what it holds, what uses it, and what it is returning.
 //!
 //! ```text
 //!   revoked ──▶ draining ──▶ writing ──▶ released
@@ -7,8 +7,8 @@
 //!               uses it
 //! ```
 //!
-//! From the revocation on, operations that need what is given up ask the authority again, and wait
-//! behind the node that it is given up for.
+//! From the revocation on, operations that need the returned token ask the authority again, and
+//! queue after the node that wants it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub struct UseId(u64);
 pub enum Acquired {
     /// The operation may go on. It ends with [`Holder::done`].
     Now(UseId),
-    /// This is to be sent; [`Event::Ready`] follows.
+    /// This must be sent; [`Event::Ready`] follows.
     Later(UseId, ToAuthority),
 }
 
@@ -46,11 +46,11 @@ pub enum Event {
         /// What it may keep.
         leaves: Option<Mode>,
     },
-    /// This is to be sent.
+    /// This must be sent.
     Send(ToAuthority),
 }
 
-/// A token that is being given up.
+/// A token that is being returned.
 #[derive(Debug)]
 struct Leaving {
     revoke: Revoke,
@@ -59,7 +59,7 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Whether an operation must not begin meanwhile.
+    /// Whether an operation must not start during this.
     fn bars(&self, range: &Range<u64>, mode: Mode) -> bool {
         let bars = self.revoke.leaves.is_none_or(|leaves| leaves < mode);
         let written = || self.writing.iter().any(|writing| writing.overlaps(range));
@@ -108,7 +108,7 @@ impl State {
         self.uses.insert(of, (range, mode));
     }
 
-    /// Operations begin that can, and ask again if their grant came while it was given up.
+    /// Operations start that can, and ask again if their grant came while it was being returned.
     fn begin_waiting(&mut self, seen: u64, out: &mut Vec<Event>) {
         for mut waiting in std::mem::take(&mut self.waiting) {
             let Ask { needed, mode, .. } = waiting.ask.clone();
@@ -125,7 +125,7 @@ impl State {
         }
     }
 
-    /// What is given up for a revocation, once no operation uses it.
+    /// The range returned for a revocation, once no operation uses it.
     fn given_up(&self, revoke: &Revoke) -> RangeSet<u64> {
         let Revoke { needed, wanted, leaves, .. } = revoke;
         let more = |mode: Mode| leaves.is_none_or(|leaves| leaves < mode);
@@ -133,7 +133,7 @@ impl State {
         for (range, _) in self.held.overlapping(wanted).filter(|(_, mode)| more(**mode)) {
             ranges.insert(range.start.max(wanted.start)..range.end.min(wanted.end));
         }
-        // Readers get all of what was written: it costs this node no more than a part would.
+        // Readers get all the data written: it costs this node no more than a part would.
         let kept = if leaves.is_none() { self.used.clone() } else { RangeSet::new() };
         let in_use = self.uses.values().filter(|(_, mode)| more(*mode));
         let leaving = self.leaving.iter().filter_map(|leaving| leaving.writing.as_ref());
@@ -151,7 +151,7 @@ impl State {
         ranges
     }
 
-    /// Begins to write what no operation uses any more.
+    /// Starts to write what no operation uses any more.
     fn drain(&mut self, space: Space, out: &mut Vec<Event>) {
         for at in 0..self.leaving.len() {
             let Leaving { revoke, writing: None } = &self.leaving[at] else { continue };
@@ -169,7 +169,7 @@ impl State {
             }
             self.leaving[at].writing = Some(ranges);
         }
-        // What was given up already needs nothing.
+        // Ranges that were returned already need nothing.
         let is_done = |leaving: &Leaving| leaving.writing.as_ref().is_some_and(RangeSet::is_empty);
         self.leaving.retain(|leaving| !is_done(leaving));
     }
@@ -220,7 +220,7 @@ impl Holder {
                         waiting.is_asked &= !(contains && *wanted <= mode);
                     }
                     grant(&mut state.held, range, mode);
-                    // Operations use what they were granted before it is given up.
+                    // Operations use their grant before it is returned.
                     state.begin_waiting(number, out);
                 })
             }
@@ -240,7 +240,7 @@ impl Holder {
         })
     }
 
-    /// What was to be written of this range is durable.
+    /// All writes to this range are durable.
     pub fn written(&mut self, space: Space, range: &Range<u64>) -> Vec<Event> {
         let seen = self.seen;
         self.change(space, |state, out| {
@@ -282,7 +282,7 @@ impl Holder {
     }
 
     /// There is a new authority. When all nodes have told it what they hold
-    /// ([`Authority::restate`]), these are to be sent: what operations wait for.
+    /// ([`Authority::restate`]), these must be sent: what operations wait for.
     ///
     /// [`Authority::restate`]: crate::Authority::restate
     pub fn ask_again(&mut self) -> Vec<ToAuthority> {
@@ -297,7 +297,7 @@ impl Holder {
         waiting.into_iter().map(ask).collect()
     }
 
-    /// What the node may do with all of a range, and nothing of the space is being given up.
+    /// What the node may do with all of a range, and nothing of the space is being returned.
     pub fn whole(&self, space: Space, range: &Range<u64>) -> Option<Mode> {
         let state = self.spaces.get(&space).filter(|state| state.leaving.is_empty())?;
         [Mode::Exclusive, Mode::Shared].into_iter().find(|mode| state.covers(range, *mode))

@@ -18,25 +18,25 @@
 //!          │                        │ ────── grant 4.. ────▶ │
 //! ```
 //!
-//! * An operation says what it *needs* and what it *wants*, which contains it. It is granted as
-//!   much of what it wants as no other node holds or awaits: the whole file, if nobody contends. A
+//! * An operation states what it *needs*, and a superset that it *wants*. It is granted as much of
+//!   what it wants as no other node holds or awaits: the whole file, if no other node contends. A
 //!   file with redundancy needs whole stripe lines, so that only one node at a time updates a
 //!   line's parity ([`widened`]).
-//! * A revoked node gives up what is asked for. Of the rest of what the other wants it keeps what
+//! * A revoked node returns the requested range. Of the rest of what the other wants it keeps what
 //!   it has used, as it will probably use that again. So two nodes that write at two ends of a file
 //!   soon have a half each.
 //! * Requests that conflict are served in their order, so that none starves. An operation that gets
-//!   its token uses it once before the node gives it up, so that every grant is progress.
+//!   its token uses it once before the node returns it, so that every grant is progress.
 //! * An operation that needs several tokens asks for them in the order of their [`Space`], for one
 //!   of each: then nodes cannot wait for each other in a circle. (Two ranges of a space could: a
-//!   request for all of it waits for the first, and the second waits behind that request.)
-//! * A node that dies keeps its tokens until its log has been recovered: until then nobody reads
+//!   request for all of it waits for the first, and the second waits after that request.)
+//! * A node that dies keeps its tokens until its log has been recovered: until then no node reads
 //!   the lines that it was writing. If the authority dies, nodes show the next one what they hold.
 //!
 //! Messages between a node and the authority arrive in their order; nothing else is assumed. Both
-//! sides are plain state without I/O: [`Holder`] on each node, [`Authority`] on one. They say what
-//! to send, and their driver sends it. `tests/nodes.rs` drives several nodes with caches, on one
-//! store, through all of this.
+//! sides are plain state without I/O: [`Holder`] on each node, [`Authority`] on one. They return
+//! the messages to send, and their driver sends them. `tests/nodes.rs` drives several nodes with
+//! caches, on one store, through all of this.
 //!
 //! ```
 //! use weft_token::{Acquired, Ask, Authority, Event, Holder, Kind, Mode, NodeId, Space};

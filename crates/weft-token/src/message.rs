@@ -1,4 +1,4 @@
-//! What nodes and the authority say to each other.
+//! Messages between nodes and the authority.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -19,8 +19,8 @@ pub struct NodeId {
 /// What a token is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The whole file system: every operation shares it, and what looks at all of it or changes its
-    /// disks has it alone. The range is `0..1`, the file 0.
+    /// The whole file system: every operation shares it, and an operation that reads all of it or
+    /// changes its disks has it exclusively. The range is `0..1`, the file 0.
     Everything,
     /// Names in a folder; ranges are of hashes of names.
     Names,
@@ -54,7 +54,7 @@ pub type BySpace<T> = HashMap<Space, T, BuildHasherDefault<Fold>>;
 pub enum Mode {
     /// To read and to cache. Several nodes may have it.
     Shared,
-    /// To change, and to cache what was changed. One node has it.
+    /// To change, and to cache changes. One node has it.
     Exclusive,
 }
 
@@ -83,15 +83,15 @@ pub struct Ask {
 pub struct Revoke {
     /// Of what.
     pub space: Space,
-    /// What must be given up.
+    /// The range that must be returned.
     pub needed: Range<u64>,
-    /// What should be given up, unless this node uses it.
+    /// The range that should be returned, unless this node uses it.
     pub wanted: Range<u64>,
     /// What may be kept of it.
     pub leaves: Option<Mode>,
 }
 
-/// A node gives up a token. What it had written there is durable, or with the node that keeps the
+/// A node returns a token. What it had written there is durable, or with the node that keeps the
 /// metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
@@ -101,7 +101,7 @@ pub struct Release {
     pub range: Range<u64>,
     /// What it keeps.
     pub leaves: Option<Mode>,
-    /// Number of the last grant that it has got. What it was granted later it does not give up.
+    /// Number of the last grant that it has got. It keeps later grants.
     pub seen: u64,
 }
 
@@ -115,7 +115,7 @@ pub enum ToAuthority {
         /// Number of the last grant that it has got.
         seen: u64,
     },
-    /// It gives one up.
+    /// It returns one.
     Release(Release),
 }
 
@@ -133,6 +133,6 @@ pub enum ToNode {
         /// What it allows; where the node holds more, that stays.
         mode: Mode,
     },
-    /// It is to give one up.
+    /// It must return one.
     Revoke(Revoke),
 }

@@ -102,7 +102,7 @@ pub struct Info {
     pub footprint_block_bytes: u64,
     /// The share of touches of blocks that were touched before.
     pub reuse_ppm: u64,
-    /// Reads and writes that begin where the one before of the same volume ended.
+    /// Reads and writes that start where the one before of the same volume ended.
     pub sequential_ppm: u64,
     /// Every volume.
     pub devices: Vec<DeviceInfo>,

@@ -71,7 +71,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Begins to fetch the requests of an opened device; when that is done, the device can start.
+    /// Starts to fetch the requests of an opened device; when that is done, the device can start.
     ///
     /// # Errors
     /// If the ring has no room for its commands.
@@ -103,8 +103,8 @@ impl Session {
     }
 
     /// Carries out no more requests, and waits for those in progress, but no longer than
-    /// `patience`. The device stays with the kernel when the process ends. Returns how many requests
-    /// have not ended: unless they still succeed, the next process carries them out.
+    /// `patience`. The device stays with the kernel when the process ends. Returns how many
+    /// requests have not ended: unless they still succeed, the next process carries them out.
     pub async fn leave(&self, patience: Nanos) -> usize {
         let Shared { rt, leaving, busy, idle, .. } = &*self.shared;
         leaving.set(true);
@@ -208,7 +208,7 @@ impl Shared {
         (result.map_or_else(|e| code(errno_of(&e)), |()| moved), memory)
     }
 
-    /// Discards, or zeroes, piece by piece. Between two of them, others get their turn.
+    /// Discards, or zeroes, piece by piece. Between two of them, other tasks get their turn.
     async fn in_pieces(
         &self,
         offset: u64,

@@ -103,11 +103,11 @@ struct Daemon {
     endpoints: Vec<(String, String)>,
     /// How long a signal to stop waits for block devices in use.
     stop_timeout: Nanos,
-    /// A disk was announced, and a scan for it is about to begin.
+    /// A disk was announced, and a scan for it is about to start.
     announced: Cell<bool>,
     /// Stopping: nothing new is attached or started.
     stopping: Cell<bool>,
-    /// How the arrays' caches begin.
+    /// How the arrays' caches start.
     caches: CacheOptions,
     json: bool,
 }
@@ -267,7 +267,7 @@ impl Daemon {
         })
     }
 
-    /// Opens a member, or a disk to become one, behind a queue.
+    /// Opens a member, or a disk to become one, with a queue.
     async fn open_member(&self, place: &str, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.opener.open(place, look_only).await?;
         self.opened.borrow_mut().insert(place.to_owned(), Opened::new(place, &*disk));

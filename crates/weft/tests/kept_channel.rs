@@ -1,6 +1,6 @@
-//! A block device over FUSE whose daemon is killed, upgraded or fails under systemd: systemd keeps the
-//! channel and passes it to the next daemon, and users see a pause and no error. This test does what
-//! systemd does (`sd_notify(3)`, `sd_listen_fds(3)`).
+//! A block device over FUSE whose daemon is killed, upgraded or fails under systemd: systemd keeps
+//! the channel and passes it to the next daemon, and users see a pause and no error. This test does
+//! what systemd does (`sd_notify(3)`, `sd_listen_fds(3)`).
 
 mod common;
 

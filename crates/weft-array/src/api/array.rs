@@ -189,7 +189,7 @@ impl Array {
     ///
     /// # Errors
     /// If the slot has no member, the code cannot do without it, members that could take its place
-    /// are not active on disk yet, or the array breaks meanwhile.
+    /// are not active on disk yet, or the array breaks during this.
     pub async fn fail(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let mut disks = self.0.members().disks().into_iter();
         let member = disks.find(|(of, _)| *of == slot).map(|(_, disk)| disk);
@@ -200,7 +200,7 @@ impl Array {
     /// Returns when that is durable.
     ///
     /// # Errors
-    /// If the member has no replacement, or the array breaks meanwhile.
+    /// If the member has no replacement, or the array breaks during this.
     pub async fn fail_replacement(&self, slot: SlotNo) -> Result<(), ArrayError> {
         let members = self.0.members();
         let filling = members.rebuilding().iter().any(|(of, _)| *of == slot);
@@ -227,7 +227,7 @@ impl Array {
         self.check_removable(slot, disk)?;
         self.0.probe_others(slot).await;
         self.0.await_removable(slot, disk).await?;
-        // Members may have failed meanwhile, also this one.
+        // Members may have failed during this, also this one.
         self.0.check_writable()?;
         self.check_removable(slot, disk)
     }
@@ -245,7 +245,7 @@ impl Array {
         Ok(())
     }
 
-    /// Adds a disk as a spare. If a member is missing, its rebuild begins at once.
+    /// Adds a disk as a spare. If a member is missing, its rebuild starts at once.
     ///
     /// # Errors
     /// If the disk is too small, or its sectors are larger than the array's, or if the array has as
@@ -269,7 +269,7 @@ impl Array {
     }
 
     /// Takes back a former member: its disk failed and works again, or was absent when the array
-    /// was assembled. Only what was written since is rebuilt. Returns its slot; `None` if the disk
+    /// was assembled. Only regions written since are rebuilt. Returns its slot; `None` if the disk
     /// is not a former member, or not in the state in which it left, and has to be added as a new
     /// disk.
     ///
@@ -292,7 +292,7 @@ impl Array {
 
     /// Replaces the member in a slot by `disk`. A working member stays while it is copied to the
     /// disk, so redundancy never decreases; a missing member is rebuilt onto the disk. Returns when
-    /// copy or rebuild has begun.
+    /// copy or rebuild has started.
     ///
     /// # Errors
     /// As [`Array::add_spare`]; or if the member is already being replaced, or is the only active
@@ -343,7 +343,7 @@ impl Array {
         self.0.plan_reshape(options)
     }
 
-    /// Begins to move the array to another geometry. When this returns that is in effect, and goes
+    /// Starts to move the array to another geometry. When this returns that is in effect, and goes
     /// on in the background, in this run and the next ones. Disks to add are taken from the spares.
     /// The array has its new size when all of it has moved.
     ///
@@ -374,8 +374,7 @@ impl Array {
     }
 
     /// Turns a reshape back. When this returns that is in effect, and goes on in the background
-    /// until the array has the geometry again that it had before. Capacity that was given up is
-    /// empty.
+    /// until the array has the geometry again that it had before. Discarded capacity is empty.
     ///
     /// # Errors
     /// [`ArrayError::Refused`] if the array is not being reshaped, the reshape is paused, or the
@@ -434,7 +433,7 @@ impl Array {
         self.0.members().superblock().rebuild.as_ref()?.cache.clone()
     }
 
-    /// Stores the cache that was chosen for this array, for those who serve it; `None`: none was.
+    /// Stores the cache chosen for this array, for daemons that serve it; `None`: none was.
     pub async fn store_cache_choice(&self, cache: Option<CacheChoice>) {
         self.0.choose(|chosen| chosen.cache = cache).await;
     }
@@ -451,8 +450,8 @@ impl Array {
         self.0.jobs().rebuild().policy()
     }
 
-    /// Changes the policy of rebuilds, also of a running one: stripes in flight end as they began,
-    /// and nothing is rebuilt twice. The members store it for the next assembly.
+    /// Changes the policy of rebuilds, also of a running one: stripes in flight end as they
+    /// started, and nothing is rebuilt twice. The members store it for the next assembly.
     ///
     /// # Errors
     /// If a parameter is out of range; nothing is changed then.
@@ -493,7 +492,7 @@ impl Array {
 
     /// Stops the array cleanly: flushes everything and notes the clean stop on the members. Later
     /// requests fail; the caller should have completed its own first. A rebuild first completes
-    /// what was begun here and there, for at most two seconds.
+    /// partly rebuilt regions, for at most two seconds.
     ///
     /// # Errors
     /// If the array is broken; it is stopped all the same.
@@ -512,7 +511,7 @@ impl Engine {
     }
 
     /// Changes what the superblock stores of users' choices for maintenance. If the array breaks,
-    /// its metadata stays as it was; the choice is in effect all the same.
+    /// its metadata stays unchanged; the choice is in effect all the same.
     async fn choose(&self, choice: impl FnOnce(&mut Preferences)) {
         if self.check_writable().is_err() {
             return;

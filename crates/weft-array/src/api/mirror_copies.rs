@@ -1,4 +1,4 @@
-//! Reading one copy of a mirror by itself: for those who can tell which one is right.
+//! Reading one chosen copy of a mirror: for callers that can tell which one is correct.
 //!
 //! The array takes what a disk gives for right. What lies on it may have checksums of its own. So a
 //! user that finds a wrong block looks at the other copies, and writes the right contents to all of
@@ -18,8 +18,8 @@ impl Array {
         self.0.members().disks().into_iter().map(|(slot, _)| slot).collect()
     }
 
-    /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it of
-    /// which the same is known.
+    /// Whether the copies at `offset` may differ since a crash, and the range of bytes around it to
+    /// which the answer applies.
     #[must_use]
     pub fn awaits_resync(&self, offset: u64) -> (bool, std::ops::Range<u64>) {
         let (region, bytes) = self.0.geometries().region_around(offset);
@@ -27,7 +27,7 @@ impl Array {
     }
 
     /// The copy of a range that the member in a slot has. None if it has not all of it, or it
-    /// cannot be read: nothing follows from that. The range may not be written meanwhile, and is
+    /// cannot be read: nothing follows from that. The range may not be written during this, and is
     /// aligned to [`Array::block_bytes`].
     pub async fn read_copy(&self, slot: SlotNo, offset: u64, len: usize) -> Option<Buf> {
         let array = &self.0;

@@ -1,8 +1,8 @@
 //! The array as a [`Volume`]: for its users, who know no array.
 //!
 //! **What a read costs.** A piece of a unit is one read of its disk. In a stripe where a wanted
-//! unit is lost, the planner says what is read instead; pieces that are wanted anyway serve as
-//! sources and are read once. A region that was never written costs nothing. Members whose loss
+//! unit is lost, the planner gives the reads that replace it; pieces that are wanted anyway serve
+//! as sources and are read once. A region that was never written costs nothing. Members whose loss
 //! broke the array count as lost.
 
 use std::rc::Weak;
@@ -40,7 +40,7 @@ impl From<ArrayError> for VolumeError {
 impl Volume for Array {
     fn info(&self) -> VolumeInfo {
         VolumeInfo {
-            // The array itself reads what is not whole blocks.
+            // The array itself reads ranges that are not whole blocks.
             align_bytes: 1,
             block_bytes: u32::try_from(self.block_bytes()).expect("the size of a sector"),
             fast_zeroes: false,

@@ -4,10 +4,10 @@
 //!
 //! A label is the same for ever, so it is written in its place. The second label is also written
 //! where there was none: members of earlier versions do not have it, and the end of a disk that
-//! became larger is another place. It is written only while no reshape begins and no growth is
-//! under way, so no data comes to that place meanwhile. Superblock copies are replaced by
-//! two superblocks with the next numbers: each takes one of the two places, and between them every
-//! copy is new.
+//! became larger is another place. It is written only while no reshape starts and no growth is
+//! under way, so no data comes to that place during this. Superblock copies are replaced by two
+//! superblocks with the next numbers: each takes one of the two places, and between them every copy
+//! is new.
 
 use std::rc::Rc;
 
@@ -39,8 +39,8 @@ impl Faults {
 }
 
 impl Engine {
-    /// Checks the members, and repairs what is damaged. A disk that fails here fails again where
-    /// that is handled.
+    /// Checks the members, and repairs damage. A disk that fails here fails again where that is
+    /// handled.
     pub(crate) async fn repair_metadata(&self) {
         let named = self.members.named_disks();
         let checks = named.iter().map(|(id, disk)| self.check_metadata(*id, disk));
@@ -67,8 +67,7 @@ impl Engine {
         }
     }
 
-    /// Writes a lost label again. Returns what is wrong with a superblock copy, and the disk's
-    /// name.
+    /// Writes a lost label again. Returns the fault of a superblock copy, and the disk's name.
     async fn check_metadata(&self, id: Id, disk: &Rc<dyn Disk>) -> Option<(String, String)> {
         let name = disk.info().name.clone();
         let mut faults = self.faults_of(id, disk).await?;
@@ -84,7 +83,7 @@ impl Engine {
         {
             self.events.emit(Event::MetadataRepaired { disk: name.clone(), what });
         }
-        // Growth refuses to begin while a scrub runs, and places the labels itself.
+        // Growth refuses to start while a scrub runs, and places the labels itself.
         if !self.growing.get() {
             self.repair_second_label(id, disk).await;
         }

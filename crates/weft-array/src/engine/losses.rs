@@ -24,7 +24,7 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Engine {
-    /// Whether a write to this stripe was given up halfway.
+    /// Whether a write to this stripe stopped halfway.
     pub(crate) fn is_torn(&self, stripe: StripeId) -> bool {
         self.torn.borrow().contains(&stripe)
     }
@@ -34,10 +34,10 @@ impl Engine {
         self.torn.borrow_mut().extend(stripes);
     }
 
-    /// Fails if a write to this stripe was given up halfway, which breaks the array. What is lost
-    /// of the stripe cannot be reconstructed, neither for a reader nor by a job that was already
-    /// waiting for its turn: from the replacement readers would get a mixture. The answer holds
-    /// while the stripe is locked.
+    /// Fails if a write to this stripe stopped halfway, which breaks the array. What is lost of the
+    /// stripe cannot be reconstructed, neither for a reader nor by a job that was already waiting
+    /// for its turn: from the replacement readers would get a mixture. The answer holds while the
+    /// stripe is locked.
     pub(crate) fn check_not_torn(&self, stripe: StripeId) -> Result<(), ArrayError> {
         if self.is_torn(stripe) { self.check_whole() } else { Ok(()) }
     }

@@ -17,7 +17,8 @@
 //! - the region map: after writing a page, and after the flush that must precede clearing a mark;
 //! - a log record, before it is made: it counts a lost unit with its new value, which is wrong if
 //!   the member comes back with the old one. And again before the data is written: if a lost member
-//!   should hold one of the records, and comes back without it, recovery does not use the others.
+//!   should hold one of the records, and comes back without it, recovery does not use the remaining
+//!   ones.
 //!
 //! Only changes made before the check matter. If a member is excluded later, it did get everything
 //! that was written before. So a request waits for the changes that it relied on, not for later
@@ -38,7 +39,7 @@
 //! completes its changes when every member that the superblock lists has it, and assembly needs no
 //! majority of the members before it (`members/assemble.rs`, joint majorities). Otherwise another
 //! round follows. The task waits for disks only, never for a request, a lock or a page of the
-//! region map, any of which may be waiting for it.
+//! region map, which may all be waiting for it.
 //!
 //! If too few of the previously active members would remain, the change does not take effect: the
 //! members left out could later be assembled as the array ([`may_take_effect`]). The array is then
@@ -46,7 +47,7 @@
 //! stays as it was when the array broke.
 //!
 //! **Failures in the meantime.** This makes the order matter in which changes take effect. Take a
-//! mirror whose second member has just been rebuilt. Once the superblock says that both members are
+//! mirror whose second member has just been rebuilt. Once the superblock lists both members as
 //! active, either may be lost. Until that is durable, only the first may continue as the array, so
 //! it cannot be excluded. Therefore, if excluding a member would leave too few of the members that
 //! are active in the superblock in effect, or in the one being written, the exclusion waits until
@@ -55,7 +56,7 @@
 //! the commit waits for no request. If the member can still take a superblock, the exclusion then
 //! follows: one unwritable sector is no reason to stop. If not, the array breaks; no other order
 //! would have saved it. A command is refused instead ([`Engine::await_removable`]). A member that
-//! the others can do without is excluded at once, so nothing waits for a hung disk that is not
+//! the array can do without is excluded at once, so nothing waits for a hung disk that is not
 //! needed.
 //!
 //! [`may_take_effect`]: crate::members::assemble::may_take_effect
@@ -87,14 +88,13 @@ const PROBE_PATIENCE: Nanos = 2 * SECOND;
 /// How long a spare may take to get a superblock before another spare is preferred.
 const SPARE_PATIENCE: Nanos = SECOND;
 
-/// Whether a request was refused before it was sent, as it was malformed. (A kernel that answers
-/// the same gives an error number.)
+/// Whether a request was refused before it was sent, because it was malformed. (A kernel that
+/// answers the same gives an error number.)
 fn is_malformed(error: &DiskError) -> bool {
     error.kind == DiskErrorKind::Invalid && error.source.raw_os_error().is_none()
 }
 
-/// Whether a member that leaves still holds what was written to it, so that it may come back with
-/// that.
+/// Whether a member that leaves still holds its data, so that it may come back with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// It does, as far as is known.
@@ -142,7 +142,7 @@ impl Engine {
         Box::pin(self.in_effect(changes.membership())).await
     }
 
-    /// Makes a change in memory, and begins to write it. The future completes when it is in effect:
+    /// Makes a change in memory, and starts to write it. The future completes when it is in effect:
     /// durable on every member that the superblock lists.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Engine {
     }
 
     /// As [`Engine::change`], for a position up to which something was written: that is durable
-    /// before the superblock says so.
+    /// before the superblock records it.
     pub async fn change_after_flush(
         &self,
         change: impl FnOnce(&Change<'_>),
@@ -311,7 +311,7 @@ impl Engine {
 
     /// Handles a disk that failed an operation. When this returns, its exclusion is in effect. If
     /// the code cannot do without that member, the array takes no more writes instead, and its
-    /// metadata is left as it was.
+    /// metadata is left unchanged.
     ///
     /// A request that no disk could carry out, and that was not even sent, is no fault of the
     /// member: it comes from damaged metadata, or is an error of this program, and the next members
@@ -326,7 +326,7 @@ impl Engine {
     /// The member of `slot` has just left; the slot `was` in that state before. Remembers it if the
     /// map can tell what it will miss: under policy `none` the map keeps no dirty regions.
     pub(crate) fn remember_member(&self, removal: &Removal<'_>, slot: SlotNo, was: Slot) {
-        // While the array is reshaped, what was moved is written everywhere.
+        // While the array is reshaped, moved data is written everywhere.
         let reshaped = self.geometries.former().is_some();
         if self.members.superblock().consistency == Consistency::None || reshaped {
             return;
@@ -421,7 +421,8 @@ impl Engine {
 
     /// Removes a failed disk in memory, unless that has happened already. If it is one failure too
     /// many, the array is broken instead. Requests in progress on the disk end now, however long
-    /// the disk itself would take: their waiters hold locks, log space and memory that others need.
+    /// the disk itself would take: their waiters hold locks, log space and memory that other
+    /// requests need.
     fn take_out(&self, slot: SlotNo, disk: &Rc<dyn Disk>, cause: &str, trust: Trust) {
         let name = disk.info().name.clone();
         let cause = cause.to_owned();

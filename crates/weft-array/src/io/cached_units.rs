@@ -9,8 +9,7 @@
 //!
 //! A reconstruction holds the stripe's lock, so no write of the stripe is in progress. A write that
 //! waits for the lock has taken its blocks out of the cache before; one that has ended may have put
-//! its own there. So what is cached is what the disks hold, and stays so until the lock is
-//! released.
+//! its own there. So cached contents equal the disks' contents until the lock is released.
 
 use weft_code::UnitSet;
 use weft_rt::Frozen;

@@ -13,10 +13,10 @@
 //!
 //! So a crash or a stop in that state looks to recovery like one in the middle of a stripe write,
 //! and no other code has to deal with it. Of the writes that wait for the same member only the
-//! first retries; the others follow it.
+//! first retries; the other writes follow it.
 //!
 //! *Maintenance does not wait*: that would keep other jobs from running. A resync or rebuild that
-//! finds no space leaves the region marked, and is retried every few seconds. The same goes for
+//! finds no space leaves the region marked, and is retried every few seconds. This also holds for
 //! unreadable sectors whose repair finds no space (`weft_stripe::gather`): reads reconstruct them,
 //! and resync does not count their stripe as done. The last write to such sectors may or may not
 //! have reached the disk, and the disk may return them one day. Until a resync that lacks space has

@@ -65,7 +65,7 @@ impl MapStore for Engine {
 }
 
 impl Engine {
-    /// Makes room in the region map for so many regions: see `make_room` there.
+    /// Makes room in the region map for `regions` regions: see `make_room` there.
     pub(crate) async fn make_room_in_map(&self, regions: u64) -> Result<(), ArrayError> {
         let disks: Vec<_> = self.members().disks().into_iter().map(|(_, disk)| disk).collect();
         let (map_offset, added) =

@@ -3,7 +3,7 @@
 //! A degraded read reconstructs a unit, and a write has a new one at hand. Either may be written to
 //! the replacement at once, so that the stripe counts as rebuilt ([`Piggyback`]). The region map
 //! records whole units only, so the whole unit must be there. A read of less is *widened* to the
-//! unit (the disk heads are there already); a write of less has its stripe rebuilt right behind it.
+//! unit (the disk heads are there already); a smaller write has its stripe rebuilt right after it.
 //! Users do not wait for this. A read is answered when its bytes are there, before the replacement
 //! is written. Only a write that covers whole units waits, as for any other member.
 //!
@@ -168,7 +168,7 @@ impl Engine {
         stale.iter().filter_map(|unit| Some((unit, value(unit)?))).collect()
     }
 
-    /// Rebuilds a stripe once its lock is free, unless enough others are waiting for that.
+    /// Rebuilds a stripe once its lock is free, unless enough other tasks are waiting for that.
     fn rebuild_behind(&self, stripe: StripeId) {
         let Some(place) = self.jobs().rebuild().place_behind_write() else { return };
         let array = self.handle();

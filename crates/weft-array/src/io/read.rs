@@ -1,15 +1,15 @@
 //! Reading.
 //!
 //! The healthy path takes no lock and makes no copy: each piece of the request that lies in one
-//! unit is read from its disk straight into the caller's buffer. The same path serves units on
-//! healthy disks while the array is degraded or rebuilding, and units that are rebuilt already
-//! (redirection). Only pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by
-//! stripe; pieces that the request reads anyway serve as sources too, and so does what a cache
-//! above the array knows (`io/cached_units.rs`).
+//! unit is read from its disk straight into the caller's buffer. This path also serves units on
+//! healthy disks while the array is degraded or rebuilding, and rebuilt units (redirection). Only
+//! pieces whose own unit is lost go through [`weft_stripe::gather`], stripe by stripe; pieces that
+//! the request reads anyway serve as sources too, and so does what a cache above the array knows
+//! (`io/cached_units.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
 //! except where copies can differ: where the region was dirty at a crash, a write is in progress,
-//! or one was given up halfway because it broke the array. There the first remaining copy is always
+//! or one stopped halfway because it broke the array. There the first remaining copy is always
 //! used, so that data once read does not change.
 
 use std::ops::Range;
@@ -147,7 +147,7 @@ impl Engine {
                     // It left its slot during the read, and may already be wiped for another use.
                     Ok(()) => {}
                     // The path below meets a medium error again, and repairs it. Where units may
-                    // not match, what it finds may differ from what was read before.
+                    // not match, its result may differ from an earlier read.
                     Err(error) if error.kind == DiskErrorKind::Medium => {
                         if self.copies_may_differ(at.stripe) {
                             self.note_correction();
@@ -177,7 +177,7 @@ impl Engine {
         self.geometries().is_settled_in(at.stripe) || held()
     }
 
-    /// Reads a piece that has moved to another geometry meanwhile. Its old place may hold something
+    /// Reads a piece that has moved to another geometry since. Its old place may hold something
     /// else by now.
     async fn read_again(&self, at: Address, buf: Buf) -> (Result<(), ArrayError>, Buf) {
         self.read(self.offset_of(at.stripe, at.unit, at.unit_offset), buf).await
@@ -252,7 +252,7 @@ impl Engine {
         self.rt().spawn(async move { array.read_degraded(pieces).await }).await
     }
 
-    /// Reads pieces of one stripe of which some are lost.
+    /// Reads pieces of one stripe, some of them lost.
     async fn read_degraded(&self, pieces: StripePieces) -> ReadAnswer {
         let longest = pieces.iter().map(|(_, buf)| buf.len()).max().unwrap_or(0);
         let stripe = pieces[0].0.stripe;
@@ -317,7 +317,7 @@ impl Engine {
 
     /// Where a read of these offsets in the units of one stripe is cut: between two cuts the same
     /// units are wanted. Its pieces start or end at most once inside a unit, so there are at most
-    /// three ranges; but what is read at once is bounded.
+    /// three ranges; but the size of one read is bounded.
     pub(crate) fn cuts_of(
         &self,
         geometry: &Geometry,
@@ -331,7 +331,8 @@ impl Engine {
         cuts
     }
 
-    /// Whether the copies of this stripe, or its parity, may disagree although nobody writes it.
+    /// Whether the copies of this stripe, or its parity, may disagree although no write is in
+    /// progress.
     fn copies_may_differ(&self, stripe: StripeId) -> bool {
         self.awaits_resync(stripe) || self.is_torn(stripe)
     }

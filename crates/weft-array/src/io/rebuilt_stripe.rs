@@ -5,10 +5,10 @@
 //! and only then noted as rebuilt in the region map. From that moment requests use the replacement,
 //! so a unit may be noted only if all of it is there. A user's write must not come between
 //! gathering and writing. So the lock is held over both; or, in the disk-oriented executor, units
-//! read without the lock are used only if no one locked the stripe for writing meanwhile.
+//! read without the lock are used only if the stripe was not locked for writing since.
 //!
-//! A stripe in which a write was given up halfway is not rebuilt any more: what the others hold of
-//! it is a mixture of old and new.
+//! A stripe in which a write stopped halfway is not rebuilt any more: the other members hold a
+//! mixture of its old and new contents.
 //!
 //! The note is in memory. The region's mark on disk is cleared later, when all of its stripes are
 //! rebuilt and flushed (`finish`). So a crash may make a rebuilt region stale again, but never a
@@ -138,8 +138,8 @@ impl Engine {
 
     /// Notes that the units `written` of a stripe are on their replacements. The stripe is still
     /// locked: from here on requests use a replacement, provided that it still is the disk that was
-    /// written. A target that was not stale when the others were gathered may be stale now, if its
-    /// lane began meanwhile.
+    /// written. A target that was not stale when the other units were gathered may be stale now, if
+    /// its lane has started since.
     pub(crate) fn note_rebuilt(
         &self,
         stripe: StripeId,

@@ -5,7 +5,7 @@
 //! overlap.
 //!
 //! Codes work on each offset within the units separately. So a stripe write is cut into *bands*:
-//! ranges of offsets in each of which the same data units are written. A band is a small stripe of
+//! ranges of offsets; within a range the same data units are written. A band is a small stripe of
 //! its own. Example: raid6 4+2 with 64 KiB units, and a write of 80 KiB at array offset 32 KiB:
 //!
 //! ```text
@@ -128,7 +128,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes segments of one stripe, alone or merged with others that wait for the same stripe.
+    /// Writes segments of one stripe, merged with other writes that wait for the same stripe.
     async fn write_part(
         &self,
         stripe: StripeId,
@@ -276,8 +276,8 @@ impl Engine {
     }
 
     /// Computes the parity of a stripe write, and the records that must be in the log first. What
-    /// that relied on still holds when this returns: which units are lost, and which others a crash
-    /// may turn old again. If there is a log, the exclusion of lost members is durable.
+    /// that relied on still holds when this returns: which units are lost, and which other units a
+    /// crash may turn old again. If there is a log, the exclusion of lost members is durable.
     async fn prepare(&self, id: StripeId, segments: &[Segment]) -> Result<Updated, ArrayError> {
         loop {
             if let Some(log) = self.log() {
@@ -345,7 +345,7 @@ impl Engine {
         let Err(error) = update(self, stripe, band, &[], crash, updated).await else {
             return Ok(());
         };
-        // If the array broke meanwhile, that is the reason.
+        // If the array broke since, that is the reason.
         self.check_whole()?;
         Err(self.unreadable(stripe.id, error))
     }
@@ -433,10 +433,10 @@ impl Engine {
         result
     }
 
-    /// Excludes the members of failed writes, of which a stripe is being written. A disk that stays
-    /// in its slot all the same, as the array is broken or stopped, holds an old unit, or parts of
-    /// a new one, and other units may be written already: what is lost of that stripe cannot be
-    /// reconstructed. Must be called before the stripe's lock is released.
+    /// Excludes the members of failed writes to a stripe. A disk that stays in its slot all the
+    /// same, as the array is broken or stopped, holds an old unit, or parts of a new one, and other
+    /// units may be written already: lost units of that stripe cannot be reconstructed. Must be
+    /// called before the stripe's lock is released.
     pub(crate) async fn write_failed(
         &self,
         stripe: Option<StripeId>,

@@ -131,7 +131,7 @@ impl Engine {
                 let whole = next == all.start && end == all.end;
                 let forget = may_deallocate && self.members_zeroed() && whole;
                 let moving = self.zero_within(geometry, region, next..end, fua, forget).await?;
-                // Only now: who waits for what is being moved must not hold up a stop.
+                // Only now: a wait for moving data must not hold up a stop.
                 for bytes in moving {
                     self.write_zero_bytes(bytes.start, bytes.end - bytes.start, fua).await?;
                 }
@@ -141,8 +141,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Zeroes whole stripes of a region. Returns the addresses of those that it left out, as they
-    /// are being moved, or have moved.
+    /// Zeroes whole stripes of a region. Returns the addresses of the stripes that it left out, as
+    /// they are being moved, or have moved.
     async fn zero_within(
         &self,
         geometry: &Geometry,
@@ -156,7 +156,7 @@ impl Engine {
         self.check_writable()?;
         let dirty = self.begin_write(region).await?;
         if forget {
-            // A write that begins during the zeroing, or before the region is marked, keeps the
+            // A write that starts during the zeroing, or before the region is marked, keeps the
             // region written.
             self.map().unwriting_begins(region);
         }
@@ -244,7 +244,7 @@ impl Engine {
         Ok(Some(log.append(self, stripe, vec![record]).await?))
     }
 
-    /// Marks a zeroed region unwritten, unless a write has begun since. Best effort: if the mark
+    /// Marks a zeroed region unwritten, unless a write has started since. Best effort: if the mark
     /// cannot be written, the region stays written and reads as zeros.
     async fn forget_region(&self, region: RegionNo) {
         if self.geometries().former().is_some() {

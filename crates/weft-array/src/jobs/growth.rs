@@ -14,10 +14,10 @@
 //! Everything in front of the data stays where it is, and so does every stripe: on each slot the
 //! new stripes follow the old ones ([`Layout::can_be_extended`]). So nothing is moved, and the
 //! geometry keeps its number: a log record of a stripe means the same before and after. RAID-10
-//! `far` is the exception. Its second copies begin in the middle of the members; it is refused.
+//! `far` is the exception. Its second copies start in the middle of the members; it is refused.
 //!
 //! *The region map* has its own area, which `weft create` makes large enough for eight times as
-//! many regions (`area.rs`). Growth ends where that is full, and says so. New regions are
+//! many regions (`area.rs`). Growth ends where that is full, and reports it. New regions are
 //! unwritten: they read as zeros, need no resync, and are zeroed before their first write.
 //!
 //! *The last old region* may be written, and its new stripes are written with it. They are zeroed
@@ -28,26 +28,25 @@
 //! **The order**
 //!
 //! 1. *Room*: the last 4 KiB of the new room are written on each member and read back: a disk that
-//!    is smaller than it says is found out. Stripes are zeroed as above, and flushed.
+//!    is smaller than it claims is detected. Stripes are zeroed as above, and flushed.
 //! 2. *Map*: pages of the new regions, all unwritten, become durable on all members.
 //! 3. *Superblock*: the new number of rows, like any change of the superblock (`commit.rs`). In the
-//!    same poll the geometry in memory gets the new stripes, so that whatever goes through all
-//!    stripes of a region from now on (a rebuild, say) goes through these. Users cannot reach them
-//!    yet.
+//!    same poll the geometry in memory gets the new stripes, so that every later walk through all
+//!    stripes of a region, such as a rebuild, includes them. Users cannot reach them yet.
 //! 4. When the change is in effect, the array has its new size. The second labels (`label.rs`) are
 //!    written at the ends of the disks; until then they have none there.
 //!
-//! A failure before step 3 changes nothing: the array uses no room behind its last row.
+//! A failure before step 3 changes nothing: the array uses no room after its last row.
 //!
 //! **What a crash leaves.** Before the new superblock is on any member: an array of the old size,
-//! with zeros behind its data and map pages that it ignores. Afterwards members may have the old or
+//! with zeros after its data and map pages that it ignores. Afterwards members may have the old or
 //! the new one. If a new one is found, the array has the new size, and members with the old one get
 //! it before anything else is written: they hold all that it relies on, since steps 1 and 2 were
-//! complete on all of them, and nothing was acknowledged in the new room. If none is found, or
-//! those that have it are absent, the array has the old size, and so no user relied on the new one.
+//! complete on all of them, and nothing was acknowledged in the new room. If none is found, or the
+//! members with it are absent, the array has the old size, and so no user relied on the new one.
 //! Those members are stale then, as after any change that did not take effect (`assemble.rs`).
 //!
-//! *Membership.* Growth begins only if every slot has its member and no disk is joining: a disk
+//! *Membership.* Growth starts only if every slot has its member and no disk is joining: a disk
 //! that is away may be too small, and its new room is not zeroed. If the membership changes before
 //! step 3, growth is refused. Later failures are handled like any other; a disk that joins is
 //! checked against the new size. Spares that are too small are named by the plan and by the status,
@@ -107,7 +106,7 @@ fn refused<T>(why: impl Into<String>) -> Result<T, ArrayError> {
     Err(ArrayError::Refused(why.into()))
 }
 
-/// The geometry of members of which `member_bytes` are used.
+/// The geometry of members with `member_bytes` in use.
 fn shape_of(superblock: &Superblock, member_bytes: u64) -> Shape {
     let shape = superblock.shape();
     let rows = superblock.area.rows(member_bytes, shape.unit_bytes).max(shape.rows);
@@ -239,7 +238,7 @@ fn rest_of_last_region(old: &Geometry, grown: &Geometry) -> Range<u64> {
     first..regions.stripes_of(regions.of(first - 1)).end
 }
 
-/// Where the new room of each slot begins that stripes from `first` on use.
+/// Where the new room of each slot starts that stripes from `first` on use.
 fn beginnings(grown: &Geometry, first: u64) -> BTreeMap<SlotNo, u64> {
     let mut begins = BTreeMap::new();
     let slots = grown.layout.slots();
@@ -331,7 +330,7 @@ impl Engine {
         // What an array gave up may have been marked again by a write that was then refused.
         self.map().give_up_from(self, RegionNo(count)).await?;
         self.make_room_in_map(grown.regions().count()).await?;
-        // From here on, in one poll and in memory: what the superblock says, and the geometry.
+        // From here on, in one poll and in memory: the superblock's record, and the geometry.
         let now = self.plan_growth(Some(plan.new_member_bytes))?;
         let is_same =
             (now.member_bytes, now.new_member_bytes) == (plan.member_bytes, plan.new_member_bytes);

@@ -1,14 +1,14 @@
 //! Rebuild: reconstructing onto replacements what lost members held.
 //!
 //! A rebuild combines three independent choices: *which stripe is next* (`order`), *how a stripe is
-//! rebuilt* (an executor) and *how fast* (a pace). This file puts them together: it asks the
-//! pace whether one more stripe may begin, asks the order which one, and hands it to the executor.
-//! The engine has several orders, one executor (`disk_oriented`), and one pace, which keeps to the
-//! bounds of the rate (`throttle`); experiments may put in others.
+//! rebuilt* (an executor) and *how fast* (a pace). This file puts them together: it asks the pace
+//! whether one more stripe may start, asks the order which one, and hands it to the executor. The
+//! engine has several orders, one executor (`disk_oriented`), and one pace, which keeps to the
+//! bounds of the rate (`throttle`); experiments may replace it.
 //!
 //! The [`RebuildPolicy`](crate::RebuildPolicy) may be changed at any time. Stripes in flight end as
-//! they began, and nothing is rebuilt twice, because only the region map records what is left to
-//! do.
+//! they started, and nothing is rebuilt twice, because only the region map records the remaining
+//! work.
 //!
 //! All executors rebuild a stripe in the same way (`stripe`), and so do users' requests that bring
 //! a unit along (`piggyback`): under the stripe's lock they gather the unit, write it, and note it
@@ -17,16 +17,16 @@
 //! the slot becomes active.
 //!
 //! A stripe that cannot be reconstructed (one medium error too many on the survivors) stays stale,
-//! and the rebuild continues with the others. The slot is then incomplete; the job reports that and
-//! waits for a change. A replacement without space (a sparse file on a full file system) is retried
-//! every few seconds.
+//! and the rebuild continues with the other stripes. The slot is then incomplete; the job reports
+//! that and waits for a change. A replacement without space (a sparse file on a full file system)
+//! is retried every few seconds.
 //!
 //! While the array is reshaped it has two geometries. A reshape does not go on while a member is
 //! being rebuilt, so each stripe is live or not throughout, and a pass rebuilds the live ones of
 //! both, those of the newest geometry first.
 //!
 //! A *pass* ends when nothing is left, or when something else comes first: a pause, a spare to
-//! take, another lost member. The next pass continues with what the map says is left.
+//! take, another lost member. The next pass continues with the work left in the map.
 
 mod disk_oriented;
 mod finish;
@@ -190,7 +190,7 @@ impl<'a> Pass<'a> {
             || matches!(self.unreadable, Some(ArrayError::NoSpace { .. }))
     }
 
-    /// Adopts a changed policy. Stripes in flight end as they began.
+    /// Adopts a changed policy. Stripes in flight end as they started.
     fn follow_policy(&mut self) {
         let state = self.array.jobs().rebuild();
         if state.epoch() == self.epoch {
@@ -307,7 +307,7 @@ fn new_executor(policy: &RebuildPolicy, array: &Engine) -> Rc<dyn Executor> {
     chosen.unwrap_or_else(|| Rc::new(DiskOriented::new(policy.pace, array.handle())))
 }
 
-/// The pace of the experiment, or else the bounds alone: the process of each disk lets the users of
+/// The pace of the experiment, or else only the bounds: the process of each disk lets the users of
 /// that disk go first.
 fn new_pace(array: &Engine) -> Box<dyn Pace> {
     let chosen = array.jobs().rebuild().experiment().and_then(|e| e.pace(array.rt().now()));

@@ -23,8 +23,8 @@
 //!   is undone, and tried again after their exclusion.
 //! - *A crash*: both disks keep their roles. What was being written may be new on one and old on
 //!   the other. The member's contents count, and before anything is served the regions that were
-//!   dirty become stale on the replacement. So do those that awaited a resync, since a resync
-//!   writes to both disks, too. If the member does not come back, the replacement takes its slot.
+//!   dirty become stale on the replacement. So do regions that awaited a resync, since a resync
+//!   also writes to both disks. If the member does not come back, the replacement takes its slot.
 //!
 //! If a resync found space on the replacement but not on the member, the region becomes stale on
 //! the replacement.
@@ -61,7 +61,8 @@ impl Engine {
     /// Gives the member of `slot` a replacement, durably.
     ///
     /// # Errors
-    /// If too many members are being rebuilt or copied, or if one of the two disks fails meanwhile.
+    /// If too many members are being rebuilt or copied, or if one of the two disks fails during
+    /// this.
     pub(crate) async fn begin_replacement(
         &self,
         slot: SlotNo,
@@ -95,7 +96,8 @@ impl Engine {
             self.take_second(slot, &disk);
             return Err(cause.into());
         }
-        // Records that are only in the member's own ring are retired, and the new ring says so.
+        // Records that are only in the member's own ring are retired, and the new ring records
+        // that.
         self.retire_all().await;
         if let Some(log) = self.log() {
             log.begin_ring(self, slot).await;

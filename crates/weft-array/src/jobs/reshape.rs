@@ -23,29 +23,28 @@
 //! that works on a stripe holds its lock, and looks once it has it.
 //!
 //! *Regions.* A region's mark counts for its stripes of both geometries. Where a region was never
-//! written, and neither were the others with addresses in its new stripes, nothing is moved: its
-//! new stripes hold anything, and are zeroed before the first write like those of any unwritten
-//! region. Otherwise the region is marked as written, and thereby zeroed, before any of it is
-//! moved.
+//! written, nor any other region with addresses in its new stripes, nothing is moved: its new
+//! stripes hold anything, and are zeroed before the first write like those of any unwritten region.
+//! Otherwise the region is marked as written, and thereby zeroed, before any of it is moved.
 //!
-//! *What a smaller array gives up.* The addresses behind its new end are dead when the reshape is
+//! *What a smaller array discards.* The addresses beyond its new end are dead when the reshape is
 //! in effect, and their old stripes may be overwritten as soon as nothing works on them any more.
 //! Their regions become unwritten when the reshape ends, or before it turns back.
 //!
 //! *Turning back.* Wherever old and new stripes have a common edge the geometries can change their
 //! roles: below the border everything is in one of them, above it in the other, and both are whole.
-//! So this is a superblock that says so, and nothing moves. Before it, all log records are retired
-//! on disk: those of stripes that have moved would count again. The way back is a reshape like any
+//! So one superblock records this, and nothing moves. Before it, all log records are retired on
+//! disk: those of stripes that have moved would count again. The way back is a reshape like any
 //! other, in the other direction.
 //!
 //! *The end.* Members of slots that the new geometry does not use become spares, one superblock
 //! after the other: at every moment most of the members that were active remain so
 //! (`members/assemble.rs`).
 //!
-//! *A member that fails meanwhile.* The reshape goes on without it. When there is a spare the
-//! reshape waits at its next checkpoint, until the member is rebuilt: the border stands still, and
-//! each address has one stripe that counts. Redundancy comes first, and whatever moves afterwards
-//! is written to all members.
+//! *A member that fails during a reshape.* The reshape goes on without it. When there is a spare
+//! the reshape waits at its next checkpoint, until the member is rebuilt: the border stands still,
+//! and each address has one stripe that counts. Redundancy comes first, and data that moves
+//! afterwards is written to all members.
 
 mod mover;
 pub mod plan;
@@ -95,12 +94,12 @@ impl Engine {
         Ok(plan)
     }
 
-    /// The end of what was ever written.
+    /// The end of the written data.
     fn written_bytes(&self) -> u64 {
         self.map().last_written().map_or(0, |region| self.geometry().regions().bytes_of(region).end)
     }
 
-    /// Begins a reshape. When this returns it is in effect, and goes on in the background.
+    /// Starts a reshape. When this returns it is in effect, and goes on in the background.
     ///
     /// # Errors
     /// As [`Engine::plan_reshape`]; or if a disk fails meanwhile.
@@ -121,10 +120,10 @@ impl Engine {
         self.map().give_up_from(self, RegionNo(count)).await?;
         self.make_room_in_map(new_regions.count()).await?;
         self.spares_updated().await;
-        // From here on, in one poll and in memory: the slots, the geometry, and what the superblock
-        // says of them.
+        // From here on, in one poll and in memory: the slots, the geometry, and the superblock's
+        // record of them.
         if self.plan_reshape(options)? != plan {
-            return Err(ArrayError::Refused("the array has changed meanwhile: try again".into()));
+            return Err(ArrayError::Refused("the array has just changed: try again".into()));
         }
         let added = self.take_spares_to_add(options.add)?;
         self.map().keep_written();
@@ -191,7 +190,7 @@ impl Engine {
         }
         match now {
             Some(_) => refused("the reshape was paused: resume it first"),
-            None => refused("the reshape has ended meanwhile"),
+            None => refused("the reshape has just ended"),
         }
     }
 
@@ -211,7 +210,7 @@ impl Engine {
         Err(ArrayError::Refused("not all spares answer: try again".into()))
     }
 
-    /// Whether addresses are to be moved, and nothing stands in the way.
+    /// Whether addresses wait to be moved, and nothing prevents it.
     pub(super) fn can_reshape(&self) -> bool {
         self.geometries().former().is_some()
             && !self.jobs().is_reshape_stalled()

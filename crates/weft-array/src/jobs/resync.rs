@@ -1,7 +1,7 @@
 //! Resync: making parity agree with the data in the regions that were dirty at a crash.
 //!
-//! If a stripe finds no space, its region keeps its mark and the others continue. That stripe is
-//! retried now and then; once it finds space, everything that is left is resynced.
+//! If a stripe finds no space, its region keeps its mark and the other regions continue. That
+//! stripe is retried now and then; once it finds space, everything that is left is resynced.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;

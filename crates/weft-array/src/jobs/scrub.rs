@@ -3,16 +3,16 @@
 //! *Check* counts and locates stripes whose parity disagrees with the data. *Repair* also corrects
 //! them. Which unit is wrong is not always known: with one parity unit, data and parity merely
 //! disagree, and the data is taken as correct. If the code has enough parity, a single wrong unit
-//! can be *located*: it is the unit that, recomputed from the others, makes all parity agree, if
-//! only one unit does so. Read errors on the way are repaired in either mode, as for any read.
+//! can be *located*: it is the unit that, recomputed from the other units, makes all parity agree,
+//! if only one unit does so. Read errors on the way are repaired in either mode, as for any read.
 //!
-//! Regions that were never written have nothing to compare, and those that await a resync get their
-//! parity from it. A scrub skips both; neither counts as done or left.
+//! Regions that were never written have nothing to compare, and regions that await a resync get
+//! their parity from it. A scrub skips both; neither counts as done or left.
 //!
 //! The scrub's position is saved in the superblock now and then, and at a stop; the next assembly
-//! continues from there. After a crash it repeats what was done since the last save, at most half a
-//! minute's work. To save, it waits until no stripe is in flight, so that the counts cover exactly
-//! the stripes before the position. The result of the last scrub stays in the superblock, with its
+//! continues from there. After a crash it repeats the work since the last save, at most half a
+//! minute's. To save, it waits until no stripe is in flight, so that the counts cover exactly the
+//! stripes before the position. The result of the last scrub stays in the superblock, with its
 //! date.
 
 use std::rc::Rc;
@@ -89,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Runs a scrub that was begun.
+    /// Runs a scrub that was started.
     async fn scrub_from(&self, from: ScrubProgress) -> ScrubReport {
         let state = self.jobs().scrub();
         self.note_scrub(Some(from), None).await;
@@ -182,7 +182,7 @@ impl Engine {
             superblock.last_scrub = last.or(superblock.last_scrub);
         };
         let mode = progress.map(|progress| progress.mode).or_else(|| last.map(|last| last.mode));
-        // If the array breaks, its metadata stays as it was.
+        // If the array breaks, its metadata stays unchanged.
         let _ = match mode {
             Some(ScrubMode::Repair) => self.change_after_flush(note).await,
             Some(ScrubMode::Check) | None => self.change(note).await,

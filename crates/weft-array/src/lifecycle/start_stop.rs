@@ -102,7 +102,7 @@ async fn find(disks: &[Rc<dyn Disk>]) -> Vec<FoundDisk> {
     join_all(found).await
 }
 
-/// Starts what was decided.
+/// Starts the array as decided.
 async fn start(
     rt: &Rt,
     disks: &[Rc<dyn Disk>],
@@ -153,7 +153,8 @@ enum Start {
 }
 
 /// Members that a crash kept from getting the newest superblock get it, before anything else is
-/// written. Returns those that do not take it: that superblock is in effect only without them.
+/// written. Returns the members that do not take it: that superblock is in effect only without
+/// them.
 async fn catch_up(
     disks: &[Rc<dyn Disk>],
     assembly: &Assembly,
@@ -272,8 +273,8 @@ impl Engine {
     ) -> Result<(), ArrayError> {
         // What was read may only be in a cache: recovery builds on it, and so does the next
         // superblock, even after an orderly stop whose program died at its last write. A member
-        // that loses its newest superblock in the next crash would be two behind the others. A
-        // flush that fails here fails again where the failure is handled.
+        // that loses its newest superblock in the next crash would be two superblocks older than
+        // the others. A flush that fails here fails again where the failure is handled.
         let members = assembly.slots.iter().chain(&assembly.replacements).flatten();
         join_all(members.map(|index| disks[*index].flush())).await;
         let found = &assembly.newest;
@@ -305,9 +306,10 @@ impl Engine {
             }
         }
         self.change(|change| begin_run(&mut change.superblock(), nonce, None)).await?;
-        // Once more, as at the stop: every superblock of the time before this run is two behind
-        // from now on. A member that was set back to an image of that time lacks what is written
-        // from here on, and a crash would otherwise make it look like one that it had overtaken.
+        // Once more, as at the stop: every superblock of the time before this run is two
+        // generations old from now on. A member that was set back to an image of that time lacks
+        // the writes from here on, and a crash would otherwise make it look like one that it had
+        // overtaken.
         self.change(|_| ()).await?;
         self.renew_log_blocks(unread).await;
         self.check_writable()
@@ -377,9 +379,9 @@ impl Engine {
         // Regions that await a resync are recorded in the map; the stop is clean all the same.
         self.change(|change| change.superblock().clean = true).await?;
         // Once more: after a clean stop every superblock of the time when the array was in use is
-        // two behind. One behind is what a crash during the stop leaves, and such a member lacks
-        // nothing; two behind is an image of a member that was put back, and lacks what was written
-        // since.
+        // two generations old. A crash during the stop leaves one generation, and such a member
+        // lacks nothing; two generations are an image of a member that was put back, which lacks
+        // the writes since.
         self.change(|_| ()).await?;
         self.spares_updated().await;
         self.check_whole()

@@ -16,7 +16,7 @@ use crate::format::lane::Lane;
 use crate::format::rebuild_policy::{RebuildOrder, RebuildPolicy};
 use crate::region_map::RegionNo;
 
-/// Most stripes that are being rebuilt behind writes at a time.
+/// Most stripes that are being rebuilt after writes at a time.
 const BEHIND_MAX: usize = 8;
 
 /// Half-life of a read's weight in the share of recent reads.
@@ -52,7 +52,7 @@ pub struct RebuildCounts {
     pub target_writes: u64,
     /// Bytes of these requests.
     pub target_bytes: u64,
-    /// When the last rebuild began, in nanoseconds of the engine's clock.
+    /// When the last rebuild started, in nanoseconds of the engine's clock.
     pub started_ns: Option<u64>,
     /// When it ended, with all members complete.
     pub ended_ns: Option<u64>,

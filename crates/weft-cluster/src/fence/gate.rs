@@ -134,7 +134,7 @@ impl Gate {
         Err(Refusal::Fenced { who: who.clone(), lowest })
     }
 
-    /// Admits a request, which is in flight until what is returned is dropped. To be called when
+    /// Admits a request, which is in flight until the returned guard is dropped. To be called when
     /// the request is handed to the disk.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The disk server: shared disks as exports of NBD, whose names say who uses them.
+//! The disk server: shared disks as exports of NBD, whose names identify their users.
 //!
 //! | export | what it is |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! refused.
 //!
 //! *Limits.* NBD has no authentication: who reaches the server can claim to be any node, and fence
-//! any. So the server belongs on a network of its own, or behind a tunnel.
+//! any. So the server belongs on a network of its own, or in a tunnel.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,11 +1,11 @@
 //! A disk that several nodes share through one server, which enforces fences.
 //!
 //! Each node gets a [`SharedVolume`] that names its incarnation with every request. A fence raises
-//! the disk's bound, makes it durable, and waits for what is in flight (see `gate.rs`).
+//! the disk's bound, makes it durable, and waits for requests in flight (see `gate.rs`).
 //!
 //! *A second server*, on another machine that reaches the disk, is kept away by a claim in the
-//! disk's head (see `claim.rs`). A server that finds another's claim is deposed: it hands nothing to
-//! the disk any more, and confirms no fence.
+//! disk's head (see `claim.rs`). A server that finds another's claim is deposed: it hands nothing
+//! to the disk any more, and confirms no fence.
 //!
 //! *A server that dies.* Its requests in flight may still reach the disk. They keep the disk's
 //! file open in the kernel, and the disk has one owner at a time ([`weft_disk::FileDisk`]): so the

@@ -1,6 +1,6 @@
 //! Telling failures apart: has a block failed, the way to the disk, or the disk?
 //!
-//! An error of one request says little. So the file system asks the disk something that it must be
+//! A single failed request tells little. So the file system asks the disk something that it must be
 //! able to do, if it works at all (Shinkai et al., *Recovery from disk failures*): it reads and
 //! writes *diagnostic blocks*, which lie at fixed places beside the labels.
 //!
@@ -65,7 +65,7 @@ impl PresentDisk {
         false
     }
 
-    /// What a disk that does not work says to a read.
+    /// The error of a read of a disk that does not work.
     async fn why(&self) -> Option<String> {
         let (result, _) = self.whole.read(0, Buf::new(BLOCK), Class::User).await;
         result.err().map(|error| error.to_string())

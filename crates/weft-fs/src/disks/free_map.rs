@@ -19,10 +19,10 @@
 //!
 //! *Time.* A search goes on where the last one ended, so that files that are flushed one after the
 //! other lie one after the other. It looks at 64 blocks at a time, skips groups whose bound is too
-//! small, and finds the next one through the bounds above, whatever the size of the disk. Taking
-//! blocks leaves the bound as it is; a search that finds nothing in a group lowers it, and only
-//! blocks that are given back in it raise it again. So a group is searched in vain once for each
-//! time that something was freed there.
+//! small, and finds the next one through the bounds above, for any size of the disk. Taking blocks
+//! leaves the bound as it is; a search that finds nothing in a group lowers it, and only blocks
+//! that are given back in it raise it again. So a group is searched in vain once for each time that
+//! something was freed there.
 //!
 //! *Limits.* A run that is searched for has at most 64 blocks and lies in one group. Blocks can be
 //! taken across groups. Bad blocks are never free.
@@ -283,7 +283,7 @@ fn groups_of(start: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)
 }
 
 impl Space {
-    /// A disk of which every block is free.
+    /// A disk with all blocks free.
     pub(crate) fn new(blocks: u64) -> Self {
         let sizes = (0..blocks.div_ceil(GROUP)).map(|group| (blocks - group * GROUP).min(GROUP));
         let group = |free: u64| Group {
@@ -303,7 +303,7 @@ impl Space {
         }
     }
 
-    /// The disk has so many blocks now, if these are more. Those that are new are free.
+    /// The disk has `blocks` blocks now, if these are more. Those that are new are free.
     pub(crate) fn extend(&mut self, blocks: u64) {
         let before = self.blocks;
         if blocks <= before {
@@ -673,7 +673,7 @@ mod tests {
         assert_eq!(space.allocate(64), Some(TIB - 1000));
         // Each group knows that it has no such run.
         assert!(space.searched_words - before <= 2 * WORDS as u64, "{}", space.searched_words);
-        // The same, when bounds are too large: once through everything, and not again.
+        // When bounds are too large: once through everything, and not again.
         for group in 0..TIB / GROUP {
             space.release(group * GROUP + 100, 64);
             assert!(space.take(group * GROUP + 130, 1));

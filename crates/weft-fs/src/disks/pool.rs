@@ -236,7 +236,7 @@ impl Pool {
         }
     }
 
-    /// All disks that have blocks of this number: it, and those that succeeded it.
+    /// All disks that have blocks of this number: it, and its successors.
     pub(crate) fn chain(&self, number: u16) -> impl Iterator<Item = Rc<Member>> + '_ {
         let numbers = std::iter::successors(Some(number), |number| self.next_number(*number));
         numbers.filter_map(|number| self.member(number))

@@ -1,7 +1,7 @@
 //! The way to a disk, which can fail while the disk works.
 //!
 //! A cable, a connection to a server, a driver that was reset: requests fail with "gone", and the
-//! disk can be had again by opening it anew. On one machine this takes the place of asking other
+//! disk is usable once it is opened again. On one machine this takes the place of asking other
 //! nodes whether they reach the disk (Shinkai et al., *path failure*). So a disk is opened once
 //! more, by its name, before it is lost:
 //!
@@ -11,10 +11,10 @@
 //!        ── writes since the last flush read back ──▶ requests are repeated; otherwise it is lost
 //! ```
 //!
-//! *What must not be taken for granted.* A disk that was without power for a moment has lost what
-//! was in its cache. Writes that completed since the last flush began are kept as offset, length
-//! and the CRC32C of each part, and read back; the next flush makes them durable if they are there.
-//! A request that timed out may still be carried out, after a later one to the same block: a disk
+//! *What must not be taken for granted.* A disk that was without power for a moment has lost its
+//! cache. Writes that completed since the last flush started are kept as offset, length and the
+//! CRC32C of each part, and read back; the next flush makes them durable if they are there. A
+//! request that timed out may still be carried out, after a later one to the same block: a disk
 //! with such a request is not opened again.
 
 use std::cell::{Cell, RefCell};
@@ -35,7 +35,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::checksum::crc32c;
 use crate::format::label::Label;
 
-/// Opens a disk by its name; or says why it cannot be opened.
+/// Opens a disk by its name; or the reason why it cannot be opened.
 pub type Reopen = Rc<dyn Fn(String) -> LocalBoxFuture<'static, Result<Rc<dyn Disk>, String>>>;
 
 /// Writes that are kept to be read back. With more, the disk cannot be opened again before a flush.
@@ -64,7 +64,7 @@ fn parts(offset: u64, len: usize, grain: u64) -> impl Iterator<Item = (Range<u64
     })
 }
 
-/// Writes that completed since the last flush began.
+/// Writes that completed since the last flush started.
 #[derive(Default)]
 struct Unflushed {
     writes: VecDeque<Write>,
@@ -84,7 +84,7 @@ impl Unflushed {
         }
     }
 
-    /// A flush has completed that began after `count` writes.
+    /// A flush has completed that started after `count` writes.
     fn forget(&mut self, count: u64) {
         while self.writes.front().is_some_and(|write| write.number < count) {
             self.writes.pop_front();
@@ -122,7 +122,7 @@ pub(crate) struct PathDisk {
     opening: Semaphore,
     in_flight: Cell<u32>,
     idle: Notify,
-    /// What the request said after which it could not be opened again.
+    /// The error of the request after which it could not be opened again.
     why_gone: RefCell<String>,
     /// Whether a request may still be carried out although it has ended.
     abandoned: Cell<bool>,
@@ -173,7 +173,7 @@ impl PathDisk {
             return false;
         }
         let Ok(disk) = (self.reopen)(self.info.name.clone()).await else { return false };
-        // It may have become larger since, and its label says so.
+        // It may have become larger since, and its label records that.
         let is_it = matches!(
             Label::read(&*disk).await,
             Ok(Some(label)) if label.disk_id == self.label.disk_id && label.fs_id == self.label.fs_id
@@ -222,7 +222,7 @@ impl PathDisk {
                 let before = seen.range(..place.end).next_back().map(|(from, to)| (*from, *to));
                 match before.filter(|(_, to)| *to > place.start) {
                     Some((from, to)) if from <= place.start && place.end <= to => continue,
-                    // Something in a part was replaced: its sum says nothing of the rest.
+                    // Something in a part was replaced: its sum does not cover the rest.
                     Some(_) => return false,
                     None => wanted.push((n, place, within)),
                 }
@@ -243,7 +243,7 @@ impl PathDisk {
         true
     }
 
-    /// Carries out a request; again, if the way to the disk has failed and it can be opened anew.
+    /// Carries out a request; again, if the way to the disk has failed and it can be opened again.
     /// None: it could not be opened before.
     async fn request<T>(
         &self,
@@ -295,7 +295,7 @@ impl PathDisk {
     }
 
     /// A write has completed; none: one of zeros. One that is durable is kept as well: it has
-    /// replaced others that may not be.
+    /// replaced others, which may not be.
     fn wrote(&self, offset: u64, len: u64, data: Option<&[u8]>) {
         if self.info.volatile_cache {
             let len = usize::try_from(len).expect("it was in memory, or is zeros");

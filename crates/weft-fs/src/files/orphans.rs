@@ -22,7 +22,7 @@ impl FsState {
         let gone = self.meta.run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
         if matches!(gone, Ok(true)) {
             let _held = self.hold_attributes(ino, Mode::Exclusive).await;
-            // It may have been looked up by its number meanwhile.
+            // It may have been looked up by its number since.
             if !node.is_used() {
                 self.purge(ino).await?;
             }
@@ -43,8 +43,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Removes some records of a file that has no name, or what is left of it. Returns whether
-    /// there is more to remove: a mount goes on with it after a crash.
+    /// Removes some records of a file without a name, and then the file. Returns whether there is
+    /// more to remove: a mount goes on with it after a crash.
     fn purge_some(&self, tx: &Tx<'_>, ino: Ino) -> Result<bool> {
         let mut inode = match tx.inode(ino) {
             // Its last use ended at the same time as its last name.

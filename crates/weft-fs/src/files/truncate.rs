@@ -1,16 +1,16 @@
 //! Cutting files, and punching holes into them.
 //!
-//! Lines that lie wholly behind the new end are removed from the metadata, and their
-//! blocks become free. In the line that holds the new end, blocks behind it are overwritten with
-//! zeros and stay: removing one would change the parity of the others. Holes are punched alike.
+//! Lines that lie wholly beyond the new end are removed from the metadata, and their blocks become
+//! free. In the line that holds the new end, blocks beyond it are overwritten with zeros and stay:
+//! removing one would change the parity of the line. Holes are punched alike.
 //!
-//! *Order.* Blocks behind the new end, and those in the hole, need not be written any more. But
-//! while the metadata has an older end, one of them may hold the zeros behind it. So a file that is
+//! *Order.* Blocks beyond the new end, and those in the hole, need not be written any more. But
+//! while the metadata has an older end, one of them may hold the zeros beyond it. So a file that is
 //! cut has its new size before anything is written; and a hole's lines are removed before a size is
-//! stored that lies behind them.
+//! stored that lies beyond them.
 //!
-//! A file may have very many lines. They are removed in steps, each of which sets the file's size.
-//! A crash between them leaves lines behind the end, like those of a file that reserved them: they
+//! A file may have very many lines. They are removed in steps; each step sets the file's size. A
+//! crash between them leaves lines beyond the end, like those of a file that reserved them: they
 //! are cleared before the end moves over them, and go with the file.
 
 use std::collections::BTreeSet;
@@ -94,8 +94,8 @@ impl FsState {
         self.flush_node(node).await
     }
 
-    /// Removes the lines of which all blocks are in the range, out of some records from `start` on.
-    /// Returns the data blocks they had, and where to go on, if anywhere.
+    /// Removes the lines that lie wholly in the range, out of some records from `start` on. Returns
+    /// the data blocks they had, and where to go on, if anywhere.
     fn remove_lines(
         &self,
         tx: &Tx<'_>,
@@ -175,7 +175,7 @@ fn end_of(tx: &Tx<'_>, ino: Ino, (first, record): (u64, &Extent)) -> Result<u64>
     Ok((first + record.blocks()).min(next))
 }
 
-/// The lines of a record of which all blocks are in a range.
+/// The lines of a record that lie wholly in a range.
 fn lines_inside(
     tx: &Tx<'_>,
     ino: Ino,
@@ -228,7 +228,7 @@ impl Fs {
         self.punch_hole_while(ino, offset, len, || true).await
     }
 
-    /// As above, while `goes_on` says so.
+    /// [`Fs::punch_hole`], while `goes_on` returns true.
     ///
     /// # Errors
     /// The same, and [`FsError::Cancelled`] then: a part at the front is a hole.

@@ -17,7 +17,7 @@
 //!
 //! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a
 //! command ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of
-//! blocks only. Its parts stay where they are; the data ends further on, and behind it there are
+//! blocks only. Its parts stay where they are; the data ends further on, and after it there are
 //! other sites and another second copy. These are written first, durably, then the first copy,
 //! durably, and last the metadata gets the new number of blocks, which decides what may be used:
 //!
@@ -50,9 +50,9 @@ const JOINING: [u8; 8] = *b"weftjoin";
 const VERSION: u32 = 2;
 /// Where the first site of diagnostic blocks is.
 const DIAGNOSTIC_AT: u64 = 4096;
-/// Bytes behind the data: the second site, and the second copy of the label.
+/// Bytes after the data: the second site, and the second copy of the label.
 const END_BYTES: u64 = 3 * BLOCK_BYTES;
-/// Where the metadata slice begins.
+/// Where the metadata slice starts.
 const SLICE_AT: u64 = 64 << 10;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -91,7 +91,7 @@ pub(crate) struct Site {
     pub(crate) numbered: u64,
 }
 
-/// What a label says.
+/// The contents of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
     /// The file system.
@@ -167,8 +167,8 @@ impl Label {
         [site(DIAGNOSTIC_AT), site(self.size_bytes - END_BYTES)]
     }
 
-    /// The contents of the diagnostic blocks that are known: 8 bytes of zeros, where others have a
-    /// number, the disk's identity, and a text, all again and again.
+    /// The contents of the diagnostic blocks that are known: 8 bytes of zeros, where numbered
+    /// blocks have their number, the disk's identity, and a text, all again and again.
     pub(crate) fn diagnostic(&self) -> Frozen {
         let text = b"weftfs diagnostic block: a disk on which this can be read works\n";
         let all = [&[0; 8], &self.disk_id.0[..], text].concat();
@@ -260,8 +260,8 @@ impl Label {
         Ok(disk.flush().await?)
     }
 
-    /// Writes the label of a disk that has become larger, durably: what is new at its end first.
-    /// Until then the first copy is that of the smaller disk.
+    /// Writes the label of a disk that has become larger, durably: the new structures at its end
+    /// first. Until then the first copy is that of the smaller disk.
     ///
     /// # Errors
     /// If the disk fails.
@@ -307,8 +307,8 @@ impl Label {
         failed.map_or(Ok(None), |error| Err(error.into()))
     }
 
-    /// Marks a disk that is about to get this label, durably: what is written to it from now on has
-    /// no value before the label is there.
+    /// Marks a disk that is about to get this label, durably: writes from now on have no value
+    /// before the label is there.
     ///
     /// # Errors
     /// If the disk fails.

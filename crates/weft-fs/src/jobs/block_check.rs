@@ -1,12 +1,12 @@
 //! Whether records, places, inode maps and the map of free blocks agree, for `fsck`.
 //!
 //! *Steps.* The records of a file are looked at within one operation of the metadata, or, if there
-//! are many, under the file's lock. Others go on meanwhile.
+//! are many, under the file's lock. Users continue during this.
 //!
 //! *Two owners.* Each block of a disk is one bit, for [`BITS_MAX`] blocks of all disks at a time,
 //! with a walk through all records for each such part. A block that seems to have two owners may
-//! have gone from one file to another meanwhile: so its owners are looked for once more, and both
-//! must have it within one operation.
+//! have gone from one file to another during the walk: so its owners are looked for once more, and
+//! both must have it within one operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,12 +31,12 @@ pub(crate) struct FileCount {
     mapped: BTreeMap<u16, u64>,
 }
 
-/// A part of the blocks of all disks, one behind the other, and which of them have an owner.
+/// A part of the blocks of all disks, in sequence, and which of them have an owner.
 struct Owned {
     first: u64,
     end: u64,
     bits: Vec<u64>,
-    /// Where the blocks of each disk begin.
+    /// Where the blocks of each disk start.
     begins: BTreeMap<u16, u64>,
 }
 
@@ -60,7 +60,7 @@ impl Owned {
 }
 
 impl FsState {
-    /// Looks at records of a file, and adds them to what was counted.
+    /// Checks records of a file, and adds them to the counts.
     fn look_at_records(
         &self,
         ino: Ino,
@@ -98,7 +98,7 @@ impl FsState {
         }
     }
 
-    /// Tells what is wrong with a file of which all records were looked at.
+    /// Reports the faults of a file whose records were all checked.
     fn judge_file(
         &self,
         tx: &Tx<'_>,
@@ -192,7 +192,7 @@ impl FsState {
         }
     }
 
-    /// Finds blocks that two records have, and records of what is no file.
+    /// Finds blocks that two records have, and records without a file.
     pub(crate) async fn check_owners(&self, report: &mut FsckReport) -> Result<()> {
         let (mut begins, mut all) = (BTreeMap::new(), 0);
         for member in self.pool.members() {

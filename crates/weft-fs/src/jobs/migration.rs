@@ -3,8 +3,8 @@
 //! columns move, and where to, each of them decides ([`Decide`]).
 //!
 //! Many records are moved at a time, of several files if they are small: all disks read and write
-//! side by side, in long requests, and are flushed once. These files are locked meanwhile. The
-//! records change in one transaction, so a crash leaves each of them as it was or as it is to be.
+//! side by side, in long requests, and are flushed once. These files are locked during this. The
+//! records change in one transaction, so a crash leaves each of them old or new.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +42,7 @@ pub(crate) enum Decision {
     LacksRoom,
     /// These columns get the places that the new record has, which are allocated.
     Moves(Extent, UnitSet),
-    /// No column finds a place: its lines are laid out anew.
+    /// No column finds a place: its lines are rewritten.
     Anew,
 }
 
@@ -54,7 +54,7 @@ pub(crate) trait Decide {
     fn decide(&self, record: &Extent) -> Decision;
 }
 
-/// What was moved, and what was not.
+/// The counts of moved and unmoved records.
 #[derive(Debug, Default)]
 pub(crate) struct MigrationReport {
     /// Blocks read or computed, and written.
@@ -63,7 +63,7 @@ pub(crate) struct MigrationReport {
     pub(crate) kept: u64,
     /// Files with blocks that could not be had.
     pub(crate) damaged: BTreeSet<Ino>,
-    /// Files of which something stays as it was for want of room or disks.
+    /// Files that are unchanged in part for want of room or disks.
     pub(crate) waiting: BTreeSet<Ino>,
 }
 
@@ -83,7 +83,7 @@ impl MigrationReport {
 /// Where the next records are looked for.
 pub(crate) struct Walk {
     files: std::vec::IntoIter<Ino>,
-    /// The file of which records come next, and from which block on.
+    /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
     found: Vec<MovableExtent>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct MovableExtent {
     all_blocks: u64,
 }
 
-/// A record of which columns move.
+/// A record with columns that move.
 struct ExtentMove {
     ino: Ino,
     first: u64,
@@ -150,8 +150,8 @@ impl FsState {
         Ok(Walk { files, next, found: Vec::new() })
     }
 
-    /// The files with a column on one of these disks: those in use first, then those that were
-    /// changed last.
+    /// The files with a column on one of these disks: files in use first, then the most recently
+    /// changed ones.
     async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<Ino>> {
         let mut changed: BTreeMap<Ino, Time> = BTreeMap::new();
         for disk in disks {
@@ -420,7 +420,7 @@ impl FsState {
     }
 }
 
-/// Puts the checksums of what is written into a record. What was read has the checksum that the
+/// Puts the checksums of the written blocks into a record. What was read has the checksum that the
 /// record has, if it has one.
 fn put_sums(fresh: &mut Extent, record: &Extent, UnitWrite { unit, from, data }: &UnitWrite) {
     let Some(column) = &mut fresh.columns[*unit] else { return };
@@ -434,7 +434,7 @@ fn put_sums(fresh: &mut Extent, record: &Extent, UnitWrite { unit, from, data }:
     }
 }
 
-/// Runs of lines, of which each has a bit.
+/// Runs of lines; each line has a bit.
 fn runs_in(lines: u64, count: u64) -> Vec<Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for line in (0..count).filter(|line| lines >> line & 1 == 1) {

@@ -3,9 +3,9 @@
 //! An overwrite of active lines needs no commit to survive a crash: the RAID log has all of it. So
 //! fsync commits only for files that something else was done to.
 //!
-//! The log speaks of places. Recovery goes by the places of the *committed* record, and a line of
-//! which it knows only some columns cannot be recovered. So lines that exist and have got another
-//! column since then are *reshaped*: a commit must come before they are logged again.
+//! The log speaks of places. Recovery goes by the places of the *committed* record, and a line with
+//! only some known columns cannot be recovered. So lines that exist and have got another column
+//! since then are *reshaped*: a commit must come before they are logged again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
@@ -23,7 +23,7 @@ struct ChangeSet {
     reshaped: BTreeSet<(Ino, u64)>,
 }
 
-/// The most files and folders of which a watch notes that they change.
+/// The most changed files and folders that a watch notes.
 const WATCHED_MAX: usize = 1 << 18;
 
 /// What changes while someone looks at all of it, in steps.
@@ -44,7 +44,7 @@ pub(crate) struct Changes {
     any: Cell<bool>,
     /// Bytes of all rows, as of now.
     row_bytes: Cell<u64>,
-    /// Whether what is changed now is in the RAID log.
+    /// Whether the present changes are in the RAID log.
     logged: Cell<bool>,
     open: RefCell<ChangeSet>,
     committing: RefCell<ChangeSet>,
@@ -68,12 +68,12 @@ impl Changes {
         }
     }
 
-    /// Begins to note what changes, or ends it.
+    /// Starts to note what changes, or ends it.
     pub(super) fn watch(&self, on: bool) {
         *self.watch.borrow_mut() = if on { Watch::Some(BTreeSet::new()) } else { Watch::Off };
     }
 
-    /// Whether a file or folder may have changed since the watch began.
+    /// Whether a file or folder may have changed since the watch started.
     pub(super) fn may_have_changed(&self, ino: Ino) -> bool {
         match &*self.watch.borrow() {
             Watch::Some(changed) => changed.contains(&ino),
@@ -136,7 +136,7 @@ impl Changes {
         committing.reshaped.extend(open.reshaped);
     }
 
-    /// The commit that had begun is durable.
+    /// The commit that had started is durable.
     pub(super) fn end_commit(&self) {
         self.committing.take();
     }

@@ -1,18 +1,18 @@
 //! The database's file: where synchronous redb meets asynchronous disks.
 //!
 //! redb reads and writes the image, on a fiber ([`weft_rt::fiber`]). A page that is not in memory
-//! is read from the metadata array; the fiber waits meanwhile. When redb asks for a sync, the pages
+//! is read from the metadata array; the fiber waits for it. When redb asks for a sync, the pages
 //! that changed since the last one become an epoch, and redb goes on. Epochs that have come
 //! together are made durable together, in the journal ([`super::journal`]); what it does not take
-//! is written to its place, one epoch after the other, each flushed before the next begins. A disk
-//! under redb may hold, after a crash, any part of what was written since the last sync that had
-//! ended; the array holds no more than that.
+//! is written to its place, one epoch after the other, each flushed before the next starts. A disk
+//! under redb may hold, after a crash, any part of the writes since the last completed sync; the
+//! array holds no more than that.
 //!
 //! *Memory* has a bound ([`super::pages`]). If too much of it has changed, the changed pages are
-//! written before redb asks for a sync, behind all epochs: a disk, too, may have them by then.
+//! written before redb asks for a sync, after all epochs: a disk may have them by then, too.
 //!
 //! Only the fiber that runs changes pages, and only one runs at a time. So a page that is absent
-//! stays as the array has it while it is read, whatever else is written meanwhile.
+//! stays as the array has it while it is read, regardless of other writes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -67,8 +67,8 @@ impl fmt::Debug for Image {
 }
 
 impl Image {
-    /// The database that the header speaks of, of which about `bytes` may be in memory. What the
-    /// journal holds is written to its place.
+    /// The header's database; about `bytes` of it may be in memory. What the journal holds is
+    /// written to its place.
     pub(super) async fn open(
         array: Array,
         fs_id: Id,
@@ -133,7 +133,7 @@ impl Image {
         let mut from = pages.start;
         while from < pages.end {
             let _one = inner.writing.acquire(1).await;
-            // It may have become shorter meanwhile.
+            // It may have become shorter since.
             let end = (from + CHECK_PAGES).min(pages.end);
             let end = end.min(inner.pages.borrow().in_place());
             if end <= from {
@@ -312,7 +312,7 @@ impl ImageState {
 
     /// Appends an epoch to the journal, durably.
     async fn append(&self, journal: &Journal, epoch: &Epoch) -> Result<()> {
-        // It may name what was written early.
+        // It may name pages that were written early.
         if self.is_early.replace(false) {
             self.places.array().flush().await?;
         }
@@ -374,7 +374,7 @@ impl ImageState {
         Ok(())
     }
 
-    /// The journal has checksums alone: what they are of is written, and they go to the table.
+    /// The journal has only checksums: what they are of is written, and they go to the table.
     async fn cut_sums(&self, journal: &Journal) -> Result<()> {
         let head = journal.head();
         self.places.write_sums().await?;
@@ -406,7 +406,7 @@ impl ImageState {
         self.end_checkpoint(journal, &pages, len, head).await
     }
 
-    /// These pages of a database of `len` bytes are in their places: the journal begins at `head`
+    /// These pages of a database of `len` bytes are in their places: the journal starts at `head`
     /// from now on.
     async fn end_checkpoint(
         &self,

@@ -14,14 +14,14 @@
 //!
 //! *Checkpoint.* Pages go to their places later: when much of the ring or of the memory is taken,
 //! and at an unmount. Until then they stay in memory, and are read there. One that changes with
-//! each commit is written once. Then the disks are flushed, and the header says where the journal
-//! begins from now on.
+//! each commit is written once. Then the disks are flushed, and the header moves the journal's
+//! start.
 //!
-//! *What is not journaled* is written to its place: epochs that would take much of the ring, those
-//! that cut the database, and pages that are written early. The journal has no pages before that,
-//! durably: a replay would put older pages over them. It gets their new *checksums* before, as
-//! records of their own: after a crash each of these pages is as it was, new, or torn, on each
-//! copy. One that is torn is named by no commit.
+//! *What is not journaled* is written to its place: epochs that would take much of the ring, epochs
+//! that shorten the database, and pages that are written early. The journal has no pages before
+//! that, durably: a replay would put older pages over them. It gets their new *checksums* before,
+//! as records of their own: after a crash each of these pages is old, new, or torn, on each copy.
+//! One that is torn is named by no commit.
 //!
 //! *Replay.* A mount writes what the journal holds to its place, when all copies have it durably
 //! ([`ring`]). A record is live if it is of the header's generation, its number follows that of the
@@ -82,7 +82,7 @@ pub(super) struct Length {
     pub(super) zeros_from: u64,
 }
 
-/// Where the journal begins.
+/// Where the journal starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tail {
     /// Of which generation live records are.
@@ -109,19 +109,19 @@ pub(super) struct Journal {
     last_pages: Cell<u64>,
 }
 
-/// Bytes of the header and the numbers of so many pages, and of the whole record.
+/// Bytes of the header and the numbers of `pages` pages, and of the whole record.
 fn bytes_of(pages: usize) -> (usize, usize) {
     let head = (size_of::<Header>() + pages * size_of::<u64>()).next_multiple_of(BLOCK);
     (head, head + pages * BLOCK)
 }
 
-/// Bytes of a record of so many checksums.
+/// Bytes of a record of this number of checksums.
 fn sums_bytes_of(sums: usize) -> usize {
     (size_of::<Header>() + sums * (size_of::<u64>() + size_of::<u32>())).next_multiple_of(BLOCK)
 }
 
 impl Journal {
-    /// An empty journal that begins at `tail`.
+    /// An empty journal that starts at `tail`.
     pub(super) fn new(area: Range<u64>, fs_id: Id, tail: Tail) -> Self {
         let last_pages = Cell::new(0);
         Self { area, fs_id, tail: Cell::new(tail), head: Cell::new(tail), last_pages }
@@ -136,7 +136,7 @@ impl Journal {
         bytes_of(pages).1 as u64 <= self.size() / SHARE
     }
 
-    /// Where it begins.
+    /// Where it starts.
     pub(super) fn tail(&self) -> Tail {
         self.tail.get()
     }
@@ -146,12 +146,12 @@ impl Journal {
         self.head.get()
     }
 
-    /// Whether pages are in it, and not checksums alone.
+    /// Whether pages are in it, and not only checksums.
     pub(super) fn has_pages(&self) -> bool {
         self.last_pages.get() >= self.tail.get().number
     }
 
-    /// It begins here from now on, durably.
+    /// It starts here from now on, durably.
     pub(super) fn cut(&self, tail: Tail) {
         self.tail.set(tail);
     }
@@ -178,7 +178,7 @@ impl Journal {
         Ok(is_appended)
     }
 
-    /// Appends the checksums that pages are about to have, and those that become zeros, durably.
+    /// Durably appends the checksums that pages are about to have, and the pages that become zeros.
     /// `false` if the journal has to be cut first.
     pub(super) async fn append_sums(
         &self,
@@ -271,7 +271,7 @@ pub(super) struct Replay {
     pub(super) end: Tail,
 }
 
-/// Reads a journal that begins at `tail`.
+/// Reads a journal that starts at `tail`.
 pub(super) async fn scan(
     array: &Array,
     area: &Range<u64>,
@@ -298,7 +298,7 @@ impl Replay {
     fn take(&mut self, record: JournalRecord) {
         match record {
             JournalRecord::Pages { pages, length } => {
-                // What is behind this is zeros, whatever was there.
+                // The bytes after this are zeros, regardless of earlier contents.
                 drop(self.sums.split_off(&length.zeros_from));
                 self.sums.retain(|number, _| pages.iter().all(|(page, _)| page != number));
                 self.pages.extend(pages);
@@ -352,7 +352,7 @@ async fn read(
     Ok(found.map(|(whole, record)| (whole.len() as u64, (whole, record))))
 }
 
-/// A record of which `bytes` have the length, if its CRC is right.
+/// A record whose length is in `bytes`, if its CRC is right.
 fn decode(bytes: &mut [u8]) -> Option<JournalRecord> {
     let (header, _) = Header::read_from_prefix(bytes).ok()?;
     if !has_crc32c_at(bytes, std::mem::offset_of!(Header, crc32c)) {

@@ -1,9 +1,8 @@
-//! The places of the database's pages on the metadata array, and what is right there.
+//! The places of the database's pages on the metadata array, and their correct contents.
 //!
 //! A page that is read is compared with its checksum ([`super::sums`]). If it is wrong, each copy
-//! of it is looked at by itself; one that is right is written to all of them. Checks look at all
-//! copies of all pages in the same way. What no copy has is an error, and nothing is written over
-//! it.
+//! of it is read separately; a correct one is written to all of them. Checks look at all copies of
+//! all pages in the same way. A page without a correct copy is an error, and is not overwritten.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,21 +31,21 @@ pub(super) const CHECK_PAGES: u64 = 64;
 /// What was found wrong with pages of the metadata, since the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MetaPageCounts {
-    /// Copies of pages that did not match their checksum, or differed from others.
+    /// Copies of pages that did not match their checksum, or differed from other copies.
     pub wrong: u64,
     /// Of these, written again from a copy that is right.
     pub repaired: u64,
 }
 
-/// Hears what was found wrong.
+/// Is told of wrong pages.
 type Tell = Box<dyn Fn(&str)>;
 
 /// What a check has found.
 #[derive(Debug, Default)]
 pub(crate) struct PageReport {
-    /// Pages of which copies were wrong, and are right again.
+    /// Pages with wrong copies that are correct again.
     pub(crate) repaired: u64,
-    /// Pages of which no copy is right.
+    /// Pages without a correct copy.
     pub(crate) damaged: Vec<u64>,
 }
 
@@ -85,7 +84,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of a metadata array whose header says this. What the journal holds is written to its place.
+    /// Of a metadata array with this header. What the journal holds is written to its place.
     /// Returns the header as it is then.
     pub(super) async fn open(
         array: Array,
@@ -139,7 +138,7 @@ impl Places {
         self.counts.get()
     }
 
-    /// Who is told what is wrong.
+    /// The listener that is told of wrong pages.
     pub(super) fn on_wrong(&self, tell: impl Fn(&str) + 'static) {
         *self.tell.borrow_mut() = Some(Box::new(tell));
     }
@@ -239,7 +238,7 @@ impl Places {
         }
     }
 
-    /// Compares pages on all copies, and makes them right. Nothing else writes pages meanwhile.
+    /// Compares pages on all copies, and makes them right. Nothing else writes pages during this.
     pub(super) async fn check(
         &self,
         pages: Range<u64>,
@@ -292,7 +291,7 @@ impl Places {
         Ok(())
     }
 
-    /// The pages of a database of so many bytes of which copies may differ since a crash.
+    /// The pages of a database of this number of bytes whose copies may differ since a crash.
     pub(super) fn awaiting_resync(&self, db_bytes: u64) -> Vec<Range<u64>> {
         let (mut found, mut at, end) = (Vec::new(), self.db.start, self.db.start + db_bytes);
         while at < end {
@@ -307,7 +306,7 @@ impl Places {
         found
     }
 
-    /// Writes pages. Nothing else writes any meanwhile.
+    /// Writes pages. Nothing else writes any during this.
     pub(super) async fn write(&self, pages: &BTreeMap<u64, Page>) -> Result<()> {
         let of_pages: Vec<(u64, &Page)> =
             pages.iter().map(|(number, page)| (*number, page)).collect();
@@ -445,7 +444,7 @@ impl Places {
                     }
                 };
                 let may_be = of_page.iter().filter(|(_, bytes)| rank(bytes).is_some());
-                // The first of those that are as good.
+                // The first of the equally good ones.
                 let Some((_, right)) = may_be.min_by_key(|(_, bytes)| rank(bytes)) else {
                     continue;
                 };

@@ -1,7 +1,7 @@
 //! Tables, and keys of their rows, as both halves of the metadata know them.
 //!
-//! A key of any table is a number, a name and a number; those that a table does not use are zero
-//! or empty. They are compared in this order, as redb compares its tuples. So one ordered map holds
+//! A key of any table is a number, a name and a number; parts that a table does not use are zero or
+//! empty. They are compared in this order, as redb compares its tuples. So one ordered map holds
 //! the rows of any table, and a row can be sent to a store that is somewhere else: it borrows
 //! nothing, and its value is the bytes that the store keeps.
 
@@ -56,7 +56,7 @@ impl TableId {
         Self::Bad,
     ];
 
-    /// Whether the keys begin with the number of a file or folder.
+    /// Whether the keys start with the number of a file or folder.
     pub(super) fn is_by_file(self) -> bool {
         !matches!(self, Self::State | Self::Disks | Self::Maps | Self::Bad)
     }
@@ -121,7 +121,7 @@ impl<'a> RowKey<'a> {
         Self { first, name: Cow::Borrowed(name), second: 0 }
     }
 
-    /// The same key, which borrows nothing.
+    /// This key without borrowed parts.
     pub(super) fn into_owned(self) -> RowKey<'static> {
         let Self { first, name, second } = self;
         RowKey { first, name: Cow::Owned(name.into_owned()), second }

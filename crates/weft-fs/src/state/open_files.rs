@@ -1,4 +1,4 @@
-//! Files in use: what is known of them beyond the metadata.
+//! Files in use: their state beyond the metadata.
 //!
 //! A file is in use while the kernel knows its number or has it open, or while it has blocks or a
 //! size that are not written. One without names goes with its last use.
@@ -14,13 +14,13 @@ use weft_rt::sync::{Permit, Semaphore};
 use crate::format::inode::{Ino, Time};
 use crate::raid_log::LoggedFile;
 
-/// Blocks of a file that are to be written, in their order.
+/// Blocks of a file to write, in their order.
 pub(crate) type Dirty = Vec<(u64, Frozen)>;
 
 /// Readers of a file at the same time.
 const READERS: usize = 1 << 16;
 
-/// A file in use: what is known of it beyond the metadata.
+/// A file in use: its state beyond the metadata.
 pub(crate) struct Node {
     pub(crate) ino: Ino,
     lock: Semaphore,
@@ -32,7 +32,7 @@ pub(crate) struct Node {
     pub(crate) live: Cell<Option<PendingAttributes>>,
     /// The first block of lines that were lost before they were durable.
     pub(crate) lost_block: Cell<Option<u64>>,
-    /// Whether blocks were given up for which there was no room.
+    /// Whether blocks were dropped for want of room.
     pub(crate) lacked_room: Cell<bool>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,

@@ -1,4 +1,4 @@
-//! Taking the tokens of operations, as [`crate::tokens`] says.
+//! Taking the tokens of operations, by the table in [`crate::tokens`].
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -56,7 +56,7 @@ impl FsState {
         self.hold_range(ino, Shared, blocks, Shared).await
     }
 
-    /// For writing bytes of a file. Within the file its size stays, and others may look at it.
+    /// For writing bytes of a file. Within the file its size stays, and other nodes may read it.
     pub(crate) async fn hold_to_write(
         &self,
         ino: Ino,

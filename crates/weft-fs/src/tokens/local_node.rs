@@ -7,23 +7,23 @@
 //!                            └────────────── written ───────────────────┘
 //! ```
 //!
-//! *Free use.* A node that is alone holds all of a file in one mode. To look that up in
+//! *Free use.* A node without competitors holds all of a file in one mode. To look that up in
 //! [`Holder`], and to note the use there, would cost every operation as much as its own work in
-//! memory. So a token of which a node holds all is *free*: a use of it counts in one table, with
-//! the range that was used. When a revocation comes, the uses so far become one use of the holder,
+//! memory. So a token that a node holds whole is *free*: a use of it counts in one table, with the
+//! range that was used. When a revocation comes, the uses so far become one use of the holder,
 //! which knows them from then on and waits for their end, and the token is not free any more until
 //! all of it is granted again.
 //!
 //! `docs/architecture.md` has a drawing of these states, made from [`TokenState::after`].
 //!
-//! *Giving up.* What was changed under a token is made durable by a task of its own: blocks and
-//! sizes by a flush, names and attributes by a commit; what is at hand of the blocks is forgotten.
-//! If that fails, the token stays, and it is tried again. A node that cannot write any more keeps
-//! its tokens until it is fenced.
+//! *Return of a token.* A task of its own makes the changes under a token durable: blocks and sizes
+//! by a flush, names and attributes by a commit; cached blocks are forgotten. If that fails, the
+//! token stays, and it is tried again. A node that cannot write any more keeps its tokens until it
+//! is fenced.
 //!
-//! *Memory.* A node holds tokens of so many files and folders at most. Then it gives many of them
-//! up together, as each such turn takes a commit: those that it has had for longest, that are not
-//! in use, and were not used again since it was last their turn.
+//! *Memory.* The number of files and folders with tokens is bounded. At the bound a node returns
+//! many tokens together, as each such round takes a commit: the oldest ones that are not in use and
+//! were not used again since the last round that reached them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -38,9 +38,9 @@ use weft_token::{
 
 use crate::tokens::needs::{Need, all_of, in_order};
 
-/// The most files and folders of which this node holds tokens, about.
+/// The approximate maximum of files and folders with tokens of this node.
 const SPACES_MAX: usize = 1 << 16;
-/// Of these, this part is given up at a time.
+/// This part of them is returned at a time.
 const GIVEN_UP_PART: usize = 8;
 
 /// Who counts the uses of a token.
@@ -51,7 +51,7 @@ enum TokenState {
     /// The table of free tokens: this node has all of it in this mode, and no other node wants it.
     Free(Mode),
     /// Another node wants it. The uses that were running then are this one use of the holder, and
-    /// no other use begins until the last of them ends.
+    /// no other use starts until the last of them ends.
     Settled(UseId),
 }
 
@@ -62,7 +62,7 @@ enum TokenEvent {
     GrantedWhole(Mode),
     /// It is wanted while it is in use, which is this use of the holder from now on.
     RevokedInUse(UseId),
-    /// It is wanted, or given up, while it is not in use.
+    /// It is requested, or being returned, while it is not in use.
     RevokedUnused,
     /// The last use that was running ends.
     LastUseEnds,
@@ -88,9 +88,9 @@ struct Free {
     space: Space,
     state: Cell<TokenState>,
     running: Cell<u32>,
-    /// First and end of what was used of it; empty if nothing was.
+    /// First and end of its used range; empty if nothing was.
     used: Cell<(u64, u64)>,
-    /// Whether it was used again since it was its turn to be given up.
+    /// Whether it was used again since the last round that would have returned it.
     again: Cell<bool>,
 }
 
@@ -209,7 +209,8 @@ impl Tokens {
         })
     }
 
-    /// Who makes durable what is given up, and calls [`Tokens::written`] then.
+    /// The task that makes changes under returned tokens durable, and then calls
+    /// [`Tokens::written`].
     pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<Revocation>) + 'static) {
         *self.give_up.borrow_mut() = Some(Rc::new(give_up));
     }
@@ -223,7 +224,7 @@ impl Tokens {
         held
     }
 
-    /// Adds tokens to those of an operation, which are behind them in the order.
+    /// Adds tokens to an operation; its present tokens come later in the order.
     pub(crate) async fn hold_more(self: &Rc<Self>, held: &mut HeldTokens, needs: Vec<Need>) {
         for need in in_order(needs) {
             self.hold_one(held, &need).await;
@@ -239,7 +240,7 @@ impl Tokens {
         match acquired {
             Acquired::Now(of) => held.grips.push(HeldToken::Held(need.space, of)),
             Acquired::Later(of, message) => {
-                // If this is dropped meanwhile, it waits no longer.
+                // If this is dropped, it waits no longer.
                 held.grips.push(HeldToken::Held(need.space, of));
                 let (ready, wait) = oneshot();
                 self.waiting.borrow_mut().insert(of, ready);
@@ -275,7 +276,7 @@ impl Tokens {
         self.free(space).is_some_and(|free| free.allows(mode))
     }
 
-    /// A token of which all is held is free.
+    /// A token that is held whole is free.
     fn make_free(&self, space: Space) {
         let Some(mode) = self.holder.borrow().whole(space, &all_of(space.kind)) else { return };
         let known = self.free(space);
@@ -310,7 +311,7 @@ impl Tokens {
         }
     }
 
-    /// A token is not free any more: the holder knows what was used of it, and what is in use.
+    /// A token is not free any more: the holder knows its used ranges, and those in use.
     fn settle(&self, space: Space) {
         let Some((free, mode)) = self.free(space).and_then(|free| {
             let mode = free.free_mode()?;
@@ -344,7 +345,7 @@ impl Tokens {
         self.handle(events);
     }
 
-    /// What was given up is durable.
+    /// The changes under returned tokens are durable.
     pub(crate) fn written(&self, given: &Revocation) {
         let events = self.holder.borrow_mut().written(given.space, &given.range);
         self.handle(events);
@@ -376,7 +377,7 @@ impl Tokens {
         }
     }
 
-    /// Sends a message, and those that follow from it behind it.
+    /// Sends a message, and then the messages that follow from it.
     fn send(&self, message: Message) {
         self.messages.borrow_mut().push_back(message);
         self.send_all();

@@ -1,7 +1,6 @@
 //! Giving files another redundancy: step by step, while they are used.
 //!
-//! `write/relayout.rs` rewrites the lines; here is which of them, and what is left to do after a
-//! crash.
+//! `write/relayout.rs` rewrites the lines; this file selects them, and the work left after a crash.
 
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
@@ -13,7 +12,7 @@ use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::{OldLines, at_a_time};
 
 impl FsState {
-    /// Sets the redundancy of a file. What it holds waits to be laid out anew.
+    /// Sets the redundancy of a file. Its contents wait to be rewritten.
     pub(crate) async fn want_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<()> {
         let now = self.now();
         let _held = self.hold_files([ino]).await;
@@ -31,9 +30,9 @@ impl FsState {
         self.meta.run(set).await
     }
 
-    /// Lays the lines of a file that waits for it out anew, some at a time: others use the file in
-    /// between. `step` is told of each, and may end it; then the file goes on waiting, as it does
-    /// for want of room. Returns how many blocks that were.
+    /// Rewrites the lines of a waiting file, some at a time: users access the file in between.
+    /// `step` is told of each, and may end it; then the file goes on waiting, as it does for want
+    /// of room. Returns how many blocks that were.
     pub(crate) async fn relayout_file(
         &self,
         ino: Ino,
@@ -87,8 +86,8 @@ impl FsState {
         self.relayout_file(ino, step).await
     }
 
-    /// Lays all files that wait for it out anew, as a job. Goes on with others if one cannot be:
-    /// for want of room it stays as it is, in part.
+    /// Rewrites all waiting files, as a job. Continues with the next file if one cannot be
+    /// rewritten: for want of room it stays as it is, in part.
     pub(crate) async fn relayout_waiting(&self) -> Result<u64> {
         let (mut total, mut from) = (0, 0);
         let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
@@ -116,7 +115,7 @@ impl FsState {
         result.map(|()| done)
     }
 
-    /// Lays some records out anew; where there is no room for that, after a commit: what has been
+    /// Rewrites some records; where there is no room for that, after a commit: what has been
     /// replaced is free then.
     async fn relayout_last(&self, records: &[OldLines]) -> Result<()> {
         match self.relayout_all(records).await {
@@ -128,7 +127,7 @@ impl FsState {
         }
     }
 
-    /// Lays some lines of a file out anew, from a block on, if it is to have this redundancy still.
+    /// Rewrites some lines of a file, from a block on, if it still waits for this redundancy.
     /// Returns the blocks of the records that were looked at, and where there are more.
     async fn relayout_some(
         &self,
@@ -177,16 +176,16 @@ impl FsState {
 }
 
 impl Fs {
-    /// Sets the redundancy of a file, and lays out what it holds anew, while others may use it; of
-    /// a folder: of files that will be made in it. Returns the blocks that it had.
+    /// Sets the redundancy of a file, and rewrites its contents, while users may access it; of a
+    /// folder: of files that will be made in it. Returns the blocks that it had.
     ///
     /// # Errors
-    /// If there are too few disks, or too little room: a part of the file may be as it was.
+    /// If there are too few disks, or too little room: a part of the file may be unchanged.
     pub async fn set_redundancy(&self, ino: Ino, redundancy: Redundancy) -> Result<u64> {
         self.set_redundancy_while(ino, redundancy, || true).await
     }
 
-    /// As above, while `goes_on` says so.
+    /// [`Fs::set_redundancy`], while `goes_on` returns true.
     ///
     /// # Errors
     /// The same, and [`FsError::Cancelled`] then: the rest of the file waits for a job to lay it

@@ -1,9 +1,9 @@
 //! Room that is promised: a write that succeeds has room on the disks before it is in the cache.
 //!
-//! Where a block goes is decided when it is flushed, and then nobody is there to be told that it
-//! finds no room. So a write is refused if what waits, what is about to wait, and its own blocks
-//! may not fit. Each of them is counted as a line of its own, as wide as the narrowest line of the
-//! redundancy (*w* disks), and all as those with the widest:
+//! A block gets its place when it is flushed, and by then there is no caller to receive an error.
+//! So a write is refused if the blocks that wait or are about to, and its own, may not fit. Each of
+//! them is counted as a line of its own, as wide as the narrowest line of the redundancy (*w*
+//! disks), and all as those with the widest:
 //!
 //! ```text
 //!     n lines of w columns fit on disks with free[i] blocks    if    w × n ≤ Σ min(free[i], n)
@@ -77,8 +77,8 @@ impl FsState {
         self.meta.has_room(rows, false)
     }
 
-    /// Whether there is room for so many more blocks of a file, even if all that waits is new. If
-    /// so they are taken into account as soon as they wait or are [`Reserved`].
+    /// Whether there is room for `blocks` more blocks of a file, even if all waiting blocks are
+    /// new. If so they are taken into account as soon as they wait or are [`Reserved`].
     pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
         let redundancy = inode.redundancy;
         let dirty = self.dirty_blocks.get();
@@ -90,7 +90,7 @@ impl FsState {
         has_room
     }
 
-    /// Room for these blocks of a file. The caller holds its lock alone.
+    /// Room for these blocks of a file. The caller holds its lock exclusively.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] if there may be none, even after what waits of the file was written.
@@ -138,8 +138,8 @@ impl FsState {
     }
 }
 
-/// Lines of one block that these blocks of a file may need: those that have a place need none, and
-/// those that become active in a line may need new places for all of it.
+/// Lines of one block that these blocks of a file may need: blocks with a place need none, and
+/// blocks that become active in a line may need new places for all of it.
 fn lines_for(tx: &Tx<'_>, ino: Ino, blocks: Range<u64>) -> Result<u64> {
     let mut lines = blocks.end - blocks.start;
     let records = tx.records(ino, blocks.start, blocks.end)?;

@@ -1,7 +1,7 @@
 //! One life of an array under the load of a trace: healthy, degraded, rebuilt, reshaped onto one
 //! more disk, and healthy again.
 //!
-//! As in [recoveries](super::recovery) the array begins as zeros that count as written, and the
+//! As in [recoveries](super::recovery) the array starts as zeros that count as written, and the
 //! trace comes at its own times. Only its reads are replayed: a cache above the array holds no
 //! contents. The trace's addresses are those of the array before it grows.
 
@@ -60,7 +60,7 @@ pub(crate) struct Life {
 /// The result of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct Lived {
-    /// Of each phase: its length, and the response times of requests that began in it.
+    /// Of each phase: its length, and the response times of requests that started in it.
     pub(crate) phases: Vec<(Nanos, Latency)>,
     /// Response times over the life.
     pub(crate) series: Vec<Point>,

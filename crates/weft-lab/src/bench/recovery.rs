@@ -1,12 +1,12 @@
 //! Recoveries under the load of a trace, from the failure of a member until its replacement is
 //! complete.
 //!
-//! Recoveries that are to be compared run at the same time, each on disks of its own, and the load
-//! of each goes on until the slowest has ended. So each has two results for users: over its own
-//! time, in which a slow one has many requests that no longer meet lost data, and over equal time,
-//! which counts what a fast one gains by being complete.
+//! Compared recoveries run at the same time, each on disks of its own, and the load of each goes on
+//! until the slowest has ended. So each has two results for users: over its own time, in which a
+//! slow one has many requests that no longer meet lost data, and over equal time, which counts what
+//! a fast one gains by being complete.
 //!
-//! The array is as large as the paper's, which does not fit in memory: it begins as zeros, which
+//! The array is as large as the paper's, which does not fit in memory: it starts as zeros, which
 //! the disks do not store, with every region marked as written, so that no read and no rebuild is
 //! skipped. The trace's writes are stored, and every read of them is compared.
 //!
@@ -53,7 +53,7 @@ pub(crate) struct Recovery {
     pub(crate) max_bytes_s: Option<u64>,
     /// Requests per second, in thousandths: the trace's times are stretched to this rate.
     pub(crate) rate_milli: u32,
-    /// The request of the trace with which the load begins.
+    /// The request of the trace with which the load starts.
     pub(crate) first: usize,
     /// Length of the intervals of the time series.
     pub(crate) interval: Nanos,
@@ -64,11 +64,11 @@ pub(crate) struct Recovery {
 pub(crate) struct Recovered {
     /// From the failure to the end of the rebuild.
     pub(crate) rebuild_ns: Nanos,
-    /// Response times of all requests meanwhile.
+    /// Response times of all requests during it.
     pub(crate) own: Latency,
     /// Response times of all requests until the slowest recovery ended.
     pub(crate) equal: Latency,
-    /// Intervals until then, with the response times of what was completed in them.
+    /// Intervals until then, with the response times of requests completed in them.
     pub(crate) series: Vec<Point>,
     /// For each interval: units read by users, and how many of them had to be reconstructed. A
     /// remainder at the end of the recovery counts in the last interval.
@@ -77,7 +77,7 @@ pub(crate) struct Recovered {
     pub(crate) interval: Nanos,
     /// How busy each surviving disk was during the rebuild.
     pub(crate) survivors_busy: Vec<f64>,
-    /// What the cache did meanwhile.
+    /// The cache's counts during it.
     pub(crate) cache: Option<Stats>,
 }
 
@@ -217,7 +217,7 @@ pub(crate) fn endless(
 }
 
 /// Waits for the end of the rebuild, and then for that of all `running` ones, which ends the
-/// replay. Returns how long the rebuild took, and how busy the survivors were meanwhile.
+/// replay. Returns how long the rebuild took, and how busy the survivors were during it.
 async fn watch(
     course: Rc<Course>,
     survivors: Vec<Rc<ModelDisk>>,
@@ -246,8 +246,8 @@ async fn watch(
     Ok((rebuild_ns, busy))
 }
 
-/// The array as users see it: how long requests that began before the end of the rebuild took, and
-/// how many of the units that they read had to be reconstructed.
+/// The array as users see it: how long requests that started before the end of the rebuild took,
+/// and how many of the units that they read had to be reconstructed.
 #[derive(Debug)]
 struct Course {
     rt: Rt,
@@ -259,7 +259,7 @@ struct Course {
     ended: Cell<bool>,
     /// In an open loop that is never late these are the replay's.
     response_times: RefCell<Histogram>,
-    /// Units read since the beginning.
+    /// Units read since the start.
     read: Cell<u64>,
     /// Units read, and reconstructed, before this interval.
     before: Cell<(u64, u64)>,
@@ -302,7 +302,7 @@ impl Course {
         }
     }
 
-    /// Ends the recovery: a partial interval is too short to stand alone.
+    /// Ends the recovery: a partial interval is too short for a figure.
     fn end(&self) {
         self.ended.set(true);
         self.cached.set(self.above.as_ref().map(|cache| cache.take_stats()));
@@ -316,7 +316,7 @@ impl Course {
         }
     }
 
-    /// The response of a request, which counts if it began before the end.
+    /// The response of a request, which counts if it started before the end.
     async fn timed<T>(&self, response: impl Future<Output = T>) -> T {
         let (begun, counts) = (self.rt.now(), !self.ended.get());
         let result = response.await;

@@ -1,6 +1,6 @@
 //! The accounting of a replay while it runs.
 //!
-//! A request is measured if it was due (closed loop: issued) after the warm-up. Measuring begins
+//! A request is measured if it was due (closed loop: issued) after the warm-up. Measuring starts
 //! when the first such request is due. A completion belongs to the interval of the series in which
 //! it happens.
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Live {
 }
 
 impl Live {
-    /// A view for a replay that has not begun.
+    /// A view for a replay that has not started.
     pub fn new() -> Self {
         Self::default()
     }
@@ -126,7 +126,7 @@ pub(crate) struct Meter {
     pub(crate) widened: u64,
     pub(crate) trims_too_small: u64,
     pub(crate) writes_skipped: u64,
-    /// When measuring began, and the last measured completion.
+    /// When measuring started, and the last measured completion.
     began_ns: Option<Nanos>,
     ended_ns: Nanos,
     busy_at_begin: Vec<(String, Nanos)>,
@@ -139,7 +139,7 @@ pub(crate) struct Meter {
 /// The current interval of the series.
 struct Interval {
     len_ns: Nanos,
-    /// When it began.
+    /// When it started.
     from_ns: Nanos,
     latency: Histogram,
     read_bytes: u64,
@@ -252,7 +252,7 @@ impl Meter {
         }
     }
 
-    /// Closes the current interval, as of `now_ns`, and begins the one that contains `now_ns`.
+    /// Closes the current interval, as of `now_ns`, and starts the one that contains `now_ns`.
     fn close(&mut self, now_ns: Nanos) {
         let busy = self.busy();
         let in_flight = self.issued - self.completed;

@@ -45,7 +45,7 @@ impl Failed {
 /// One interval of the series: the requests that completed in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Point {
-    /// Where the interval begins, in nanoseconds since measuring began.
+    /// Where the interval starts, in nanoseconds since measuring started.
     pub at_ns: Nanos,
     /// Its length; the last one may be shorter.
     pub len_ns: Nanos,

@@ -49,8 +49,8 @@ enum Kind {
 }
 
 impl Attachment {
-    /// The attachment of the array `name`: the ublk device of this number, or what is found in the
-    /// runtime directory. `None` if it is not attached.
+    /// The attachment of the array `name`: the ublk device of this number, or the devices found in
+    /// the runtime directory. `None` if it is not attached.
     pub fn of(dir: &RuntimeDir, name: &str, ublk: Option<u32>) -> Option<Self> {
         match ublk {
             Some(number) => Self::ublk(name, UblkDevice::new(number)),
@@ -152,7 +152,7 @@ impl Attachment {
         }
     }
 
-    /// The same, with the names of some processes that have files open there.
+    /// Its user, with the names of some processes that have files open there.
     pub fn user_and_processes(&self) -> Option<String> {
         let user = self.user()?;
         let mounted = self.nodes().into_iter().flat_map(Node::mounts);

@@ -16,12 +16,13 @@ use crate::group;
 #[command(
     args_override_self = true,
     after_help = "\
-Without members it does what /etc/weft/weft.toml and /etc/weft/weft.d/*.toml say, or serves all \
-arrays on block devices. Options of the command line win.
+Without members it follows /etc/weft/weft.toml and /etc/weft/weft.d/*.toml, or serves all arrays on \
+block devices. Options of the command line win.
 
 Recognises members by their labels, in any order. Searches folders for members, but not their \
-subfolders; members that are missing there are searched for on all block devices. Runs until SIGTERM, Ctrl-C or `weft stop`. Clients find each array under its name, on \
-a Unix socket in the runtime directory and, with --listen, over TCP.
+subfolders, and then all block devices for missing members. Runs until SIGTERM, Ctrl-C or \
+`weft stop`. Clients find each array under its name, on a Unix socket in the runtime directory and, \
+with --listen, over TCP.
 
 A missing or bad disk does not stop an array that can run without it: the log shows an ALERT, \
 `weft status` shows why, and weft looks for the disk again every few seconds (on SIGHUP at once).
@@ -39,12 +40,12 @@ Examples:
   weft serve --listen 0.0.0.0:10809 --allow-remote /srv/weft"
 )]
 pub struct ServeArgs {
-    /// Members (files, block devices, nbd:// URIs) or folders to search [default: what the
-    /// configuration says, or /dev]
+    /// Members (files, block devices, nbd:// URIs) or folders to search [default: from the
+    /// configuration, or /dev]
     #[arg(value_name = "MEMBER")]
     pub members: Vec<String>,
-    /// Do what this file and its drop-ins (`FILE` with `.d` for `.toml`) say, also if members are
-    /// named [default: /etc/weft/weft.toml if none are]
+    /// Follow this file and its drop-ins (`FILE` with `.d` for `.toml`), also if members are named
+    /// [default: /etc/weft/weft.toml if none are]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Serve only this array, by name or id (may be repeated)
@@ -64,8 +65,8 @@ pub struct ServeArgs {
     /// mode is then 0660 instead of 0600
     #[arg(long, value_name = "GROUP", value_parser = group::parse)]
     pub socket_group: Option<u32>,
-    /// Maximum number of requests in flight per disk, half of which rebuilds and scrubs may use;
-    /// further ones queue in weft, users' first
+    /// Maximum number of requests in flight per disk; rebuilds and scrubs may use half of them.
+    /// Further requests queue in weft, users' first
     #[arg(
         long,
         value_name = "N",
@@ -118,7 +119,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "background")]
     pub log: Option<PathBuf>,
     /// Start an array even if half of its members or more are missing (they may hold newer data);
-    /// if its code does not survive that, only to read what is left
+    /// if its code does not survive that, its remaining data can only be read
     #[arg(long)]
     pub force_degraded: bool,
 }

@@ -32,7 +32,7 @@ use crate::runtime_dir::RuntimeDir;
 /// Time between two looks whether the array is served, or whether its device is used.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// How long a program may look at a device that is to be detached.
+/// How long a program may look at a device before it is detached.
 const LOOKER_PATIENCE: Duration = Duration::from_secs(3);
 
 /// `weft attach`: prints the device. One that is attached and has an earlier size gets the array's.
@@ -163,7 +163,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
     let Some(Found { attachment, served, failed }) = found else {
         return Err(Failure::new(format!("{name} is not attached"))
-            .hint("`weft status` shows what is; check that --runtime-dir is its daemon's"));
+            .hint("`weft status` lists the arrays; check that --runtime-dir is the daemon's"));
     };
     let force = args.force && !served;
     if let Some(user) = lasting_user(&attachment).filter(|_| !force) {
@@ -202,7 +202,7 @@ fn lasting_user(attachment: &Attachment) -> Option<String> {
     }
 }
 
-/// What is to be detached.
+/// The device to detach.
 struct Found {
     attachment: Attachment,
     /// Whether a daemon serves it.
@@ -211,8 +211,8 @@ struct Found {
     failed: bool,
 }
 
-/// The name of the array that was asked for, and what is attached of it. Works without a daemon,
-/// which cannot resolve an id to a name then.
+/// The name of the requested array, and its attached devices. Works without a daemon, which cannot
+/// resolve an id to a name then.
 fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
     let client = Client::connect(dir);
     let has_daemon = client.is_ok();

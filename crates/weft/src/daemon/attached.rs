@@ -152,14 +152,14 @@ pub(super) async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> 
         }
         known = now;
         let (dir, array, ublk) = (dir.clone(), name.to_owned(), served.ublk());
-        // The kernel asks this thread for the size meanwhile.
+        // The kernel asks this thread for the size during this.
         let resize =
             move || Attachment::of(&dir, &array, ublk).map(|attachment| attachment.resize(now));
         match thread::elsewhere(resize).await {
             Ok(Some(Ok(()))) => {
                 log::about(name, &format!("the block device has {} now", size::show(now)));
             }
-            // Detached meanwhile.
+            // Detached since.
             Ok(None) => {}
             Ok(Some(Err(failure))) | Err(failure) => log::about(
                 name,
@@ -182,7 +182,7 @@ pub(super) async fn keep_size(dir: &RuntimeDir, served: &Served, name: &str) -> 
 pub(crate) fn prepare_for_reclaim() {
     if let Err(e) = configure_io_flusher_behavior(true) {
         log_line(&format!(
-            "note: PR_SET_IO_FLUSHER: {e}; what is mounted may hang when memory runs out"
+            "note: PR_SET_IO_FLUSHER: {e}; its mounts may hang when memory runs out"
         ));
     }
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;

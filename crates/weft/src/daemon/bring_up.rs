@@ -1,5 +1,4 @@
-//! Decides which arrays are served: starts those that were found, and scans again for missing
-//! disks.
+//! Decides which arrays are served: starts the arrays found, and scans again for missing disks.
 //!
 //! A bad disk affects at most its own array. The daemon starts what it can; the status lists the
 //! rest with the reason, and the daemon scans for it again in the background:
@@ -7,7 +6,7 @@
 //! * A disk that appears later starts its array as soon as a second scan finds the same disks (more
 //!   may be about to appear). If its array already runs without it, the array takes it back and
 //!   rebuilds the regions that were written since. A disk that failed is not taken back: the status
-//!   says how to add it.
+//!   tells how to add it.
 //! * An array that was stopped by command stays stopped until `weft start`.
 //! * Of two arrays with the same name neither starts automatically, as clients could not know which
 //!   one they get. `weft start` with an id starts one.
@@ -51,7 +50,7 @@ const SCAN_SOON: Nanos = SECOND / 2;
 const ANNOUNCED_TOGETHER: Nanos = SECOND / 3;
 /// Time between two scans later, while something changes.
 const SCAN_EVERY: Nanos = 5 * SECOND;
-/// The same after many scans without change.
+/// The interval after many scans without change.
 const SCAN_SELDOM: Nanos = 60 * SECOND;
 
 /// The arrays and disks that are not served.
@@ -81,13 +80,13 @@ pub struct Pending {
     holds_spare: Cell<bool>,
     /// An array was found that cannot start before more of its members are there.
     lacks_members: Cell<bool>,
-    /// The block devices of this machine, as they were last searched.
+    /// The block devices of this machine at the last search.
     devices: RefCell<Vec<String>>,
     /// The first scan is complete.
     is_up: Cell<bool>,
 }
 
-/// How long an array waits for a member before it uses a spare, unless `--wait` says otherwise.
+/// How long an array waits for a member before it uses a spare, by default (`--wait`).
 pub const SPARE_WAIT: Duration = Duration::from_secs(30);
 
 /// When a scan may start arrays that are not complete.
@@ -145,7 +144,7 @@ impl Pending {
         now < since.entry(found.id).or_insert(now).saturating_add(self.spare_wait())
     }
 
-    /// Whether another scan may find what is missing.
+    /// Whether another scan may find missing members.
     fn is_incomplete(&self) -> bool {
         self.not_started.borrow().iter().any(|array| !array.stopped)
             || self.unused.borrow().iter().any(|disk| disk.attention)
@@ -238,7 +237,7 @@ impl Daemon {
             return Ok(());
         }
         if pending.lacks_members.get() {
-            log_line("waiting for the missing members; `weft status` shows what is known");
+            log_line("waiting for the missing members; `weft status` shows them");
             return Ok(());
         }
         let missed = |wanted: &&String| {
@@ -298,8 +297,8 @@ impl Daemon {
         }
     }
 
-    /// Scans soon, as a disk has appeared: what is complete then starts, and members that were
-    /// absent are taken back. Disks that appear together cost one scan.
+    /// Scans soon, as a disk has appeared: arrays that are complete then start, and absent members
+    /// are taken back. Disks that appear together cost one scan.
     pub(super) fn scan_soon(&self) {
         // The first start scans all the time.
         if !self.pending.is_up() || self.announced.replace(true) {
@@ -517,7 +516,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes back members that were absent when their arrays started. Returns those that stay
+    /// Takes back members that were absent when their arrays started. Returns the members that stay
     /// absent, with the reason.
     async fn take_back_absent(&self, all: &[FoundArray]) -> Vec<UnusedDisk> {
         let mut refused = Vec::new();
@@ -530,7 +529,7 @@ impl Daemon {
                     continue;
                 }
                 match self.open_member(&member.place, false).await {
-                    // If it fails, the status says how to try again.
+                    // If it fails, the status tells how to try again.
                     Ok(disk) => drop(served.array.take_back(disk).await),
                     Err(error) => refused.push(scan::unused(&member.place, &error.failure, true)),
                 }
@@ -574,7 +573,7 @@ async fn tell_unused(name: &str, disks: &[Rc<dyn Disk>], force_degraded: bool) {
         FoundDisk { disk: disk.info().clone(), superblock }
     });
     let found = join_all(found).await;
-    // Whether the array survives what is missing is decided elsewhere.
+    // Whether the array survives the missing members is decided elsewhere.
     if let Ok(assembly) = decide(&found, force_degraded, &|_, _| true) {
         for unused in &assembly.unused {
             let disk = &found[unused.index].disk.name;

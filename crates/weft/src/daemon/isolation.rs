@@ -1,4 +1,4 @@
-//! One array's fault must not take the others down.
+//! One array's fault must not take the other arrays down.
 //!
 //! A panic in the engine is a bug: the array it happened in is no longer in the state that the
 //! program assumes. The array's tasks are a failure domain of the executor
@@ -70,7 +70,7 @@ impl std::fmt::Display for Isolated {
 impl std::error::Error for Isolated {}
 
 impl Isolation {
-    /// A boundary; `told` is called with the cause, once, if the array behind it fails.
+    /// A boundary; `told` is called with the cause, once, if its array fails.
     pub fn new(rt: &Rt, told: impl FnOnce(Isolated) + 'static) -> Rc<Self> {
         let state = Rc::new(State::default());
         let failed = {
@@ -310,7 +310,7 @@ mod tests {
             let data = |byte: u8, len: usize| Frozen::copy_from(&vec![byte; len]);
             bad_volume.write(0, data(1, 100 << 10), true).await.expect("written");
             armed.set(true);
-            // Several at once: one panics, the others wait for it or for each other.
+            // Several at once: one panics, the other tasks wait for it or for each other.
             let mut requests = Vec::new();
             let bad_volume = Rc::new(bad_volume);
             for n in 0..8u64 {

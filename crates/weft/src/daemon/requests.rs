@@ -216,7 +216,7 @@ impl Daemon {
 
     /// Refuses a disk that one of the arrays served here uses.
     async fn refuse_used(&self, place: &str) -> Outcome {
-        // If it cannot be examined, opening it will say why.
+        // If it cannot be examined, opening it will report why.
         let Ok(disk) = self.opener.open(place, true).await else { return Ok(()) };
         let Ok(Some(own)) = read_superblock(&*disk).await else { return Ok(()) };
         for (name, served) in &*self.arrays.borrow() {
@@ -308,10 +308,10 @@ impl Daemon {
             .hint("for example --unit 64K; nothing was changed"));
         }
         refuse_reshaping(&served, array)?;
-        // Spares are kept for failures: how many of them are to join must be said.
+        // Spares are kept for failures: the number that will join must be given.
         if grows && spares > 1 && add.is_none() {
             return Err(Failure::new(format!("{array} has {spares} spares")).hint(format!(
-                "`weft grow {array} --add N` says how many of them join the array; nothing was changed"
+                "`weft grow {array} --add N` gives the number that joins the array; nothing was changed"
             )));
         }
         let add = add.unwrap_or(if grows { spares } else { 0 });

@@ -41,7 +41,7 @@ pub enum Front {
 pub struct Served {
     /// The array.
     pub array: Array,
-    /// The boundary that keeps its faults from the others.
+    /// The boundary that keeps its faults from the other arrays.
     pub isolation: Rc<Isolation>,
     /// The array's cache, off at first. Clients' requests pass it.
     pub cache: Rc<CachedVolume>,
@@ -75,7 +75,7 @@ impl Served {
         Export { read_only: self.read_only, ..Export::new(self.volume.clone(), description) }
     }
 
-    /// Notes how it is to be attached.
+    /// Notes how to attach it.
     ///
     /// # Errors
     /// If it is attached already.

@@ -55,7 +55,7 @@ fn fate_of(disk: &str, identity: Identity) -> Option<String> {
         Ok(data) if Identity::from(&data) == identity => return None,
         Ok(_) => true,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
-        // A failed look says nothing about the disk.
+        // A failed look tells nothing about the disk.
         Err(_) => return None,
     };
     if let Identity::Device(_) = identity {

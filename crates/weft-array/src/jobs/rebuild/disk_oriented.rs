@@ -8,8 +8,8 @@
 //! The units of a stripe are read at quite different times, and holding the stripe's lock
 //! throughout would make users wait for the slowest disk. Instead they are read without the lock,
 //! under a *watch*. When all are there, the lock is taken. The units are used if the stripe was not
-//! locked for writing meanwhile, and if exactly those units are lost that were lost when the reads
-//! were planned. Otherwise the stripe is rebuilt again, under its lock.
+//! locked for writing since, and if exactly those units are lost that were lost when the reads were
+//! planned. Otherwise the stripe is rebuilt again, under its lock.
 
 mod process;
 
@@ -56,8 +56,8 @@ impl DiskOriented {
         join_all(reads).await.into_iter().collect()
     }
 
-    /// Reads without the lock, and uses the result if nothing changed meanwhile. Returns whether
-    /// the stripe is rebuilt.
+    /// Reads without the lock, and uses the result if nothing changed since. Returns whether the
+    /// stripe is rebuilt.
     async fn attempt(&self, stripe: StripeId) -> bool {
         let array = &self.array;
         let geometry = array.geometry_of(stripe);

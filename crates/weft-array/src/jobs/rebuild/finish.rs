@@ -80,11 +80,11 @@ impl Engine {
         }
     }
 
-    /// Clears the stale marks of rebuilt regions (`region_map/finish.rs` says how, and why users
-    /// need not wait). If the map cannot be written, or users keep a region busy, the region stays
-    /// stale on disk, and is finished later. The same goes for regions that requests rebuilt on a
+    /// Clears the stale marks of rebuilt regions (`region_map/finish.rs` explains how, and why
+    /// users need not wait). If the map cannot be written, or users keep a region busy, the region
+    /// stays stale on disk, and is finished later. This includes regions that requests rebuilt on a
     /// disk that the superblock does not name yet. After a crash that disk may count as missing,
-    /// and what log records say about its units must then hold.
+    /// and the log's records of its units must then hold.
     async fn finish_regions(&self, lane: Lane, regions: &[RegionNo]) {
         let known =
             |(slot, used): &(SlotNo, Lane)| *used == lane && !self.members().is_staged(*slot);

@@ -43,15 +43,15 @@ impl Engine {
         if disk.size_now() < self.members().superblock().member_bytes()
             && let Some(left) = self.members().slot(slot).left()
         {
-            // What it held behind its end does not come back when it is made longer again.
+            // Contents beyond its end do not come back when it is made longer again.
             self.change(|change| change.forget_left(left.lane)).await?;
         }
         self.check_fits(&**disk)?;
         // A stop waits until this has ended: it writes to the members.
         let _running = self.hold_off_stop().await;
         self.check_writable()?;
-        // Records that had a sibling in the member's ring are retired, and the ring says so from
-        // its new start.
+        // Records that had a sibling in the member's ring are retired, and the ring records that
+        // from its new start.
         self.retire_all().await;
         // Meanwhile it may have got another disk, which is the one that left it last now.
         if may_return(&self.members().superblock(), &own) != Some(slot) {

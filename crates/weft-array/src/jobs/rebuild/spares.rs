@@ -1,9 +1,9 @@
 //! Taking spares: how a disk takes the slot of a lost member.
 //!
 //! Every written region is marked stale in the slot's lane of the region map, durably. Then the
-//! superblock says that the slot is being rebuilt on that disk. From then on, a rebuild interrupted
-//! by a crash resumes from the map. Regions that were never written need no rebuild; what is first
-//! written from now on goes to the replacement directly.
+//! superblock records that the slot is being rebuilt on that disk. From then on, a rebuild
+//! interrupted by a crash resumes from the map. Regions that were never written need no rebuild;
+//! regions first written from now on go to the replacement directly.
 
 use crate::engine::Engine;
 use crate::engine::membership::Trust;
@@ -31,10 +31,10 @@ impl Engine {
                 break;
             }
             // Records that had a sibling on the slot's former member are retired, and the new ring
-            // says so from its start.
+            // records that from its start.
             self.retire_all().await;
             let Some(spare) = self.take_ready_spare().await else { break };
-            // Another operation may have taken the lane for a replacement meanwhile.
+            // Another operation may have taken the lane for a replacement since.
             let Some(lane) = self.lane_to_join().await else {
                 drop(self.change(|change| change.add_spare(spare)));
                 break;

@@ -27,8 +27,8 @@ use aggregate::Step;
 const WINDOW_BYTES: u64 = 256 << 20;
 
 /// Most bytes of each member that are moved together. Disks that rotate get longer stretches while
-/// there are no users, one at a time: each costs two seeks. On others two are in progress at the
-/// same time: while one waits for its slowest disk, the other has work.
+/// there are no users, one at a time: each costs two seeks. On other disks two are in progress at
+/// the same time: while one waits for its slowest disk, the other has work.
 const AGGREGATE_BYTES: u64 = 1 << 20;
 const LONG_AGGREGATE_BYTES: u64 = 4 << 20;
 
@@ -39,8 +39,8 @@ const REGIONS_AT_ONCE: u64 = 256;
 const NO_MEMORY: &str =
     "moving a stripe would need more memory than there is: use smaller units, or fewer disks";
 
-/// Checks that a reshape between these geometries goes on with the memory that there is, whatever
-/// disks the array has or gets.
+/// Checks that a reshape between these geometries goes on with the memory available, for all disks
+/// that the array has or gets.
 pub(super) fn check_memory(
     array: &Engine,
     old: &Geometry,
@@ -73,7 +73,7 @@ impl<'a> Mover<'a> {
         let reshape = superblock.reshape.expect("there is an old geometry");
         let direction = reshape.direction;
         let window = window(direction, &reshape.from, &superblock.shape())?;
-        // Every region that the old geometry has is moved whole, with the zeros behind the data:
+        // Every region that the old geometry has is moved whole, with the zeros after the data:
         // where a region is written all of its stripes are valid.
         let last = new.regions().of(window.addresses().end / new.stripe_bytes() - 1).0;
         let last = last.max(old.regions().count() - 1).min(new.regions().count() - 1);
@@ -112,7 +112,7 @@ impl<'a> Mover<'a> {
         if self.is_before(one, other) { one } else { other }
     }
 
-    /// New stripes in all, and those that have moved.
+    /// New stripes in all, and the number moved.
     pub fn progress(&self) -> (u64, u64) {
         let bytes = self.new.stripe_bytes();
         (self.addresses.end / bytes, self.moved_before(self.border()))
@@ -135,8 +135,8 @@ impl<'a> Mover<'a> {
             self.array.map().write_all(self.array).await?;
         }
         if self.direction == Direction::Down && self.border() == self.addresses.end {
-            // What is given up may be overwritten once that is in effect, and nothing works on it
-            // any more.
+            // Discarded data may be overwritten once that is in effect, and nothing works on it any
+            // more.
             self.array.change(|_| ()).await?;
             self.drain(self.addresses.end..self.old.size_bytes()).await;
         }
@@ -299,8 +299,8 @@ impl<'a> Mover<'a> {
         Some(end)
     }
 
-    /// The addresses to which writes wait while those up to `end` are skipped: those, and the
-    /// others of old stripes of the same regions. A write to one of these would mark its region as
+    /// The addresses to which writes wait while those up to `end` are skipped: those, and the other
+    /// units of old stripes of the same regions. A write to one of these would mark its region as
     /// written, and zero the old stripes only, just before the new ones count.
     fn held(&self, border: u64, end: u64) -> Range<u64> {
         let Range { start, end } = Self::between(border, end);
@@ -405,7 +405,7 @@ impl<'a> Mover<'a> {
     }
 
     /// Waits until nothing works any more on the old stripes that hold these addresses, other than
-    /// what began after this.
+    /// what started after this.
     async fn drain(&self, addresses: Range<u64>) {
         let (array, bytes, size) = (self.array, self.old.stripe_bytes(), self.old.size_bytes());
         let mut next = addresses.start / bytes;

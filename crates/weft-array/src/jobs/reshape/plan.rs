@@ -1,10 +1,10 @@
-//! Planning a reshape: to which geometry, where its data begins, and whether it is safe.
+//! Planning a reshape: to which geometry, where its data starts, and whether it is safe.
 //!
-//! A grown array has more data in each row of its disks, so its data ends lower on each. What is
-//! moved leaves a hole behind, into which the rest follows (`weft_layout::window`). At the
-//! beginning there is no hole yet, so the new data begins lower than the old: in the *head room*
-//! between log and data, which [`Area::plan`] leaves. Nothing is ever copied to a backup, and no
-//! file can be lost. md moves the data offset for the same reason.
+//! A grown array has more data in each row of its disks, so its data ends lower on each. Moved data
+//! leaves a hole, into which the rest follows (`weft_layout::window`). At the start there is no
+//! hole yet, so the new data starts lower than the old: in the *head room* between log and data,
+//! which [`Area::plan`] leaves. Nothing is ever copied to a backup, and no file can be lost. md
+//! moves the data offset for the same reason.
 //!
 //! ```text
 //!            log    head room     old data
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A shrunk array has less data in each row, so its data ends higher. It is moved from its end to
-//! its beginning, and the new data begins higher than the old: what was behind the old data's end
-//! in the array's addresses is given up, and some of that becomes head room.
+//! its start, and the new data starts higher than the old: addresses beyond the end of the old
+//! data are discarded, and some of their space becomes head room.
 //!
 //! [`Area::plan`]: crate::superblock::area::Area::plan
 
@@ -40,7 +40,7 @@ const ROOM_SHARE: u64 = 8;
 /// and a larger one needs fewer checkpoints.
 const ROOM_SHARE_CONSTANT: u64 = 3;
 
-/// The part of the head room by which a shrunk array's data begins higher: what an array takes to
+/// The part of the head room by which a shrunk array's data starts higher: what an array takes to
 /// grow, it gives back when it shrinks again.
 const ROOM_SHARE_BACK: u64 = ROOM_SHARE - 1;
 
@@ -57,7 +57,7 @@ pub struct ReshapeOptions {
     pub add: usize,
     /// Disks to remove: those of the last slots, which become spares.
     pub remove: usize,
-    /// Bytes of the array in use, if it becomes smaller: what lies behind may be given up. Without
+    /// Bytes of the array in use, if it becomes smaller: data beyond it may be discarded. Without
     /// it, nothing may that was ever written.
     pub used_bytes: Option<u64>,
     /// Bytes of the head room that the new geometry may take, or that it adds if the array becomes
@@ -108,7 +108,7 @@ pub(crate) fn window(direction: Direction, from: &Shape, to: &Shape) -> Result<W
     Ok(Window::towards(direction, placement(from)?, placement(to)?))
 }
 
-/// Plans a reshape of an array with this superblock, in which nothing was written behind
+/// Plans a reshape of an array with this superblock, in which nothing was written after
 /// `written_bytes`.
 ///
 /// # Errors
@@ -189,11 +189,11 @@ fn too_small(size: u64, new_size: u64, used: u64, options: &ReshapeOptions) -> S
         None => format!("bytes up to {used:#} were written"),
     };
     format!(
-        "the array would shrink from {size:#} to {new_size:#}, but {what}: first make the file system at most {new_size:#} large, then say how large it is"
+        "the array would shrink from {size:#} to {new_size:#}, but {what}: first shrink the file system to at most {new_size:#}, then give its size"
     )
 }
 
-/// Checks that new stripes find free space everywhere. Where the hole is smallest, at the beginning
+/// Checks that new stripes find free space everywhere. Where the hole is smallest, at the start
 /// of the addresses, it grows with each stripe or is the same within the period of the layouts.
 pub(crate) fn check_window(mut window: Window, room: u64) -> Result<(), ArrayError> {
     const STRIPES: u64 = 1024;
@@ -216,12 +216,12 @@ pub(crate) fn check_window(mut window: Window, room: u64) -> Result<(), ArrayErr
 
 fn no_room(room: u64) -> String {
     format!(
-        "the members have {} before their data, which is too little to begin: only an array that was created with more head room can be reshaped in this way",
+        "the members have {} before their data, which is too little to start: only an array that was created with more head room can be reshaped in this way",
         weft_disk::Bytes(room)
     )
 }
 
-/// The geometry with its data beginning lower, or higher if it has less in each row. Its rows end
+/// The geometry with its data start lower, or higher if it has less in each row. Its rows end
 /// where the old ones do.
 fn begin_elsewhere(
     from: Shape,
@@ -235,7 +235,7 @@ fn begin_elsewhere(
         let rows = end.saturating_sub(data_offset) / to.unit_bytes;
         Shape { data_offset, rows, ..to }
     };
-    // Whole units, so that they stay as aligned as they were.
+    // Whole units, so that their alignment stays.
     let unit = to.unit_bytes.max(from.unit_bytes);
     let wanted =
         |share: u64| asked.unwrap_or_else(|| (room / share).max(2 * unit)).next_multiple_of(unit);

@@ -1,22 +1,22 @@
-//! What reads one disk: its queue, and when the next read may begin.
+//! What reads one disk: its queue, and when the next read may start.
 //!
-//! *The queue* holds units in the order in which their stripes were begun. A read takes the first,
-//! and with it those directly behind it on the disk, up to 64 KiB: between two requests of users a
-//! hard disk pays two seeks for each read of the rebuild, whatever its length, so that small units
-//! read one by one would make a rebuild several times as long.
+//! *The queue* holds units in the order in which their stripes were started. A read takes the
+//! first, and with it the units that directly follow it on the disk, up to 64 KiB: between two
+//! requests of users a hard disk pays two seeks for each read of the rebuild, of any length, so
+//! that small units read one by one would make a rebuild several times as long.
 //!
 //! *Turns.* With the pace `users-first` a process has one read on its disk while users are active,
 //! and learns from its own reads whether it and its disk's users are in each other's way. A read
-//! that takes much longer than the shortest of that length so far waited for others, and they for
-//! it: the process *owes* users the time that it took. Before the next read it lets users go first:
-//! it waits while they have requests on its disk, but no longer than it owes. So users come first,
-//! bursts of them are served without a rebuild's reads in between (of which each costs a hard disk
-//! two seeks), and a rebuild still gets half of a disk that is never free. Where a disk serves
-//! several requests at once, as SSDs do, few reads take much longer, and little is owed.
+//! that takes much longer than the shortest of that length so far waited for other requests, and
+//! they for it: the process *owes* users the time that it took. Before the next read it lets users
+//! go first: it waits while they have requests on its disk, but no longer than it owes. So users
+//! come first, bursts of them are served without a rebuild's reads in between (each would cost a
+//! hard disk two seeks), and a rebuild still gets half of a disk that is never free. Where a disk
+//! serves several requests at once, as SSDs do, few reads take much longer, and little is owed.
 //!
 //! *Without users.* Once users have been away for a while, several reads are in flight: several
-//! members may be one device underneath, or a device may need many requests at once. How long a
-//! read takes then says nothing. The first user who comes back finds at most 16 of them on a disk.
+//! members may be one device underneath, or a device may need many requests at once. The duration
+//! of a read then has no meaning. The first user who comes back finds at most 16 of them on a disk.
 //!
 //! *Below the minimum rate* a process does not give way, but reads in *batches*. A hard disk serves
 //! the nearest request first, and a process's next always is the nearest: as long as there is one,
@@ -55,13 +55,13 @@ const BATCH_BYTES: usize = 5 << 18;
 pub(super) struct Process {
     /// Units that wait to be read.
     queue: RefCell<VecDeque<AwaitedUnit>>,
-    /// Whose turn it is to begin a read.
+    /// Whose turn it is to start a read.
     turn: Semaphore,
-    /// Kept back while no other read may begin.
+    /// Kept back while no other read may start.
     held: Cell<Option<Permit>>,
     /// Reads in flight.
     reading: Cell<usize>,
-    /// Bytes of the present batch that were begun; 0 if there is none.
+    /// Bytes of the present batch that were started; 0 if there is none.
     batch: Cell<usize>,
     /// By the length of a read, the shortest time that one took so far.
     shortest: RefCell<BTreeMap<usize, Nanos>>,
@@ -109,7 +109,7 @@ impl Drop for Reading<'_> {
         if reading.get() == 0 {
             batch.set(0);
         }
-        // The next batch begins when all of this one has ended.
+        // The next batch starts when all of this one has ended.
         if batch.get() == 0 {
             drop(held.take());
         }
@@ -141,7 +141,7 @@ impl Process {
         self.queue.borrow().iter().any(|wanted| wanted.offset == offset)
     }
 
-    /// Takes the unit at `offset` out of the queue, with those behind it that can be read in the
+    /// Takes the unit at `offset` out of the queue, with the units after it that can be read in the
     /// same request.
     fn take(&self, offset: u64) -> Vec<AwaitedUnit> {
         let mut queue = self.queue.borrow_mut();
@@ -175,7 +175,7 @@ impl DiskOriented {
         unit.await
     }
 
-    /// Reads the unit at `offset`, and those behind it, in one request.
+    /// Reads the unit at `offset`, and the units after it, in one request.
     async fn read_next(&self, slot: SlotNo, turn: Permit, offset: u64) {
         let Self { array, users_first, .. } = self;
         if *users_first {
@@ -187,7 +187,7 @@ impl DiskOriented {
         let Some(disk) = array.disk(slot) else { return };
         let (result, mut buf) = disk.read(offset, Buf::new(len), Class::Maintenance).await;
         // The cause is found and handled later, under the lock. The disk may also have left its
-        // slot meanwhile, and be wiped for another use.
+        // slot since, and be wiped for another use.
         if result.is_err() || !array.holds(slot, &disk) {
             return;
         }
@@ -198,7 +198,7 @@ impl DiskOriented {
         }
     }
 
-    /// Begins a read of `len` bytes, and passes on the turn if one more may begin.
+    /// Starts a read of `len` bytes, and passes on the turn if one more may start.
     fn begin(&self, slot: SlotNo, turn: Permit, len: usize) -> Reading<'_> {
         let Self { array, users_first, .. } = self;
         let process = &self.processes[slot.0];

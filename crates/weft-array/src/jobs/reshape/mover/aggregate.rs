@@ -8,7 +8,7 @@
 //!
 //! These are the m aggregated reads and m + n aggregated writes of "ALV" (Zhang, Zheng, Shu). The
 //! old data of a disk has gaps where the old parity lies. A disk that rotates passes over them in
-//! any case, so they are read too; others are spared them.
+//! any case, so they are read too; other disks are spared them.
 //!
 //! Data units are read without their stripe's lock, as users' reads are: they do not change, for
 //! writes to addresses that are moved wait. What cannot be read in this way – its disk is lost, or
@@ -50,7 +50,7 @@ pub(super) struct Step {
     piece: usize,
     /// Memory that this takes.
     pub memory: usize,
-    /// The part of it with what was read. It is given back before the rest is gathered.
+    /// The part of it with the data read. It is given back before the rest is gathered.
     read: usize,
 }
 
@@ -169,7 +169,7 @@ impl Mover<'_> {
         places
     }
 
-    /// Memory for the stripes. Units that are written together lie behind each other.
+    /// Memory for the stripes. Units that are written together are contiguous.
     fn make_room(
         &self,
         first: u64,
@@ -287,8 +287,8 @@ impl Mover<'_> {
         let done = |index: usize, (result, buf): (Result<(), DiskError>, Buf)| {
             let (group, disk) = &reads[index];
             let first = group[0].place;
-            // If it left its slot meanwhile it may be wiped for another use. What is wrong with it
-            // is found when the units are gathered.
+            // If it left its slot since, it may be wiped for another use. What is wrong with it is
+            // found when the units are gathered.
             let is_read = result.is_ok() && members.holds(first.slot, disk);
             for Bit { place, what, .. } in *group {
                 if is_read {
@@ -382,7 +382,7 @@ impl Mover<'_> {
 }
 
 /// Memory for requests over this many bytes of each disk. The first and the last are shorter than
-/// the others, and buffers have sizes that are powers of two.
+/// the rest, and buffers have sizes that are powers of two.
 fn memory_on(bytes: usize, disks: usize) -> usize {
     disks * (bytes + bytes.min(to_len(REQUEST_BYTES)))
 }
