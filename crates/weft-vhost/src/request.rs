@@ -22,10 +22,10 @@ pub(crate) mod status {
     pub(crate) const UNSUPPORTED: u8 = 2;
 }
 
-const HEADER_BYTES: u64 = 16;
-const RANGE_BYTES: u64 = 16;
+const HEADER_BYTES: usize = 16;
+const RANGE_BYTES: usize = 16;
 /// The answer to the question which disk it is.
-pub(crate) const ID_BYTES: u64 = 20;
+pub(crate) const ID_BYTES: usize = 20;
 
 /// What is to be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,12 +85,13 @@ impl Request {
         }
         let status = take_last_byte(&mut taken).ok_or(Wrong::NoPlace)?;
         let wrong = |code: u8| Wrong::Status(status, code);
+        let error = wrong(status::ERROR);
         if is_mixed {
-            return Err(wrong(status::ERROR));
+            return Err(error);
         }
-        let header = take(&mut given, HEADER_BYTES).ok_or(wrong(status::ERROR))?;
-        let mut bytes = [0; HEADER_BYTES as usize];
-        copy_from(memory, &header, &mut bytes).ok_or(wrong(status::ERROR))?;
+        let header = take(&mut given, HEADER_BYTES as u64).ok_or(error)?;
+        let mut bytes = [0; HEADER_BYTES];
+        copy_from(memory, &header, &mut bytes).ok_or(error)?;
         let (kind, sector) = (word(&bytes, 0), long(&bytes, 8));
         let (operation, data) = match kind {
             0 => (Operation::Read, taken),
@@ -102,14 +103,16 @@ impl Request {
             }
             _ => return Err(wrong(status::UNSUPPORTED)),
         };
-        let len = total(&data).ok_or(wrong(status::ERROR))?;
+        let len = total(&data).ok_or(error)?;
         let request = match operation {
             Operation::Flush => Self { operation, offset: 0, len: 0, data, status },
-            Operation::Id => Self { operation, offset: 0, len: len.min(ID_BYTES), data, status },
+            Operation::Id => {
+                Self { operation, offset: 0, len: len.min(ID_BYTES as u64), data, status }
+            }
             _ => {
-                let offset = place(sector, len, size_bytes).ok_or(wrong(status::ERROR))?;
+                let offset = place(sector, len, size_bytes).ok_or(error)?;
                 if len == 0 || len > DATA_BYTES_MAX || !len.is_multiple_of(SECTOR) {
-                    return Err(wrong(status::ERROR));
+                    return Err(error);
                 }
                 Self { operation, offset, len, data, status }
             }
@@ -125,8 +128,8 @@ impl Request {
         status: GuestAddress,
         size_bytes: u64,
     ) -> Result<Self, u8> {
-        let range = take(&mut given, RANGE_BYTES).ok_or(status::ERROR)?;
-        let mut bytes = [0; RANGE_BYTES as usize];
+        let range = take(&mut given, RANGE_BYTES as u64).ok_or(status::ERROR)?;
+        let mut bytes = [0; RANGE_BYTES];
         copy_from(memory, &range, &mut bytes).ok_or(status::ERROR)?;
         let (sector, sectors, flags) = (long(&bytes, 0), word(&bytes, 8), word(&bytes, 12));
         let operation = match (kind, flags) {

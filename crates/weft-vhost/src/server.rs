@@ -321,7 +321,7 @@ async fn carry_out(source: &Source, job: &Job) -> Result<u32, u8> {
             Ok(0)
         }
         Operation::Id => {
-            let mut id = [0; request::ID_BYTES as usize];
+            let mut id = [0; request::ID_BYTES];
             let name = job.backend.name().as_bytes();
             let count = name.len().min(id.len());
             id[..count].copy_from_slice(&name[..count]);
