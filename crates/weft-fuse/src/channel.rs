@@ -140,8 +140,8 @@ fn send(fd: &Fd, head: &InHeader, result: Result<&[u8], Errno>) -> Result<(), Er
     rustix::io::retry_on_intr(|| rustix::io::writev(fd, &parts)).map(drop)
 }
 
-/// Asks the kernel for the requests again that an earlier process received and did not answer. They
-/// come with another number.
+/// Asks the kernel for the requests again that an earlier process received and did not answer.
+/// They come with another number.
 ///
 /// # Errors
 /// `INVAL` if the kernel cannot (before Linux 6.9); then there may be requests that nothing
