@@ -5,5 +5,6 @@ pub mod attachment;
 pub mod link;
 pub mod loop_device;
 pub mod node;
+pub mod own;
 pub mod ublk_device;
 pub mod users;

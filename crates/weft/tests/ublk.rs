@@ -201,6 +201,7 @@ weft attach tank
 mkfs.ext4 -qF /dev/weft/tank
 mount /dev/weft/tank /tmp/mnt
 echo kept >/tmp/mnt/file; sync
+losetup -r /dev/loop5 /dev/ublkb0
 killed
 
 step "another array's daemon leaves it alone"
@@ -211,10 +212,11 @@ refused 4 weft status --check
 same device "$(weft attach pool)" /dev/ublkb1
 weft detach pool
 
-step "the next daemon takes it over"
+step "the next daemon takes it over, and reads nothing of what is made of it"
 weft stop
-serve .
+serve /dev .
 attached
+losetup -d /dev/loop5
 same contents "$(cat /tmp/mnt/file)" kept
 echo more >>/tmp/mnt/file; sync
 

@@ -1,7 +1,6 @@
 //! The ublk devices of attached arrays.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use rustix::io::Errno;
 use weft_cli::failure::{Failure, Outcome};
@@ -136,15 +135,7 @@ pub fn by_id(array_id: &str) -> Option<UblkDevice> {
     found.map(|device| UblkDevice::new(device.number))
 }
 
-/// Numbers of the devices of weft's. Members are not searched for on them: reading from one whose
-/// daemon has ended would wait for its successor, which may be this daemon.
+/// Numbers of the devices of weft's.
 pub fn numbers() -> BTreeSet<u32> {
     device::all().unwrap_or_default().into_iter().map(|device| device.number).collect()
-}
-
-/// Whether a path is that of one of these devices, or of a partition of one.
-pub fn is_one_of(numbers: &BTreeSet<u32>, place: &str) -> bool {
-    let path = PathBuf::from(place);
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.and_then(device::number_of).is_some_and(|number| numbers.contains(&number))
 }

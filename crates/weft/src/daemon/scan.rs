@@ -16,7 +16,7 @@ use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::Failure;
 use weft_cli::output::visible_path;
 
-use crate::block::ublk_device::{self, is_one_of};
+use crate::block::own::OwnDevices;
 use crate::control::protocol::UnusedDisk;
 
 /// Smaller files in a folder are ignored: none can be a member.
@@ -78,7 +78,7 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
     let mut scan = Scan::default();
     let mut candidates = Vec::new();
     let mut seen = BTreeSet::new();
-    let own_devices = ublk_device::numbers();
+    let own_devices = OwnDevices::find();
     for SearchPlace { text, named } in places {
         let (is_missed, places) = match DiskAddress::of(text) {
             DiskAddress::Path(path) if path.is_dir() => {
@@ -90,7 +90,7 @@ pub async fn scan(opener: &Opener, places: &[SearchPlace]) -> Scan {
         match places {
             Ok(places) => {
                 let others = places.into_iter();
-                let others = others.filter(|place| is_missed || !is_one_of(&own_devices, place));
+                let others = others.filter(|place| is_missed || !own_devices.has(place));
                 let new = others.filter(|place| seen.insert(identity(place)));
                 candidates.extend(new.map(|place| (is_missed, place)));
             }
@@ -201,12 +201,12 @@ pub async fn search_devices(opener: &Opener, scan: &mut Scan, before: &[String])
 /// serves.
 fn block_devices() -> Vec<String> {
     let mut devices = Vec::new();
-    let own_devices = ublk_device::numbers();
+    let own_devices = OwnDevices::find();
     for entry in fs::read_dir("/sys/class/block").into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let size = fs::read_to_string(entry.path().join("size")).unwrap_or_default();
         let is_slow = ["sr", "fd"].iter().any(|prefix| name.starts_with(prefix));
-        let is_own = is_one_of(&own_devices, &name);
+        let is_own = own_devices.has(&name);
         if !is_slow && !is_own && size.trim().parse().is_ok_and(|sectors: u64| sectors > 0) {
             // The kernel writes `!` for a `/` in the name.
             devices.push(format!("/dev/{}", name.replace('!', "/")));
