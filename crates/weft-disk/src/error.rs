@@ -48,6 +48,9 @@ pub enum DiskErrorKind {
     /// It did not answer within its time limit, and is not asked any more. What it was asked may
     /// still be carried out.
     TimedOut,
+    /// The disk refuses this machine, whose reservation was taken away: it was fenced. The disk has
+    /// not failed.
+    Fenced,
     /// There is no room left under the disk (a sparse file on a full file system).
     NoSpace,
     /// The request was malformed (alignment, range): a bug of the caller.
@@ -87,10 +90,10 @@ impl DiskError {
     /// Whether the disk still holds what it held, as far as the error tells: it could not be
     /// reached or had no room. After any other error its contents are in doubt.
     pub fn keeps_contents(&self) -> bool {
-        use DiskErrorKind::{Gone, NoSpace, TimedOut};
+        use DiskErrorKind::{Fenced, Gone, NoSpace, TimedOut};
         // EPERM, EROFS: it takes no writes, as it was made read-only.
         let is_read_only = matches!(self.source.raw_os_error(), Some(1 | 30));
-        is_read_only || matches!(self.kind, Gone | NoSpace | TimedOut)
+        is_read_only || matches!(self.kind, Fenced | Gone | NoSpace | TimedOut)
     }
 
     /// Whether there was no room below the disk: it works otherwise.
@@ -117,6 +120,9 @@ impl fmt::Display for DiskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let DiskFailure { disk, op, offset, len, source, .. } = &**self;
         match op {
+            _ if self.kind == DiskErrorKind::Fenced => {
+                write!(f, "{disk} refuses this machine, which was fenced: {source}")
+            }
             DiskOp::Open => write!(f, "cannot open {disk}: {source}"),
             DiskOp::Flush => write!(f, "flush of {disk} failed: {source}"),
             _ => write!(f, "{op} of {len} bytes at {offset} on {disk} failed: {source}"),
@@ -137,12 +143,14 @@ fn kind_of(op: DiskOp, source: &io::Error) -> DiskErrorKind {
     const ENODEV: i32 = 19;
     const EINVAL: i32 = 22;
     const ENOSPC: i32 = 28;
+    const EBADE: i32 = 52;
     const ENODATA: i32 = 61;
     const EREMOTEIO: i32 = 121;
     const EDQUOT: i32 = 122;
     const EILSEQ: i32 = 84;
     match source.raw_os_error() {
         Some(EIO | ENODATA | EREMOTEIO | EILSEQ) if op == DiskOp::Read => DiskErrorKind::Medium,
+        Some(EBADE) => DiskErrorKind::Fenced,
         Some(ENXIO | ENODEV) => DiskErrorKind::Gone,
         Some(ENOSPC | EDQUOT) => DiskErrorKind::NoSpace,
         Some(EINVAL) => DiskErrorKind::Invalid,

@@ -80,6 +80,7 @@ impl From<DiskError> for VolumeError {
             DiskErrorKind::Invalid => VolumeErrorKind::Invalid,
             DiskErrorKind::NoSpace => VolumeErrorKind::NoSpace,
             DiskErrorKind::Medium => VolumeErrorKind::Unreadable,
+            DiskErrorKind::Fenced => VolumeErrorKind::Stopped,
             DiskErrorKind::Gone
             | DiskErrorKind::Shrunk
             | DiskErrorKind::TimedOut

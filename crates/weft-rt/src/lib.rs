@@ -34,6 +34,7 @@ pub mod fiber;
 pub mod inherited;
 mod local;
 pub mod pool;
+pub mod reservation;
 pub mod ring;
 mod schedule;
 mod sleep;
