@@ -51,20 +51,23 @@
 //! disk after the next process of the same node has started. Disks of the same machine and SANs
 //! keep to that. One node at a time may set up a disk anew: the keeper.
 
+mod block;
+mod marker;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use serde::{Deserialize, Serialize};
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rng, Rt};
 
 use super::{Coordinator, CoordinatorError, CoordinatorFuture, Swap, Version, View};
 use crate::clock::Clock;
-use crate::frame::{self, Frame};
 use crate::{Record, Session};
+use block::{Block, Blocks, FRAME_BYTES, Value};
+use marker::{Marker, group_of, read_marker, write_marker};
 
 /// Nodes of a cluster, at most.
 pub const NODES_MAX: u32 = 64;
@@ -76,11 +79,6 @@ pub const fn area_bytes(nodes: u32) -> u64 {
     (nodes as u64 + 1) * BLOCK_BYTES
 }
 
-const FRAME_BYTES: usize = 64 << 10;
-const MAGIC: [u8; 8] = *b"weftpaxo";
-const VERSION: u32 = 1;
-const MARKER_MAGIC: [u8; 8] = *b"weftvote";
-const MARKER_BYTES: usize = 4096;
 /// Rounds of a node that wait for a disk, at most: a disk that is further behind is not waited
 /// for.
 const ROUNDS_BEHIND_MAX: u32 = 2;
@@ -103,73 +101,6 @@ pub struct DiskLeaseConfig {
     pub seed: u64,
 }
 
-/// A value, which its proposer knows by a random number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Value {
-    nonce: u64,
-    record: Record,
-}
-
-/// How far a node is in an instance.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Ballot {
-    /// The version that is to be decided.
-    instance: u64,
-    /// The highest ballot that the node has tried.
-    tried: u64,
-    /// The ballot in which it has accepted `value`; 0: none.
-    accepted: u64,
-    value: Option<Value>,
-}
-
-/// What makes a disk a voter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Marker {
-    /// The group of disks: a random number.
-    group: u64,
-    /// How many disks and nodes there are.
-    disks: usize,
-    nodes: u32,
-    /// Which of the disks this is.
-    place: usize,
-    /// Rises when the disk is set up again.
-    number: u64,
-}
-
-/// What a node has written last.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-struct Block {
-    /// The process that has written it.
-    process: Option<u64>,
-    /// The numbers of the markers of disks that were set up again, by place.
-    markers: BTreeMap<usize, u64>,
-    /// The process, if it has a lease.
-    session: Option<Session>,
-    /// Rises while it lives.
-    beat: u64,
-    /// The last version that it knows to be decided; 0: none.
-    decided: u64,
-    value: Option<Value>,
-    ballot: Ballot,
-}
-
-impl Block {
-    /// Takes over a later decision; the ballot of an earlier instance is of no use any more.
-    fn learn(&mut self, other: &Self) {
-        if other.decided > self.decided {
-            self.decided = other.decided;
-            self.value.clone_from(&other.value);
-        }
-        for (place, number) in &other.markers {
-            let known = self.markers.entry(*place).or_default();
-            *known = (*known).max(*number);
-        }
-        if self.ballot.instance <= self.decided {
-            self.ballot = Ballot { instance: self.decided + 1, ..Ballot::default() };
-        }
-    }
-}
-
 /// A disk, to which this node's writes go one after the other.
 struct Place {
     disk: Rc<dyn Disk>,
@@ -180,9 +111,6 @@ struct Place {
     written: Cell<u64>,
     behind: Cell<u32>,
 }
-
-/// The blocks that were read on one disk, by node.
-type Blocks = Vec<(u64, Block)>;
 
 /// What was read on one disk.
 struct Visit {
@@ -328,26 +256,7 @@ impl DiskCoordinator {
         group: u64,
     ) -> Result<(), CoordinatorError> {
         check(disks, config)?;
-        for disk in disks {
-            let mut at = config.offset;
-            while at < config.offset + area_bytes(config.nodes) {
-                let (result, bytes) = disk.read(at, Buf::new(FRAME_BYTES), Class::User).await;
-                result.map_err(|error| unreachable(&error.to_string()))?;
-                if bytes.iter().any(|byte| *byte != 0) {
-                    let name = &disk.info().name;
-                    return Err(CoordinatorError::Refused(format!("{name} holds something")));
-                }
-                at += FRAME_BYTES as u64;
-            }
-        }
-        for (place, disk) in disks.iter().enumerate() {
-            let (count, nodes) = (disks.len(), config.nodes);
-            let marker = Marker { group, disks: count, nodes, place, number: 0 };
-            write_marker(&**disk, config.offset, &marker)
-                .await
-                .map_err(|error| unreachable(&error.to_string()))?;
-        }
-        Ok(())
+        marker::set_up(disks, config, group).await
     }
 
     /// Makes the disk of this place, which was replaced or has lost what it had, a voter again,
@@ -382,7 +291,7 @@ impl DiskCoordinator {
             let of_node = visits.iter().map(|visit| &visit.blocks[node as usize]);
             let newest = of_node.max_by_key(|(sequence, _)| *sequence);
             let (sequence, block) = newest.expect("a majority is not empty");
-            let frame = encode(*sequence, block)?;
+            let frame = block::encode(*sequence, block)?;
             let at = config.block_at(node);
             for at in [at, at + FRAME_BYTES as u64] {
                 target.disk.write(at, frame.clone(), opts).await.map_err(failed)?;
@@ -546,8 +455,7 @@ impl Shared {
         let buf = Buf::new(2 * FRAME_BYTES);
         let (result, buf) = disk.read(self.config.block_at(node), buf, Class::Urgent).await;
         result.ok()?;
-        let (first, second) = buf.split_at(FRAME_BYTES);
-        newest(&[first, second].map(|bytes| frame::decode(&MAGIC, VERSION, bytes)))
+        block::decode(&buf)
     }
 
     /// Notes it if a block of this node is that of a later process.
@@ -610,7 +518,7 @@ impl Shared {
         self.check_ousted()?;
         let sequence = self.sequence.get() + 1;
         self.sequence.set(sequence);
-        let frame = encode(sequence, &self.own.borrow())?;
+        let frame = block::encode(sequence, &self.own.borrow())?;
         let visits = self.round(Some((sequence, frame))).await;
         self.check_ousted()?;
         Ok(visits)
@@ -756,76 +664,6 @@ fn check(disks: &[Rc<dyn Disk>], config: &DiskLeaseConfig) -> Result<(), Coordin
     match disks.iter().find(|disk| disk.info().size_bytes < end) {
         Some(small) => refuse(format!("{} is too small for the blocks", small.info().name)),
         None => Ok(()),
-    }
-}
-
-/// The group that a majority of the disks belongs to.
-async fn group_of(
-    disks: &[Rc<dyn Disk>],
-    config: &DiskLeaseConfig,
-) -> Result<u64, CoordinatorError> {
-    let read = |disk: &Rc<dyn Disk>| {
-        let disk = disk.clone();
-        async move { read_marker(&*disk, config.offset).await }
-    };
-    let markers = futures_util::future::join_all(disks.iter().map(read)).await;
-    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
-    for marker in markers.iter().flatten() {
-        *groups.entry(marker.group).or_default() += 1;
-    }
-    let majority = groups.into_iter().find(|(_, count)| *count > disks.len() / 2);
-    majority.map(|(group, _)| group).ok_or_else(|| {
-        unreachable("no majority of the disks was set up for the leases of one cluster")
-    })
-}
-
-async fn read_marker(disk: &dyn Disk, offset: u64) -> Option<Marker> {
-    for at in [offset, offset + MARKER_BYTES as u64] {
-        let (result, bytes) = disk.read(at, Buf::new(MARKER_BYTES), Class::Urgent).await;
-        if result.is_ok()
-            && let Frame::Sound(_, contents) = frame::decode(&MARKER_MAGIC, VERSION, &bytes)
-            && let Ok(marker) = serde_json::from_slice(&contents)
-        {
-            return Some(marker);
-        }
-    }
-    None
-}
-
-async fn write_marker(
-    disk: &dyn Disk,
-    offset: u64,
-    marker: &Marker,
-) -> Result<(), weft_disk::DiskError> {
-    let contents = serde_json::to_vec(marker).expect("a marker can be written");
-    let frame = frame::encode(&MARKER_MAGIC, VERSION, marker.number, &contents, MARKER_BYTES);
-    let frame = frame.expect("it is short").freeze();
-    let opts = WriteOpts { class: Class::Urgent, fua: true };
-    for at in [offset, offset + MARKER_BYTES as u64] {
-        disk.write(at, frame.clone(), opts).await?;
-    }
-    Ok(())
-}
-
-fn encode(sequence: u64, block: &Block) -> Result<Frozen, CoordinatorError> {
-    let contents = serde_json::to_vec(block).expect("a block can be written");
-    let frame = frame::encode(&MAGIC, VERSION, sequence, &contents, FRAME_BYTES);
-    let too_long = || CoordinatorError::Refused("the record is too long for a block".to_owned());
-    Ok(frame.ok_or_else(too_long)?.freeze())
-}
-
-/// The newer frame of a pair; `None`: neither can be read.
-fn newest(frames: &[Frame; 2]) -> Option<(u64, Block)> {
-    let sound = frames.iter().filter_map(|frame| match frame {
-        Frame::Sound(sequence, contents) => {
-            Some((*sequence, serde_json::from_slice(contents).ok()?))
-        }
-        _ => None,
-    });
-    match sound.max_by_key(|(sequence, _)| *sequence) {
-        Some(newest) => Some(newest),
-        // The first write ever may have been torn.
-        None => (frames[1] == Frame::Blank).then(<(u64, Block)>::default),
     }
 }
 
