@@ -19,7 +19,9 @@ use weft_plan::command::PlanArgs;
 use crate::laboratory::LaboratoryArgs;
 
 pub use cache::{CacheArgs, CacheOptions};
-pub use disks::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
+pub use disks::{
+    DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksReserveArgs, DisksServeArgs,
+};
 pub use drill::DrillArgs;
 pub use fs::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,

@@ -90,6 +90,8 @@ const NOT_BROUGHT_ABOUT: &[&str] = &[
     "weft attach: via",
     "weft detach: array",
     "weft detach: devices",
+    "weft disks reserve: disk",
+    "weft disks reserve: epoch",
     "weft lab run: figures[].panels[].series[].points[].range.high",
     "weft lab run: figures[].panels[].series[].points[].range.low",
     "weft lab run: figures[].traces[].generated",

@@ -14,7 +14,9 @@ A foundation of clusters: several machines cannot mount one file system yet (doc
 Examples:
   weft disks prepare d0 d1
   weft disks serve --listen 127.0.0.1:10809 d0 d1
-  weft disks fence nbd://127.0.0.1/d0 home alpha 7")]
+  weft disks fence nbd://127.0.0.1/d0 home alpha 7
+  weft disks reserve /dev/sdb home 8
+  weft disks fence /dev/sdb home alpha 7 --own-epoch 8")]
 pub struct DisksArgs {
     /// What to do.
     #[command(subcommand)]
@@ -28,8 +30,10 @@ pub enum DisksAction {
     Prepare(DisksPrepareArgs),
     /// Serve prepared disks to nodes, and fence nodes (runs until stopped)
     Serve(DisksServeArgs),
-    /// Make a served disk refuse a node, up to an epoch, for ever
+    /// Make a disk refuse a node, up to an epoch, for ever
     Fence(DisksFenceArgs),
+    /// Register this machine at a disk with persistent reservations, and reserve it
+    Reserve(DisksReserveArgs),
 }
 
 /// `weft disks prepare`.
@@ -82,17 +86,51 @@ pub struct DisksServeArgs {
     pub socket: Option<PathBuf>,
 }
 
+/// `weft disks reserve`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+For SCSI and NVMe disks that several machines reach: from then on the disk refuses the writes of \
+machines that are not registered (write exclusive, registrants only). The key is made of the \
+cluster's name and the epoch. A machine has one key: a later epoch takes the place of an earlier one. \
+A machine that was fenced must have ended its use of the disk before it registers in a new epoch.
+
+Example:
+  weft disks reserve /dev/sdb home 8")]
+pub struct DisksReserveArgs {
+    /// A block device
+    #[arg(value_name = "DISK")]
+    pub disk: std::path::PathBuf,
+    /// The cluster that the disk belongs to
+    pub cluster: ClusterName,
+    /// The epoch in which this machine uses the disk
+    #[arg(value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    pub epoch: u64,
+    /// How long to wait for the disk
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        value_parser = weft_cli::size::parse_duration
+    )]
+    pub timeout: std::time::Duration,
+}
+
 /// `weft disks fence`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A fence is never taken back: the node joins again, and gets a new epoch. Without a confirmation the \
 node may still write to the disk, or be refused already.
 
-Example:
-  weft disks fence nbd://10.0.0.2/d0 home alpha 7")]
+A block device is fenced with persistent reservations: this machine must be registered there, and what \
+the node has in flight is aborted.
+
+Examples:
+  weft disks fence nbd://10.0.0.2/d0 home alpha 7
+  weft disks fence /dev/sdb home alpha 7 --own-epoch 8")]
 pub struct DisksFenceArgs {
-    /// The disk: nbd://HOST/DISK, nbd://HOST:PORT/DISK or nbd+unix:///DISK?socket=PATH
-    #[arg(value_name = "URI")]
+    /// The disk: nbd://HOST/DISK, nbd://HOST:PORT/DISK or nbd+unix:///DISK?socket=PATH, or a block
+    /// device
+    #[arg(value_name = "URI|DISK")]
     pub disk: String,
     /// The cluster that the disk belongs to
     pub cluster: ClusterName,
@@ -101,6 +139,13 @@ pub struct DisksFenceArgs {
     /// The highest epoch that is refused
     #[arg(value_parser = clap::value_parser!(u64).range(1..u64::MAX))]
     pub epoch: u64,
+    /// The epoch in which this machine is registered at a block device
+    #[arg(long, value_name = "EPOCH", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    pub own_epoch: Option<u64>,
+    /// Do not abort what the node has in flight on a block device: for disks that cannot, and nodes
+    /// that are known to be off
+    #[arg(long, requires = "own_epoch")]
+    pub no_abort: bool,
     /// How long to wait for the confirmation
     #[arg(
         long,

@@ -12,14 +12,18 @@ use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, answer, errln, outln};
 use weft_cli::{size, thread};
+use weft_cluster::fence::reservation::{ReservableDevice, ReservationFence};
 use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
 use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
-use weft_cluster::{DiskName, Epoch, Fence as _, FenceError, Incarnation};
+use weft_cluster::{ClusterName, DiskName, Epoch, Fence, FenceError, Incarnation};
 use weft_disk::Disk;
 use weft_nbd::{NbdUri, Server, ServerConfig};
+use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
 
-use crate::cli::{DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksServeArgs};
+use crate::cli::{
+    DisksAction, DisksArgs, DisksFenceArgs, DisksPrepareArgs, DisksReserveArgs, DisksServeArgs,
+};
 use crate::daemon::notify;
 
 /// How long the end of a server waits for a disk.
@@ -31,6 +35,7 @@ pub fn disks(args: &DisksArgs, json: bool) -> Outcome {
         DisksAction::Prepare(args) => prepare(args, json),
         DisksAction::Serve(args) => serve(args, json),
         DisksAction::Fence(args) => fence(args, json),
+        DisksAction::Reserve(args) => reserve(args, json),
     }
 }
 
@@ -215,23 +220,95 @@ async fn run(
     outcome
 }
 
+/// The fence of a block device.
+fn reservation_fence(
+    opener: &Opener,
+    path: &Path,
+    cluster: &ClusterName,
+    timeout: std::time::Duration,
+    in_flight: InFlight,
+) -> Result<ReservationFence, Failure> {
+    let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
+    let device = Rc::new(ReservableDevice::open(path).map_err(failed)?);
+    // The name is for messages.
+    let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
+    let name = name.unwrap_or_else(|| "disk".parse().expect("a name"));
+    let patience = Nanos::try_from(timeout.as_nanos()).unwrap_or(Nanos::MAX);
+    let (rt, cluster) = (&opener.rt, cluster.clone());
+    Ok(ReservationFence::new(rt, device, name, cluster, patience, in_flight))
+}
+
+/// This machine in an epoch. Keys are made of the epoch, whatever the machine's name is.
+fn this_machine(epoch: u64) -> Incarnation {
+    Incarnation { node: "this-machine".parse().expect("a name"), epoch: Epoch(epoch) }
+}
+
+fn reserve(args: &DisksReserveArgs, json: bool) -> Outcome {
+    let args = args.clone();
+    thread::run(move |opener| async move {
+        let (path, cluster) = (&args.disk, &args.cluster);
+        let fence = reservation_fence(&opener, path, cluster, args.timeout, InFlight::Abort)?;
+        let own = this_machine(args.epoch);
+        fence.register(&own).await.map_err(|error| Failure::new(error.to_string()))?;
+        let disk = args.disk.display().to_string();
+        if json {
+            return answer(&json!({ "disk": disk, "epoch": args.epoch }));
+        }
+        outln!("{disk} is reserved; this machine uses it in epoch {}", args.epoch);
+        Ok(())
+    })
+}
+
+/// How a disk fences.
+enum FencedDisk {
+    /// By its server.
+    Served(NbdUri),
+    /// By reservations: this machine's epoch.
+    Reserved(u64),
+}
+
 fn fence(args: &DisksFenceArgs, json: bool) -> Outcome {
-    let uri: NbdUri = args.disk.parse().map_err(|e| {
-        Failure::usage(format!("{}: {e}", args.disk))
-            .hint("write nbd://HOST[:PORT]/DISK or nbd+unix:///DISK?socket=PATH")
-    })?;
+    let place = match (args.own_epoch, args.disk.parse::<NbdUri>()) {
+        (None, Ok(uri)) => FencedDisk::Served(uri),
+        (None, Err(e)) => {
+            return Err(Failure::usage(format!("{}: {e}", args.disk)).hint(
+                "write nbd://HOST[:PORT]/DISK or nbd+unix:///DISK?socket=PATH; a block device needs \
+                 --own-epoch",
+            ));
+        }
+        (Some(_), Ok(_)) => {
+            return Err(Failure::usage("--own-epoch is for block devices")
+                .hint("a disk server asks for no epoch of this machine"));
+        }
+        (Some(own), Err(_)) => FencedDisk::Reserved(own),
+    };
     let args = args.clone();
     thread::run(move |opener| async move {
         let patience = Nanos::try_from(args.timeout.as_nanos()).unwrap_or(Nanos::MAX);
         let cluster = args.cluster.clone();
-        let fence = RemoteFence::new(&opener.rt, &opener.ring, uri, cluster, patience)
-            .map_err(|e| Failure::usage(e.to_string()).hint("name the disk in the URI"))?;
         let victim = Incarnation { node: args.node.clone(), epoch: Epoch(args.epoch) };
-        // Whoever runs this command is no node, and the server asks for none.
-        fence.fence(&victim, &victim).await.map_err(|error| {
+        let fenced = match place {
+            FencedDisk::Served(uri) => {
+                let fence = RemoteFence::new(&opener.rt, &opener.ring, uri, cluster, patience)
+                    .map_err(|e| Failure::usage(e.to_string()).hint("name the disk in the URI"))?;
+                // Whoever runs this command is no node, and the server asks for none.
+                fence.fence(&victim, &victim).await
+            }
+            FencedDisk::Reserved(own) => {
+                let path = Path::new(&args.disk);
+                let in_flight = if args.no_abort { InFlight::Leave } else { InFlight::Abort };
+                let fence = reservation_fence(&opener, path, &cluster, args.timeout, in_flight)?;
+                Fence::fence(&fence, &this_machine(own), &victim).await
+            }
+        };
+        fenced.map_err(|error| {
             let failure = Failure::new(error.to_string());
             match error {
                 FenceError::Unsupported { .. } => failure,
+                FenceError::Fenced { .. } => failure.hint(
+                    "this machine is not registered in this epoch: it was fenced, or run \
+                     `weft disks reserve`",
+                ),
                 _ => failure.hint(
                     "the node may still write to the disk: repeat this, or cut its power or its network",
                 ),
