@@ -23,8 +23,8 @@
 //!
 //! *Which disks vote.* A disk that is blank looks as if nobody had promised anything. So each disk
 //! of a group has a *marker*, from [`DiskCoordinator::set_up`] on, and one without it, or with that
-//! of another group, does not count. A disk that was replaced is set up again from a majority of the
-//! others ([`DiskCoordinator::replace`]):
+//! of another group, does not count. A disk that was replaced is set up again from a majority of
+//! the others ([`DiskCoordinator::replace`]):
 //!
 //! ```text
 //!   write "the disk's marker is number 5 from now on" to my blocks on a majority, then read all

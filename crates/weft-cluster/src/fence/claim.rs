@@ -3,10 +3,10 @@
 //!
 //! *One server at a time.* A server writes its number and a count into the disk's head, and raises
 //! the count as long as it lives ([`BEAT`]). One that starts reads the claim. If another server has
-//! left one, it waits ([`WAIT`]): a count that rises belongs to a server that lives, and the new one
-//! gives up. Otherwise it writes its own claim, waits ([`SETTLE`]), and reads it again. Of two that
-//! start together the claim of only one stands by then: each writes within half of that time after
-//! it had read, or begins again.
+//! left one, it waits ([`WAIT`]): a count that rises belongs to a server that lives, and the new
+//! one gives up. Otherwise it writes its own claim, waits ([`SETTLE`]), and reads it again. Of two
+//! that start together the claim of only one stands by then: each writes within half of that time
+//! after it had read, or begins again.
 //!
 //! ```text
 //!   head:   copy 0 ─┼─ copy 1 ─┼─ claim, at 64 KiB ─┼─ unused, zeros ──

@@ -23,8 +23,8 @@
 //! disk (`APTPL` of SCSI, which the kernel asks for).
 //!
 //! *What a refused node sees.* EBADE, which is
-//! [`DiskErrorKind::Fenced`](weft_disk::DiskErrorKind::Fenced): it ends its use of the disk, and the
-//! disk has not failed.
+//! [`DiskErrorKind::Fenced`](weft_disk::DiskErrorKind::Fenced): it ends its use of the disk, and
+//! the disk has not failed.
 //!
 //! *Limits.* A registration is that of a machine's path, not of a process: one process of a machine
 //! uses the disk, which opens it as its only user. Each path needs its key; dm-multipath does that.
