@@ -53,7 +53,7 @@ pub use histogram::{Histogram, Latency};
 pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
-pub use slice::SliceDisk;
+pub use slice::{Ranges, SliceDisk};
 pub use volume::{
     AllocationRange, CachedContents, Volume, VolumeError, VolumeErrorKind, VolumeInfo,
 };

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use common::run;
 use weft_disk::{
     Class, Disk, DiskErrorKind, DoneFuture, Fault, FaultDisk, Faults, Layer, QueueConfig,
-    QueueLoad, QueuedDisk, RamDisk, SliceDisk, WriteOpts,
+    QueueLoad, QueuedDisk, RamDisk, Ranges, SliceDisk, WriteOpts,
 };
 use weft_rt::{Buf, Frozen, MICROSECOND, Rt, Task};
 
@@ -251,5 +251,38 @@ fn giving_up_a_slice_ends_its_requests_and_leaves_the_others_theirs() {
         of_b.await.0.expect("the other slice works");
         b.write(0, Frozen::copy_from(&[1; 512]), WriteOpts::USER).await.expect("and goes on");
         assert_eq!(queue.load(), QueueLoad::default());
+    });
+}
+
+#[test]
+fn a_slice_of_several_ranges_is_one_disk_and_becomes_larger_while_it_is_used() {
+    run(async |rt| {
+        let Device { ram, queue, .. } = device(&rt, CONFIG);
+        let ranges = Rc::new(Ranges::new(vec![40 * KIB..44 * KIB, 8 * KIB..10 * KIB]));
+        let slice = SliceDisk::of(&queue, &ranges, "s").expect("a slice");
+        let bytes: Vec<u8> =
+            (0..6 * 1024).map(|at| u8::try_from(at / 512 + 1).expect("few")).collect();
+        slice.write(0, Frozen::copy_from(&bytes), WriteOpts::USER).await.expect("written");
+        assert_eq!(*slice.read(0, Buf::new(6144), Class::User).await.1, bytes[..]);
+        let (_, part) = slice.read(3 * KIB + 512, Buf::new(1024), Class::User).await;
+        assert_eq!(*part, bytes[3584..4608], "over the border");
+        let on_ram = async |at: u64| ram.read(at * KIB, Buf::new(512), Class::User).await.1[0];
+        assert_eq!((on_ram(40).await, on_ram(43).await, on_ram(8).await), (1, 7, 9));
+        assert_eq!(on_ram(44).await + on_ram(10).await, 0, "nothing behind them");
+        assert!(slice.write(6 * KIB, Frozen::copy_from(&[9; 512]), WriteOpts::USER).await.is_err());
+        ranges.push(20 * KIB..22 * KIB);
+        assert_eq!((slice.size_now(), slice.info().size_bytes), (8 * KIB, 6 * KIB));
+        slice.write_zeroes(5 * KIB, 3 * KIB, WriteOpts::USER).await.expect("over two borders");
+        slice.write(7 * KIB, Frozen::copy_from(&[9; 512]), WriteOpts::USER).await.expect("written");
+        assert_eq!((on_ram(9).await, on_ram(21).await), (0, 9));
+        let sparse =
+            Rc::new(QueuedDisk::new(Rc::new(Sparse(RamDisk::new("s", 64 * KIB, 512))), CONFIG));
+        let ranges = Rc::new(Ranges::new(vec![0..4 * KIB, 18 * KIB..22 * KIB, 40 * KIB..44 * KIB]));
+        let slice = SliceDisk::of(&sparse, &ranges, "s").expect("a slice");
+        assert_eq!((slice.next_data(0), slice.next_data(7 * KIB)), (Some(6 * KIB), Some(7 * KIB)));
+        assert_eq!(slice.next_data(8 * KIB), None);
+        let error =
+            SliceDisk::of(&queue, &Rc::new(Ranges::new(vec![0..KIB, 64 * KIB..65 * KIB])), "bad");
+        assert_eq!(error.expect_err("not on the device").kind, DiskErrorKind::Invalid);
     });
 }
