@@ -55,6 +55,12 @@ impl Ranges {
         self.ranges.borrow_mut().push(range);
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.ranges.borrow().len()
+    }
+
     /// Bytes of all of them.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -24,6 +24,7 @@
 //!          …       page journal
 //!          …       database
 //!          …       checksums of its pages
+//!          …       more of both, as often as the metadata has grown ([`header`])
 //! ```
 
 mod bad;
@@ -41,6 +42,7 @@ mod pages;
 mod places;
 mod room;
 mod rows;
+mod spans;
 mod sums;
 mod tables;
 mod transaction;
@@ -68,7 +70,9 @@ use overlay::Overlay;
 pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
-pub(crate) use room::{LongFiles, capacity_for, row_bytes_for_all, step_above, step_below};
+pub(crate) use room::{
+    LongFiles, capacity_for, next_step, row_bytes_for_all, step_above, step_below,
+};
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
 
@@ -164,8 +168,8 @@ impl Meta {
     }
 
     async fn with(array: Array, fs_id: Id, stored: HeaderFields, cache_bytes: u64) -> Result<Self> {
-        let areas = Areas::of(array.size_bytes(), stored.journal.is_some(), stored.has_sums)?;
-        let capacity = areas.db.end - areas.db.start;
+        let areas = Areas::stored(array.size_bytes(), &stored)?;
+        let capacity = areas.db.bytes();
         let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
         let waiting_bytes_max = cache_bytes / WAITING_SHARE;
         let of_image = cache_bytes - of_redb - 2 * waiting_bytes_max;
@@ -208,14 +212,45 @@ impl Meta {
         most.saturating_sub(rows)
     }
 
-    /// How many files of one block the rows may be that everyone may add.
-    pub(crate) fn left_files(&self) -> u64 {
-        self.left_bytes() / room::FILE_BYTES
+    /// How many files of one block are described by so many bytes of rows.
+    pub(crate) fn files_in(row_bytes: u64) -> u64 {
+        row_bytes / room::FILE_BYTES
     }
 
     /// Bytes that the database may have.
-    fn capacity(&self) -> u64 {
+    pub(crate) fn capacity(&self) -> u64 {
         self.image.capacity()
+    }
+
+    /// Bytes that the database is to get next, if it has `capacity`: one more step of redb's.
+    pub(crate) fn next_capacity(capacity: u64) -> u64 {
+        room::capacity_for(room::next_step(room::pages_bytes(capacity)))
+    }
+
+    /// Whether the database can ever have more bytes.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.image.may_grow()
+    }
+
+    /// Bytes of the array with which the database may have `capacity` bytes.
+    pub(crate) fn array_bytes_for(&self, capacity: u64) -> Result<u64> {
+        Ok(self.image.pieces_for(capacity)?.end())
+    }
+
+    /// Before the array gets larger: its parts stay where they are.
+    pub(crate) async fn prepare_growth(&self) -> Result<()> {
+        self.check()?;
+        self.failing_to_write(self.image.fix_pieces().await)
+    }
+
+    /// The array is large enough: the database may have `capacity` bytes from now on.
+    pub(crate) async fn grow(&self, capacity: u64) -> Result<()> {
+        self.check()?;
+        let pieces = self.image.pieces_for(capacity)?;
+        if pieces.end() > self.array.size_bytes() {
+            return Err(FsError::NoSpace);
+        }
+        self.failing_to_write(self.image.take_pieces(pieces).await)
     }
 
     /// Whether so much waits that it is to be committed before more changes.
@@ -591,7 +626,7 @@ mod tests {
     #[test]
     fn metadata_without_a_journal_works() {
         with_array(|array| async move {
-            let stored = HeaderFields { db_bytes: 0, journal: None, has_sums: false };
+            let stored = HeaderFields { journal: None, has_sums: false, ..HeaderFields::NEW };
             let meta = Meta::with(array.clone(), ID, stored, 1 << 20).await.expect("made");
             meta.commit(|_| Ok(())).await.expect("committed");
             fill(&meta).await;
@@ -611,10 +646,7 @@ mod tests {
             let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
             assert_eq!(count(&meta).await, 1000);
             let areas = Areas::of(meta.array.size_bytes(), false, false).expect("room");
-            assert_eq!(
-                (meta.log_area(), meta.capacity()),
-                (areas.log, areas.db.end - areas.db.start)
-            );
+            assert_eq!((meta.log_area(), meta.capacity()), (areas.log, areas.db.bytes()));
             assert_eq!(version().await, 5);
         });
     }
@@ -641,11 +673,11 @@ mod tests {
             meta.checkpoint().await.expect("written");
             drop(meta);
             // What all copies have is wrong now, and it is known.
-            let db = Areas::of(array.size_bytes(), true, true).expect("room").db;
-            let (_, page) = array.read(db.start, weft_rt::Buf::new(4096)).await;
+            let db = Areas::of(array.size_bytes(), true, true).expect("room").db.at(0);
+            let (_, page) = array.read(db, weft_rt::Buf::new(4096)).await;
             let mut page = weft_rt::Buf::copy_from(&page);
             page[4000] ^= 1;
-            array.write(db.start, page.freeze(), true).await.expect("written");
+            array.write(db, page.freeze(), true).await.expect("written");
             let error = Meta::open(array, ID, 1 << 20).await.err().expect("refused");
             assert!(error.to_string().contains("no copy of page 0"), "{error}");
         });
@@ -674,12 +706,12 @@ mod tests {
                 assert!(matches!(error, Some(FsError::Damaged(_))), "byte {at}: {error:?}");
             }
             with(&|bytes| {
-                bytes[12] = 6;
+                bytes[12] = 7;
                 put_crc32c_at(&mut bytes[..40], 8);
             })
             .await;
             let error = refused().await.expect("refused").to_string();
-            assert!(error.contains("version 6: this weft reads up to 5"), "{error}");
+            assert!(error.contains("version 7: this weft reads up to 6"), "{error}");
         });
     }
 }

@@ -15,13 +15,15 @@ pub(crate) mod sizing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Id};
-use weft_disk::{CopyOnWriteDisk, Disk, QueueConfig, QueuedDisk, SliceDisk};
+use weft_disk::{CopyOnWriteDisk, Disk, QueueConfig, QueuedDisk, Ranges, SliceDisk};
 use weft_rt::{Rt, SECOND};
 
+use crate::disks::free_map::Space;
 use crate::disks::member::{Member, PresentDisk, slice_of};
 use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::{Pool, runs_of};
@@ -93,8 +95,10 @@ pub(crate) fn present(
         None => disk.clone(),
     };
     let DiskParts { queue, data } = part(&whole, label)?;
-    let label = RefCell::new(label.clone());
-    Ok(PresentDisk { label, whole, path, queue, data: data.clone(), slice: data })
+    let metadata = Rc::new(Ranges::new(label.slice_ranges()));
+    let (label, is_label_due) = (RefCell::new(label.clone()), Cell::new(false));
+    let slice = data.clone();
+    Ok(PresentDisk { label, whole, path, queue, data, slice, metadata, is_label_due })
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<DiskParts> {
@@ -120,7 +124,11 @@ pub async fn create(rt: &Rt, disks: &[Rc<dyn Disk>], options: &CreateOptions) ->
     }
     let parts = disks.iter().zip(&labels).map(|(disk, label)| part(disk, label));
     let parts = parts.collect::<Result<Vec<_>>>()?;
-    let slices = parts.iter().zip(&labels).map(|(part, label)| slice_of(&part.queue, label));
+    let slice = |(part, label): (&DiskParts, &Label)| {
+        let ranges = Rc::new(Ranges::new(label.slice_ranges()));
+        slice_of(&part.queue, &ranges, label.number)
+    };
+    let slices = parts.iter().zip(&labels).map(slice);
     let slices: Vec<Rc<dyn Disk>> = slices.collect::<Result<_>>()?;
     let now_unix_s = u64::try_from(options.now.s).unwrap_or(0);
     let array = array_options(&options.name, disks.len(), Id(options.id), now_unix_s);
@@ -244,6 +252,8 @@ impl Fs {
         let label = label.clone();
         let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
         for (number, (label, disk)) in found {
+            // Before any of its blocks is given to others.
+            label.settle(&**disk).await;
             let part = present(disk, label, reopen.as_ref())?;
             // A disk that was taken out of service released its slice.
             let slice = part.slice()?;
@@ -380,6 +390,7 @@ impl Fs {
             return Ok(());
         }
         drop(self.0.draining.acquire(1).await);
+        drop(self.0.metadata_room.growing.acquire(1).await);
         let mut ended = self.0.sync().await;
         if ended.is_ok() {
             ended = self.0.note_use(true).await;
@@ -432,8 +443,12 @@ async fn find_successors(meta: &Meta, pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Takes the blocks that records name.
+/// Takes the blocks that are pieces of the metadata, and those that records name.
 async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
+    for member in pool.members() {
+        let pieces = member.present().map(|present| present.label.borrow().pieces.clone());
+        take_pieces(&member.space, member.number, &pieces.unwrap_or_default())?;
+    }
     meta.run(|tx| {
         let next = check_keys(tx)?;
         tx.each_record(|ino, first, record| {
@@ -453,6 +468,25 @@ async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
         })
     })
     .await
+}
+
+/// Takes the pieces of a disk's metadata slice.
+pub(crate) fn take_pieces(
+    space: &RefCell<Space>,
+    number: u16,
+    pieces: &[Range<u64>],
+) -> Result<()> {
+    for piece in pieces {
+        if !space.borrow_mut().take(piece.start, piece.end - piece.start) {
+            return Err(FsError::Damaged(format!(
+                "blocks {} to {} of disk {number} are a piece of the metadata, and are not there or have \
+                 another owner",
+                piece.start,
+                piece.end - 1
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Takes the blocks that are known to be bad.

@@ -1,5 +1,5 @@
-//! When the metadata has no more room, new files and new blocks are refused. Everything else goes
-//! on, and there is room again when files were deleted.
+//! When the metadata has no more room, and a disk with a copy has none for more of it, new files and
+//! new blocks are refused. Everything else goes on, and there is room again when files were deleted.
 
 use crate::common::*;
 use weft_fs::{
@@ -8,6 +8,9 @@ use weft_fs::{
 };
 use weft_random::Rng;
 use weft_rt::{Frozen, Rt, SECOND};
+
+/// MiB of a disk with a slice of 8 MiB that has no room for a larger one.
+const FULL: u64 = 11;
 
 /// Makes files of one block, with names in no order, until one is refused; and then empty ones,
 /// until one of them is.
@@ -50,7 +53,7 @@ async fn empty(fs: &Fs) {
 #[test]
 fn a_full_database_refuses_new_files_and_goes_on() {
     run(|rt| async move {
-        let disks = ram(&[64, 64, 64]);
+        let disks = ram(&[FULL, 64, 64]);
         let fs = made(&rt, &disks).await;
         let mut rng = Rng::new(1);
         let mut most = 0;
@@ -104,7 +107,7 @@ fn a_full_database_refuses_new_files_and_goes_on() {
 #[test]
 fn a_large_file_is_refused_blocks_before_the_database_is_full() {
     run(|rt| async move {
-        let fs = made(&rt, &ram(&[64, 64, 64, 64, 64, 64, 64, 64, 64])).await;
+        let fs = made(&rt, &ram(&[FULL, 64, 64, 64, 64, 64, 64, 64, 64])).await;
         let ino = make_as(&fs, "file", "raid6").await;
         // Lines of one block each, with another one between them: each needs a record.
         let block = pattern(BLOCK as usize, 1);
@@ -359,7 +362,7 @@ fn many_large_attributes_at_once_fill_no_more_than_there_is() {
 #[test]
 fn names_do_not_grow_and_holes_are_not_punched_in_a_full_database() {
     run(|rt| async move {
-        let fs = made(&rt, &ram(&[64, 64, 64])).await;
+        let fs = made(&rt, &ram(&[FULL, 64, 64])).await;
         let holed = make(&fs, "holed").await;
         write(&fs, holed, 0, &pattern(100 * BLOCK as usize, 1)).await;
         fs.sync().await.expect("synced");
@@ -383,7 +386,7 @@ fn names_do_not_grow_and_holes_are_not_punched_in_a_full_database() {
 #[test]
 fn blocks_that_wait_count_with_the_records_that_they_need() {
     run(|rt| async move {
-        let disks = ram(&[64, 64, 64]);
+        let disks = ram(&[FULL, 64, 64]);
         create(&rt, &disks, &options()).await.expect("created");
         let options = MountOptions { cache_bytes: 128 << 20, ..mounting() };
         let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");

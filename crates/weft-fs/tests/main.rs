@@ -22,6 +22,7 @@ mod lying_disks;
 mod membership;
 mod metadata;
 mod metadata_copies;
+mod metadata_growth;
 mod mount_mark;
 mod old_block_cache;
 mod out_of_place;

@@ -1,8 +1,8 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks;
 //! often a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail,
 //! for good: some cannot be written any more, one at a time cannot be read. Disks join where others
-//! were lost, those that were lost come back as they were, balances and scrubs begin, and are
-//! cancelled. In half of the lives another node contends for tokens, and dies now and then. One
+//! were lost, those that were lost come back as they were, the metadata takes more room from the disks,
+//! balances and scrubs begin, and are cancelled. In half of the lives another node contends for tokens, and dies now and then. One
 //! slice of the metadata at a time refuses writes for a while, or has a sector that cannot be read
 //! or has rotted. Then the file system has as many copies as before within a minute, and each of
 //! them can be mounted alone.
@@ -268,7 +268,9 @@ async fn fail_block(
     let block = column.start + pair.rng.below(lines) + if is_used { 0 } else { lines };
     let Some(disk) = disks.get(&usize::from(column.disk)) else { return false };
     // All of the block, or a sector of it.
-    let first = (DATA_AT + block * BLOCK) / 512;
+    // One that joined later may have a larger slice.
+    let label = Label::read(&**disk).await.expect("readable").expect("a label");
+    let first = (label.data().start + block * BLOCK) / 512;
     let one = pair.rng.below(8);
     let sectors = if pair.rng.chance(50) { first..first + 8 } else { first + one..first + one + 1 };
     let faults = &disk.faults;
@@ -382,6 +384,11 @@ async fn use_jobs(
     power: &Rc<Power>,
     disks: &RefCell<BTreeMap<usize, Rc<TestDisk>>>,
 ) {
+    if pair.rng.chance(20) {
+        // The disks may have no room, a copy may be missing, or a slice fail.
+        drop(pair.fs.grow_metadata().await);
+        return;
+    }
     match pair.rng.below(4) {
         0 => drop(pair.fs.cancel().await),
         1 if disks.borrow().len() < DISKS_MAX => {

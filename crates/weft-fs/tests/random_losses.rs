@@ -158,6 +158,8 @@ fn what_was_acknowledged_is_there_when_all_disks_are_back() {
                         let scrubbed = story.fs.scrub().await;
                         assert!(scrubbed.as_ref().map_or_else(is_told, |_| true), "{scrubbed:?}");
                     }
+                    // A copy of it may be missing.
+                    8 if story.rng.chance(30) => drop(story.fs.grow_metadata().await),
                     _ => story.write().await,
                 }
             }

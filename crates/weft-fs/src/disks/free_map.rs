@@ -471,6 +471,88 @@ impl Space {
         self.free += len;
     }
 
+    /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest ones,
+    /// of whole multiples of `unit`, if `most` of them are enough. It looks at all of the disk.
+    pub(crate) fn take_long(
+        &mut self,
+        len: u64,
+        unit: u64,
+        most: usize,
+    ) -> Option<Vec<Range<u64>>> {
+        // The runs are as many as there can be, so the longest are kept, shortest first.
+        let mut runs: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let mut note = |run: Range<u64>| {
+            let usable = (run.end - run.start) / unit * unit;
+            if usable > 0 {
+                runs.insert((usable, run.start));
+            }
+            if runs.len() > most {
+                runs.pop_first();
+            }
+        };
+        let mut open: Option<Range<u64>> = None;
+        for (number, group) in self.groups.iter().enumerate() {
+            let (first, size) = (number as u64 * GROUP, self.size(number));
+            let mut free = |run: Range<u64>| match &mut open {
+                Some(last) if last.end == run.start => last.end = run.end,
+                other => {
+                    if let Some(run) = other.replace(run) {
+                        note(run);
+                    }
+                }
+            };
+            let unpacked;
+            let bits = match &group.map {
+                Map::Uniform if group.free > 0 => {
+                    free(first..first + size);
+                    continue;
+                }
+                Map::Uniform => continue,
+                Map::Packed(packed) => {
+                    unpacked = unpack(packed);
+                    &unpacked
+                }
+                Map::Bits(bits) => bits,
+            };
+            for (at, word) in bits.iter().enumerate() {
+                let (mut rest, mut from) = (*word, first + (at * BITS) as u64);
+                while rest != 0 {
+                    let taken = rest.trailing_zeros();
+                    rest >>= taken;
+                    let count = rest.trailing_ones();
+                    rest = rest.checked_shr(count).unwrap_or(0);
+                    from += u64::from(taken);
+                    free(from..from + u64::from(count));
+                    from += u64::from(count);
+                }
+            }
+        }
+        open.into_iter().for_each(note);
+        // The shortest that is long enough, or all from the longest on.
+        let one = runs.range((len, 0)..).next().copied();
+        let chosen: Vec<(u64, u64)> = match one {
+            Some(one) => vec![one],
+            None => runs.into_iter().rev().collect(),
+        };
+        let (mut taken, mut left) = (Vec::new(), len);
+        for (usable, start) in chosen {
+            if left == 0 {
+                break;
+            }
+            let blocks = usable.min(left);
+            taken.push(start..start + blocks);
+            left -= blocks;
+        }
+        if left > 0 {
+            return None;
+        }
+        for run in &taken {
+            let is_free = self.take(run.start, run.end - run.start);
+            debug_assert!(is_free, "{run:?} was free");
+        }
+        Some(taken)
+    }
+
     /// Finds and takes a run of `len` blocks: at most [`RUN_MAX`].
     pub(crate) fn allocate(&mut self, len: u64) -> Option<u64> {
         debug_assert!(len <= RUN_MAX, "runs of {len} blocks are not searched for");
@@ -527,6 +609,52 @@ mod tests {
 
     /// Blocks of a TiB.
     const TIB: u64 = 1 << 28;
+
+    #[test]
+    fn long_runs_are_one_if_possible_and_else_the_longest() {
+        let mut space = Space::new(2 * GROUP + 1000);
+        assert_eq!(space.take_long(GROUP + 64, 16, 4), Some(vec![0..GROUP + 64]));
+        let mut space = Space::new(2 * GROUP + 1000);
+        for at in [100, GROUP + 500, 2 * GROUP + 10] {
+            assert!(space.take(at, 1));
+        }
+        // 100, GROUP + 399, GROUP - 491, and 989 blocks are free.
+        assert_eq!(space.clone().take_long(90, 16, 4), Some(vec![0..90]));
+        assert_eq!(
+            space.clone().take_long(900, 16, 4).expect("there"),
+            [2 * GROUP + 11..2 * GROUP + 911]
+        );
+        let before = space.free_blocks();
+        let taken = space.take_long(2 * GROUP - 128, 16, 2).expect("two");
+        assert_eq!(taken[0], 101..101 + (GROUP + 399) / 16 * 16);
+        assert_eq!(taken[1].start, GROUP + 501);
+        assert_eq!(space.free_blocks(), before - (2 * GROUP - 128));
+        let all =
+            taken.iter().all(|run| space.first_free(run.start, run.end - run.start).is_none());
+        assert!(all, "they are taken");
+        assert_eq!(space.take_long(2000, 16, 1), None, "not in one run");
+        assert_eq!(space.free_blocks(), before - (2 * GROUP - 128), "nothing was taken");
+        // As a plain list of bits says.
+        let mut rng = Rng::new(7);
+        for _ in 0..50 {
+            let mut space = Space::new(GROUP + 300);
+            for _ in 0..rng.below(400) {
+                let (at, len) = (rng.below(GROUP + 200), 1 + rng.below(64));
+                space.take(at, len);
+            }
+            let len = 16 * (1 + rng.below(2048));
+            let free: Vec<bool> =
+                (0..GROUP + 300).map(|at| space.first_free(at, 1).is_some()).collect();
+            let runs = free.chunk_by(|a, b| a == b).filter(|run| run[0]);
+            let mut lens: Vec<u64> = runs.map(|run| run.len() as u64 / 16 * 16).collect();
+            lens.sort_unstable();
+            let most: u64 = lens.iter().rev().take(8).sum();
+            let taken = space.take_long(len, 16, 8);
+            assert_eq!(taken.is_some(), most >= len, "{len} of {lens:?}");
+            let sum: u64 = taken.iter().flatten().map(|run| run.end - run.start).sum();
+            assert!(taken.is_none() || sum == len);
+        }
+    }
 
     /// Bytes of memory that the map takes.
     fn bytes(space: &Space) -> usize {

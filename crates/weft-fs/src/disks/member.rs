@@ -9,7 +9,7 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-use weft_disk::{Disk, QueuedDisk, SliceDisk};
+use weft_disk::{Disk, QueuedDisk, Ranges, SliceDisk};
 use weft_rt::sync::Semaphore;
 
 use crate::disks::free_map::Space;
@@ -32,20 +32,39 @@ pub(crate) struct PresentDisk {
     pub(crate) data: Rc<dyn Disk>,
     /// The same, which may become larger.
     pub(crate) slice: Rc<SliceDisk>,
+    /// What the metadata slice has: pieces that are in the label, durably.
+    pub(crate) metadata: Rc<Ranges>,
+    /// Whether the label on the disk may be another one: its last write failed.
+    pub(crate) is_label_due: Cell<bool>,
 }
 
 impl PresentDisk {
     /// Its metadata slice. The metadata array never uses one again that it has excluded: it gets
     /// another one.
     pub(crate) fn slice(&self) -> Result<Rc<dyn Disk>> {
-        slice_of(&self.queue, &self.label.borrow())
+        slice_of(&self.queue, &self.metadata, self.label.borrow().number)
+    }
+
+    /// Writes the label of a disk whose metadata slice has more pieces, and lets the slice have them.
+    pub(crate) async fn put_label(&self, label: Label) -> Result<()> {
+        // Until it is known that it is not there, nothing else may have these pieces.
+        *self.label.borrow_mut() = label.clone();
+        self.is_label_due.set(true);
+        label.write_pieces(&*self.whole).await?;
+        self.is_label_due.set(false);
+        let ranges = label.slice_ranges();
+        ranges.into_iter().skip(self.metadata.count()).for_each(|range| self.metadata.push(range));
+        Ok(())
     }
 }
 
-/// The metadata slice of a disk with this label.
-pub(crate) fn slice_of(queue: &Rc<QueuedDisk>, label: &Label) -> Result<Rc<dyn Disk>> {
-    let name = slice_name(label.number);
-    Ok(Rc::new(SliceDisk::new(queue, label.slice(), &name)?.urgent()))
+/// The metadata slice of a disk with this number.
+pub(crate) fn slice_of(
+    queue: &Rc<QueuedDisk>,
+    ranges: &Rc<Ranges>,
+    number: u16,
+) -> Result<Rc<dyn Disk>> {
+    Ok(Rc::new(SliceDisk::of(queue, ranges, &slice_name(number))?.urgent()))
 }
 
 /// The state of a disk.
@@ -195,9 +214,19 @@ impl Member {
         if self.takes_data() { self.space.borrow().free_blocks() } else { 0 }
     }
 
-    /// Blocks that are not free, those that are bad included.
+    /// Blocks that are not free, those that are bad included, and pieces of the metadata not.
     pub(crate) fn used_blocks(&self) -> u64 {
-        self.blocks() - self.space.borrow().free_blocks()
+        self.data_blocks().saturating_sub(self.space.borrow().free_blocks())
+    }
+
+    /// Blocks that are pieces of its metadata slice, as far as it is there.
+    pub(crate) fn piece_blocks(&self) -> u64 {
+        self.present.as_ref().map_or(0, |present| present.label.borrow().piece_blocks())
+    }
+
+    /// Blocks for data, without pieces of the metadata.
+    pub(crate) fn data_blocks(&self) -> u64 {
+        self.blocks().saturating_sub(self.piece_blocks())
     }
 
     /// Whether a block is not to be used.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::disks::pool::runs_of;
 use crate::error::{FsError, Result};
 use crate::format::extent::{Extent, Run};
-use crate::format::inode::{Ino, Inode, Kind};
+use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::findings::FsckReport;
 use crate::meta::Tx;
 use crate::state::mounted::FsState;
@@ -209,12 +209,28 @@ impl FsState {
             let bits = vec![0; usize::try_from((end - first).div_ceil(64)).expect("in memory")];
             let mut owned = Owned { first, end, bits, begins: begins.clone() };
             let is_first = first == 0;
+            let of_metadata = self.metadata_runs();
+            for run in of_metadata.iter().filter(|_| is_first) {
+                if let Some(block) = self.first_free(*run) {
+                    let what = format!(
+                        "the metadata has block {block} of disk {}, which is free",
+                        run.disk
+                    );
+                    report.find(ROOT, what);
+                }
+            }
             let mut last = None;
             self.each_run(|tx, ino, _, run| {
                 if is_first && last.replace(ino) != Some(ino) && !is_file(tx, ino)? {
                     report.find(ino, "it has blocks and is no file");
                 }
                 let block = owned.note(run);
+                if let Some(other) = of_metadata.iter().find(|other| is_first && meet(**other, run))
+                {
+                    let block = run.start.max(other.start);
+                    report
+                        .find(ino, format!("block {block} of disk {} is the metadata's", run.disk));
+                }
                 twice.extend(block.filter(|_| twice.len() < NAMED_MAX).map(|at| (run.disk, at)));
                 Ok(())
             })
@@ -222,6 +238,27 @@ impl FsState {
             first = end.max(1);
         }
         if twice.is_empty() { Ok(()) } else { self.tell_owners(&twice, report).await }
+    }
+
+    /// The pieces of the metadata, as the labels of disks name them.
+    fn metadata_runs(&self) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for member in self.pool.members() {
+            let Some(present) = member.present().filter(|_| !member.is_lost()) else { continue };
+            let (disk, pieces) = (member.number, present.label.borrow().pieces.clone());
+            runs.extend(pieces.into_iter().map(|piece| Run {
+                disk,
+                start: piece.start,
+                blocks: piece.end - piece.start,
+            }));
+        }
+        runs
+    }
+
+    fn first_free(&self, run: Run) -> Option<u64> {
+        let member = self.pool.member(run.disk)?;
+        let space = member.space.borrow();
+        space.first_free(run.start, run.blocks)
     }
 
     /// Tells of those of these blocks that have two owners.
@@ -291,6 +328,12 @@ impl FsState {
             self.rt.yield_now().await;
         }
     }
+}
+
+fn meet(one: Run, other: Run) -> bool {
+    one.disk == other.disk
+        && one.start < other.start.saturating_add(other.blocks)
+        && other.start < one.start.saturating_add(one.blocks)
 }
 
 fn wrong_map(disk: u64, records: u64, there: u64) -> String {

@@ -7,7 +7,7 @@
 //! a crash behind it the next mount with it completes the join.
 //!
 //! *Growing.* A disk that has become larger gets a new label, and then more blocks in the metadata
-//! ([`crate::format::label`]). Its metadata slice stays as large as it was.
+//! ([`crate::format::label`]). Its metadata slice may take of them ([`crate::state::metadata_room`]).
 //!
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read
 //! as long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk
@@ -17,11 +17,13 @@
 //! array, whose copies go to a spare. Then it leaves the metadata; last its label is erased. A disk
 //! with a label that the metadata does not know is left alone by a mount.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_disk::{Bytes, Disk};
 
+use crate::disks::free_map::Space;
 use crate::disks::member::Member;
 use crate::disks::successor::{put_successor, successor_in};
 use crate::error::{FsError, Result};
@@ -31,7 +33,9 @@ use crate::format::label::Label;
 use crate::jobs::departure::{NEXT, no_disk};
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
-use crate::mount::{DISKS_MAX, JOINING, LEAVING, check_unused, end_join, present, row};
+use crate::mount::{
+    DISKS_MAX, JOINING, LEAVING, check_unused, end_join, present, row, take_pieces,
+};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 
@@ -60,6 +64,19 @@ enum Comer {
     Back(Rc<Member>, Label),
 }
 
+/// The free blocks of a disk that comes back with this label: those that it had under the number
+/// under which it was lost, but for the pieces of the metadata that the label names.
+fn space_of(lost: &Member, label: &Label) -> Result<Space> {
+    let mut space = lost.space.borrow().clone();
+    let known = lost.present().map(|present| present.label.borrow().pieces.clone());
+    for piece in known.into_iter().flatten() {
+        space.release(piece.start, piece.end - piece.start);
+    }
+    let space = RefCell::new(space);
+    take_pieces(&space, label.number, &label.pieces)?;
+    Ok(space.into_inner())
+}
+
 impl FsState {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
         let _alone = self.hold_all_tokens().await;
@@ -75,7 +92,7 @@ impl FsState {
             Comer::Back(member, label) => return self.take_back(disk, &member, &label).await,
         }
         let number = self.next_number().await?;
-        let (fs_id, slice) = (self.label.fs_id, self.label.slice_bytes);
+        let (fs_id, slice) = (self.label.fs_id, self.slice_bytes());
         let size = disk.size_now();
         let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
         let present = present(disk, &label, self.reopen.as_ref())?;
@@ -124,6 +141,15 @@ impl FsState {
         Ok(gained)
     }
 
+    /// Bytes of the slice of a disk that joins: as many as others have.
+    fn slice_bytes(&self) -> u64 {
+        let members = self.pool.members();
+        let working = members.iter().filter(|member| !member.is_lost());
+        let bytes = working.filter_map(|member| member.present());
+        let bytes = bytes.map(|present| present.label.borrow().metadata_bytes());
+        bytes.max().unwrap_or(self.label.slice_bytes)
+    }
+
     /// The number that the next disk gets.
     async fn next_number(&self) -> Result<u16> {
         let highest = self.pool.members().last().map_or(0, |member| member.number);
@@ -155,9 +181,8 @@ impl FsState {
         let number = label.number;
         match members.iter().find(|member| member.number == number) {
             Some(member) if member.is_lost() && self.pool.successor(number).is_none() => {
-                let fits = member.row().id == label.disk_id.0
-                    && (member.row().blocks, self.label.slice_bytes)
-                        == (label.blocks, label.slice_bytes);
+                let fits =
+                    member.row().id == label.disk_id.0 && member.row().blocks == label.blocks;
                 Ok(if fits { Comer::Back(member.clone(), label) } else { Comer::Stranger })
             }
             Some(_) => Err(FsError::Invalid(format!(
@@ -187,6 +212,7 @@ impl FsState {
         let number = self.next_number().await?;
         let label = old.renumbered(number);
         let present = present(disk, &label, self.reopen.as_ref())?;
+        let space = space_of(lost, &label)?;
         self.vacate_metadata(lost, false).await?;
         self.meta
             .run(|tx| {
@@ -201,7 +227,7 @@ impl FsState {
         self.meta.run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
         let member = Member::new(number, row, Some(present));
-        member.space.replace(lost.space.borrow().clone());
+        member.space.replace(space);
         self.pool.add(member);
         self.pool.succeed(lost.number, number);
         if let Some(member) = self.pool.member(number) {
@@ -275,7 +301,7 @@ impl FsState {
             }
         }
         let free: u64 = others.iter().map(|member| member.free_blocks()).sum();
-        let used = leaving.blocks() - leaving.free_blocks();
+        let used = leaving.used_blocks();
         if used > free {
             let (used, free) = ((used * BLOCK_BYTES) >> 10, (free * BLOCK_BYTES) >> 10);
             return Err(FsError::Invalid(format!(

@@ -1,6 +1,18 @@
 //! The parts of the metadata array, and its header.
+//!
+//! The parts of a new file system follow from the size of the array. When the metadata grows, the
+//! array gets larger first, and then the header has another *piece* behind all that there was: pages of the
+//! database, and the rest of the table of checksums that these need. Nothing moves. Before the array
+//! gets larger for the first time, the header says how large it was when the parts were laid out
+//! (version 6). The header is one sector, so a crash leaves a piece or none.
+//!
+//! ```text
+//!   header  log  journal  database  checksums │ database  checksums │ database  checksums
+//!   ◀────────── base_bytes ─────────────────▶ ◀───── piece ───────▶ ◀───── piece ───────▶
+//! ```
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use weft_array::{Array, Id};
 use weft_rt::Buf;
@@ -9,6 +21,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::journal::Tail;
 use super::room;
+use super::spans::Spans;
 use super::sums::table_bytes;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
@@ -22,6 +35,8 @@ const VERSION: u32 = 4;
 const NO_SUMS: u32 = 3;
 /// Without a page journal: then there is no table of checksums either.
 const NO_JOURNAL: u32 = 5;
+/// As 4, and the parts do not follow from the size of the array.
+const IN_PIECES: u32 = 6;
 /// The version without a page journal, and without parts.
 const OLD_NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
@@ -57,8 +72,80 @@ struct JournalPart {
     position: U64,
 }
 
+/// The most pieces.
+const PIECES_MAX: usize = 24;
+
+/// Where the parts are, if that does not follow from the size of the array; behind the journal's
+/// part.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct PiecesPart {
+    /// Of this part.
+    crc32c: U32,
+    count: U32,
+    base_bytes: U64,
+    pieces: [RawPiece; PIECES_MAX],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
+#[repr(C)]
+struct RawPiece {
+    db_bytes: U64,
+    sums_bytes: U64,
+}
+
+const _: () = assert!(
+    size_of::<Header>() + size_of::<JournalPart>() + size_of::<PiecesPart>() <= HEADER_BYTES
+);
+
+/// What the metadata got when it grew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Bytes of the database.
+    pub(super) db_bytes: u64,
+    /// Bytes of the table of checksums, behind them.
+    pub(super) sums_bytes: u64,
+}
+
+/// Where the parts are, in metadata that grows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pieces {
+    /// The size of the array when it was made.
+    pub(super) base_bytes: u64,
+    /// What came behind that.
+    pub(super) pieces: Vec<Piece>,
+}
+
+impl Pieces {
+    /// Metadata that was never given more.
+    pub(super) fn none(array_bytes: u64) -> Self {
+        Self { base_bytes: array_bytes / BLOCK_BYTES * BLOCK_BYTES, pieces: Vec::new() }
+    }
+
+    /// Whether there may be another piece.
+    pub(super) fn may_grow(&self) -> bool {
+        self.pieces.len() < PIECES_MAX
+    }
+
+    /// Bytes of the array that have a meaning.
+    pub(super) fn end(&self) -> u64 {
+        let bytes = |piece: &Piece| piece.db_bytes.saturating_add(piece.sums_bytes);
+        self.pieces.iter().map(bytes).fold(self.base_bytes, u64::saturating_add)
+    }
+
+    /// With another piece, so that a database with these areas may have `capacity` bytes.
+    pub(super) fn with(&self, areas: &Areas, capacity: u64) -> Self {
+        let db_bytes = capacity.saturating_sub(areas.db.bytes()).next_multiple_of(BLOCK_BYTES);
+        let table = table_bytes(areas.db.bytes() + db_bytes) + BLOCK_BYTES;
+        let sums_bytes = table.saturating_sub(areas.sums.bytes());
+        let mut pieces = self.pieces.clone();
+        pieces.push(Piece { db_bytes, sums_bytes });
+        Self { pieces, ..*self }
+    }
+}
+
 /// What the header says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct HeaderFields {
     /// The length of the database.
     pub(super) db_bytes: u64,
@@ -66,11 +153,14 @@ pub(super) struct HeaderFields {
     pub(super) journal: Option<Tail>,
     /// Whether there is a table of checksums.
     pub(super) has_sums: bool,
+    /// Where the parts are. None: that follows from the size of the array.
+    pub(super) pieces: Option<Rc<Pieces>>,
 }
 
 impl HeaderFields {
     /// That of a new file system.
-    pub(super) const NEW: Self = Self { db_bytes: 0, journal: Some(Tail::NEW), has_sums: true };
+    pub(super) const NEW: Self =
+        Self { db_bytes: 0, journal: Some(Tail::NEW), has_sums: true, pieces: None };
 }
 
 /// The parts of the metadata array.
@@ -81,9 +171,9 @@ pub(super) struct Areas {
     /// The page journal.
     pub(super) journal: Range<u64>,
     /// The database.
-    pub(super) db: Range<u64>,
+    pub(super) db: Spans,
     /// The checksums of its pages.
-    pub(super) sums: Range<u64>,
+    pub(super) sums: Spans,
 }
 
 /// Bytes of a metadata array whose database may have so many bytes of pages.
@@ -112,16 +202,39 @@ impl Areas {
         if db.end < db.start + (2 << 20) {
             return Err(FsError::Invalid("the metadata slices are too small".into()));
         }
-        let sums = db.end..end;
-        Ok(Self { log, journal, db, sums })
+        let sums = Spans::new(db.end..end);
+        Ok(Self { log, journal, db: Spans::new(db), sums })
+    }
+
+    /// Those of an array of `size` bytes whose header says this.
+    pub(super) fn stored(size: u64, stored: &HeaderFields) -> Result<Self> {
+        let has_journal = stored.journal.is_some();
+        let Some(pieces) = &stored.pieces else {
+            return Self::of(size, has_journal, stored.has_sums);
+        };
+        if pieces.end() > size {
+            return Err(FsError::Damaged("its header names parts that are not there".into()));
+        }
+        let mut areas = Self::of(pieces.base_bytes, has_journal, stored.has_sums)?;
+        let mut at = pieces.base_bytes;
+        for piece in &pieces.pieces {
+            areas.db.push(at..at + piece.db_bytes);
+            at += piece.db_bytes;
+            areas.sums.push(at..at + piece.sums_bytes);
+            at += piece.sums_bytes;
+        }
+        match table_bytes(areas.db.bytes()) <= areas.sums.bytes() || !stored.has_sums {
+            true => Ok(areas),
+            false => Err(FsError::Damaged("its header names too few checksums".into())),
+        }
     }
 
     /// Those with a table of checksums, for a file system that has none yet: if its database may
     /// become as large as before.
-    pub(super) fn upgraded(size: u64, stored: HeaderFields) -> Option<Self> {
+    pub(super) fn upgraded(size: u64, stored: &HeaderFields) -> Option<Self> {
         let before = Self::of(size, true, false).ok()?;
         let after = Self::of(size, true, true).ok()?;
-        let capacity = |areas: &Self| areas.db.end - areas.db.start;
+        let capacity = |areas: &Self| areas.db.bytes();
         let has_room = room::pages_bytes(capacity(&after)) == room::pages_bytes(capacity(&before))
             && stored.db_bytes <= capacity(&after);
         (stored.journal.is_some() && !stored.has_sums && has_room).then_some(after)
@@ -135,7 +248,7 @@ pub(super) async fn read(array: &Array, fs_id: Id) -> Result<HeaderFields> {
     match ring::read_any(array, 0, |_| Some(BLOCK), decode).await? {
         Some((_, stored)) => {
             // With the version of today: an older weft would take long values for empty ones.
-            write(array, fs_id, stored, true).await?;
+            write(array, fs_id, &stored, true).await?;
             Ok(stored)
         }
         None => {
@@ -155,8 +268,8 @@ fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<HeaderFields> {
         return Err(damaged("its header cannot be read"));
     }
     let version = raw.version.get();
-    if !(OLD_NO_JOURNAL..=NO_JOURNAL).contains(&version) {
-        let why = format!("metadata of version {version}: this weft reads up to {NO_JOURNAL}");
+    if !(OLD_NO_JOURNAL..=IN_PIECES).contains(&version) {
+        let why = format!("metadata of version {version}: this weft reads up to {IN_PIECES}");
         return Err(FsError::Unmountable(why));
     }
     if raw.fs_id != fs_id.0 {
@@ -176,24 +289,71 @@ fn decode_header(header: &[u8], size: u64, fs_id: Id) -> Result<HeaderFields> {
             Some(Tail { generation, number, position })
         }
     };
-    let has_sums = version == VERSION;
-    let Range { start, end } = Areas::of(size, journal.is_some(), has_sums)?.db;
-    if raw.db_bytes.get() > end - start {
+    let has_sums = matches!(version, VERSION | IN_PIECES);
+    let pieces = match version {
+        IN_PIECES => Some(Rc::new(decode_pieces(rest)?)),
+        _ => None,
+    };
+    let stored = HeaderFields { db_bytes: raw.db_bytes.get(), journal, has_sums, pieces };
+    if stored.db_bytes > Areas::stored(size, &stored)?.db.bytes() {
         return Err(damaged("the database is longer than its place"));
     }
-    Ok(HeaderFields { db_bytes: raw.db_bytes.get(), journal, has_sums })
+    Ok(stored)
+}
+
+/// Where the parts are, from what is behind the first part of a header.
+fn decode_pieces(rest: &[u8]) -> Result<Pieces> {
+    let damaged = || FsError::Damaged("its header does not say where its parts are".to_owned());
+    let part = rest.get(size_of::<JournalPart>()..).ok_or_else(damaged)?;
+    let (mut raw, _) = PiecesPart::read_from_prefix(part).map_err(|_| damaged())?;
+    let stored = std::mem::replace(&mut raw.crc32c, U32::ZERO);
+    let count = usize::try_from(raw.count.get()).unwrap_or(usize::MAX);
+    let is_whole = |bytes: u64| bytes.is_multiple_of(BLOCK_BYTES) && bytes < 1 << 56;
+    let read = |piece: &RawPiece| {
+        let (db_bytes, sums_bytes) = (piece.db_bytes.get(), piece.sums_bytes.get());
+        (is_whole(db_bytes) && is_whole(sums_bytes)).then_some(Piece { db_bytes, sums_bytes })
+    };
+    let pieces = raw.pieces.get(..count).and_then(|pieces| pieces.iter().map(read).collect());
+    let base_bytes = raw.base_bytes.get();
+    match pieces {
+        Some(pieces) if stored.get() == crc32c(raw.as_bytes()) && is_whole(base_bytes) => {
+            Ok(Pieces { base_bytes, pieces })
+        }
+        _ => Err(damaged()),
+    }
+}
+
+fn encode_pieces(pieces: &Pieces) -> PiecesPart {
+    let none = RawPiece { db_bytes: U64::ZERO, sums_bytes: U64::ZERO };
+    let mut raw = PiecesPart {
+        crc32c: U32::ZERO,
+        count: U32::new(u32::try_from(pieces.pieces.len()).expect("at most 24")),
+        base_bytes: U64::new(pieces.base_bytes),
+        pieces: [none; PIECES_MAX],
+    };
+    for (piece, to) in pieces.pieces.iter().zip(&mut raw.pieces) {
+        let Piece { db_bytes, sums_bytes } = *piece;
+        *to = RawPiece { db_bytes: U64::new(db_bytes), sums_bytes: U64::new(sums_bytes) };
+    }
+    raw.crc32c = U32::new(crc32c(raw.as_bytes()));
+    raw
 }
 
 /// Writes the header; with `durable` it is so on return.
 pub(super) async fn write(
     array: &Array,
     fs_id: Id,
-    stored: HeaderFields,
+    stored: &HeaderFields,
     durable: bool,
 ) -> Result<()> {
+    Ok(array.write(0, encode(fs_id, stored).freeze(), durable).await?)
+}
+
+fn encode(fs_id: Id, stored: &HeaderFields) -> Buf {
     let version = match (stored.journal, stored.has_sums) {
         (None, _) => NO_JOURNAL,
         (Some(_), false) => NO_SUMS,
+        (Some(_), true) if stored.pieces.is_some() => IN_PIECES,
         (Some(_), true) => VERSION,
     };
     let mut sector = Buf::zeroed(HEADER_BYTES);
@@ -218,7 +378,12 @@ pub(super) async fn write(
         raw.crc32c = U32::new(crc32c(raw.as_bytes()));
         rest[..size_of::<JournalPart>()].copy_from_slice(raw.as_bytes());
     }
-    Ok(array.write(0, sector.freeze(), durable).await?)
+    if let (IN_PIECES, Some(pieces)) = (version, &stored.pieces) {
+        let at = size_of::<JournalPart>();
+        let raw = encode_pieces(pieces);
+        rest[at..at + size_of::<PiecesPart>()].copy_from_slice(raw.as_bytes());
+    }
+    sector
 }
 
 #[cfg(test)]
@@ -235,16 +400,78 @@ mod tests {
         for pages in [4 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB] {
             let size = array_bytes(pages);
             let areas = Areas::of(size, true, true).expect("room");
-            assert!(room::pages_bytes(areas.db.end - areas.db.start) >= pages, "{pages}");
-            assert!(areas.sums.end <= size && areas.db.end == areas.sums.start);
-            let longest = HeaderFields { db_bytes: areas.db.end - areas.db.start + 1, ..stored };
-            assert!(Areas::upgraded(size, stored).is_some(), "{pages}");
-            assert!(Areas::upgraded(size, longest).is_none(), "{pages}");
+            let capacity = areas.db.bytes();
+            assert!(room::pages_bytes(capacity) >= pages, "{pages}");
+            assert!(areas.sums.at(areas.sums.bytes()) <= size);
+            assert_eq!(areas.db.at(0) + capacity, areas.sums.at(0));
+            let longest = HeaderFields { db_bytes: capacity + 1, ..stored.clone() };
+            assert!(Areas::upgraded(size, &stored).is_some(), "{pages}");
+            assert!(Areas::upgraded(size, &longest).is_none(), "{pages}");
         }
         // One that has just enough for 1 GiB of pages.
         let exact = room::capacity_for(1024 * MIB) + LOG_AT + LOG_BYTES.end + JOURNAL_BYTES.end;
         assert!(Areas::of(exact, true, false).is_ok());
-        assert!(Areas::upgraded(exact, stored).is_none());
-        assert!(Areas::upgraded(64 * MIB, HeaderFields { journal: None, ..stored }).is_none());
+        assert!(Areas::upgraded(exact, &stored).is_none());
+        assert!(Areas::upgraded(64 * MIB, &HeaderFields { journal: None, ..stored }).is_none());
+    }
+
+    /// The bytes of headers as they are on disks.
+    #[test]
+    fn headers_are_as_they_have_always_been() {
+        let id = Id([5; 16]);
+        let of = |stored: &HeaderFields| {
+            let sector = encode(id, stored);
+            (sector[12], crc32c(&sector))
+        };
+        let tail = Tail { generation: 3, number: 17, position: 9 << 12 };
+        let plain =
+            HeaderFields { db_bytes: 3 * MIB, journal: Some(tail), has_sums: true, pieces: None };
+        let without = HeaderFields { journal: None, has_sums: false, ..plain.clone() };
+        let unsummed = HeaderFields { has_sums: false, ..plain.clone() };
+        let base = Pieces::none(7 * MIB + 512);
+        assert_eq!(base.base_bytes, 7 * MIB);
+        let grown = HeaderFields { pieces: Some(Rc::new(base.clone())), ..plain.clone() };
+        let areas = Areas::stored(7 * MIB, &grown).expect("room");
+        let pieces = Rc::new(base.with(&areas, 17 * MIB));
+        let grown = HeaderFields { pieces: Some(pieces), ..plain.clone() };
+        let all = [&plain, &without, &unsummed, &grown].map(of);
+        assert_eq!(
+            all,
+            [(4, 3_922_998_640), (5, 1_700_996_266), (3, 3_418_158_136), (6, 481_439_085)]
+        );
+        let sector = encode(id, &grown);
+        let found = decode_header(&sector, 64 * MIB, id).expect("right");
+        assert_eq!((found.pieces, found.journal), (grown.pieces.clone(), Some(tail)));
+        for at in [80, 84, 88, 96, 104, 400] {
+            let mut bad = sector.to_vec();
+            bad[at] ^= 1;
+            assert!(decode_header(&bad, 64 * MIB, id).is_err(), "byte {at}");
+        }
+        assert!(decode_header(&sector, 8 * MIB, id).is_err(), "an array that is too small");
+    }
+
+    #[test]
+    fn pieces_lie_behind_each_other_and_have_all_checksums() {
+        let mut pieces = Pieces::none(9 * MIB);
+        let with = |pieces: &Pieces| HeaderFields {
+            pieces: Some(Rc::new(pieces.clone())),
+            ..HeaderFields::NEW
+        };
+        let base = Areas::of(9 * MIB, true, true).expect("room");
+        assert_eq!(Areas::stored(9 * MIB, &with(&pieces)).expect("room").db, base.db);
+        let (mut capacity, mut end) = (base.db.bytes(), 9 * MIB);
+        while pieces.may_grow() {
+            capacity = capacity * 3 / 2 + 12345;
+            let areas = Areas::stored(u64::MAX, &with(&pieces)).expect("room");
+            pieces = pieces.with(&areas, capacity);
+            let now = Areas::stored(pieces.end(), &with(&pieces)).expect("room");
+            assert!(now.db.bytes() >= capacity && now.db.bytes() < capacity + BLOCK_BYTES);
+            assert!(table_bytes(now.db.bytes()) <= now.sums.bytes());
+            assert_eq!((now.db.at(0), now.log.clone()), (base.db.at(0), base.log.clone()));
+            assert_eq!(now.db.at(areas.db.bytes()), end, "behind all that there was");
+            end = pieces.end();
+        }
+        assert_eq!(pieces.pieces.len(), PIECES_MAX);
+        assert!(Areas::stored(pieces.end() - 1, &with(&pieces)).is_err());
     }
 }

@@ -27,7 +27,7 @@ use weft_array::{Array, Id};
 use weft_rt::sync::Semaphore;
 use weft_rt::{Local, fiber};
 
-use super::header::{Areas, HeaderFields};
+use super::header::{Areas, HeaderFields, Pieces};
 use super::journal::{Journal, Length, SUMS_MAX, Tail};
 use super::pages::{Epoch, MetaCacheCounts, Page, PageSource, Pages};
 use super::places::{CHECK_PAGES, MetaPageCounts, PageReport, Places};
@@ -152,6 +152,34 @@ impl Image {
         let _one = inner.writing.acquire(1).await;
         let journal = inner.journal.as_ref().map(Journal::tail);
         inner.places.write_header(inner.stored_len.get(), journal, true).await
+    }
+
+    /// Where the parts of the array are with a piece more, so that the database may have `capacity` bytes.
+    pub(super) fn pieces_for(&self, capacity: u64) -> Result<Pieces> {
+        self.0.get().places.pieces_for(capacity)
+    }
+
+    /// Whether the database can ever have more bytes: older ones cannot.
+    pub(super) fn may_grow(&self) -> bool {
+        let inner = self.0.get();
+        inner.journal.is_some() && inner.places.has_sums() && inner.places.pieces().may_grow()
+    }
+
+    /// From now on the header says where the parts are, whatever the size of the array.
+    pub(super) async fn fix_pieces(&self) -> Result<()> {
+        let pieces = self.0.get().places.pieces();
+        match self.0.get().places.has_pieces() {
+            true => Ok(()),
+            false => self.take_pieces(pieces).await,
+        }
+    }
+
+    /// The database may have more bytes from now on, durably: those of all of these pieces.
+    pub(super) async fn take_pieces(&self, pieces: Pieces) -> Result<()> {
+        let inner = self.0.get();
+        let _one = inner.writing.acquire(1).await;
+        let journal = inner.journal.as_ref().map(Journal::tail);
+        inner.places.take_pieces(pieces, inner.stored_len.get(), journal).await
     }
 
     /// Bytes of the database.
@@ -539,7 +567,7 @@ mod tests {
     async fn new_in(array: &Array, bytes: u64) -> Image {
         let areas = Areas::of(array.size_bytes(), true, true).expect("room");
         // What was there before is not zeros.
-        for at in areas.db.clone().step_by(1 << 20).take(4) {
+        for at in (0..4).map(|n| areas.db.at(n << 20)) {
             array.write(at, Frozen::copy_from(&[9; 1 << 20]), false).await.expect("written");
         }
         let stored = HeaderFields::NEW;

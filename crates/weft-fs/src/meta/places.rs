@@ -14,9 +14,10 @@ use weft_array::{Array, Id};
 use weft_code::SlotNo;
 use weft_rt::{Buf, Frozen, ZEROS_BYTES_MAX};
 
-use super::header::{self, Areas, HeaderFields};
+use super::header::{self, Areas, HeaderFields, Pieces};
 use super::journal::{self, Length, Tail};
 use super::pages::{InMemory, Page, pages_of};
+use super::spans::Spans;
 use super::sums::{Sums, sum_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
@@ -75,8 +76,10 @@ impl Copies {
 pub(super) struct Places {
     array: Array,
     fs_id: Id,
-    /// Of page 0, and the end.
-    db: Range<u64>,
+    /// Of all pages.
+    db: RefCell<Spans>,
+    /// None: they follow from the size of the array.
+    pieces: RefCell<Option<Rc<Pieces>>>,
     /// None: the file system was made without them.
     sums: Option<RefCell<Sums>>,
     counts: Cell<MetaPageCounts>,
@@ -92,8 +95,10 @@ impl Places {
         areas: &Areas,
         stored: HeaderFields,
     ) -> Result<(Self, HeaderFields)> {
-        let (db, counts, tell) = (areas.db.clone(), Cell::default(), RefCell::default());
-        let mut places = Self { array, fs_id, db, sums: None, counts, tell };
+        let (db, counts, tell) =
+            (RefCell::new(areas.db.clone()), Cell::default(), RefCell::default());
+        let pieces = RefCell::new(stored.pieces.clone());
+        let mut places = Self { array, fs_id, db, pieces, sums: None, counts, tell };
         let stored = places.replay(areas, stored).await?;
         let stored = places.upgrade(stored).await?;
         Ok((places, stored))
@@ -102,20 +107,65 @@ impl Places {
     /// A file system that has no checksums gets a table of them, if there is room: nothing is known
     /// yet.
     async fn upgrade(&mut self, stored: HeaderFields) -> Result<HeaderFields> {
-        let upgraded = Areas::upgraded(self.array.size_bytes(), stored);
+        let upgraded = Areas::upgraded(self.array.size_bytes(), &stored);
         let Some(areas) = upgraded.filter(|_| stored.db_bytes > 0) else { return Ok(stored) };
         let sums = Sums::unknown(areas.sums, self.fs_id, pages_of(stored.db_bytes));
-        (self.db, self.sums) = (areas.db, Some(RefCell::new(sums)));
+        (self.db, self.sums) = (RefCell::new(areas.db), Some(RefCell::new(sums)));
         self.write_sums().await?;
         self.array.flush().await?;
         let stored = HeaderFields { has_sums: true, ..stored };
-        header::write(&self.array, self.fs_id, stored, true).await?;
+        header::write(&self.array, self.fs_id, &stored, true).await?;
         Ok(stored)
     }
 
     /// The most bytes that a database may have here.
     pub(super) fn bytes(&self) -> u64 {
-        self.db.end - self.db.start
+        self.db.borrow().bytes()
+    }
+
+    /// What the header says of the parts of the array, or would say.
+    pub(super) fn pieces(&self) -> Pieces {
+        let pieces = self.pieces.borrow();
+        pieces.as_deref().cloned().unwrap_or_else(|| Pieces::none(self.array.size_bytes()))
+    }
+
+    /// Whether the header says where the parts are.
+    pub(super) fn has_pieces(&self) -> bool {
+        self.pieces.borrow().is_some()
+    }
+
+    /// The pieces with one more, so that the database may have `capacity` bytes.
+    pub(super) fn pieces_for(&self, capacity: u64) -> Result<Pieces> {
+        let pieces = self.pieces();
+        let areas = self.areas(&pieces)?;
+        Ok(pieces.with(&areas, capacity))
+    }
+
+    fn areas(&self, pieces: &Pieces) -> Result<Areas> {
+        let pieces = Some(Rc::new(pieces.clone()));
+        let stored = HeaderFields { pieces, ..HeaderFields::NEW };
+        Areas::stored(u64::MAX, &stored)
+    }
+
+    /// The header says this of the parts of the array, durably: there is more of the database, or
+    /// it is as before.
+    pub(super) async fn take_pieces(
+        &self,
+        pieces: Pieces,
+        db_bytes: u64,
+        journal: Option<Tail>,
+    ) -> Result<()> {
+        let areas = self.areas(&pieces)?;
+        let pieces = Some(Rc::new(pieces));
+        let has_sums = self.has_sums();
+        let stored = HeaderFields { db_bytes, journal, has_sums, pieces: pieces.clone() };
+        header::write(&self.array, self.fs_id, &stored, true).await?;
+        self.pieces.replace(pieces);
+        self.db.replace(areas.db);
+        if let Some(sums) = &self.sums {
+            sums.borrow_mut().take_area(areas.sums);
+        }
+        Ok(())
     }
 
     /// The array that has them.
@@ -144,7 +194,13 @@ impl Places {
     }
 
     fn at(&self, page: u64) -> u64 {
-        self.db.start + page * BLOCK_BYTES
+        self.db.borrow().at(page * BLOCK_BYTES)
+    }
+
+    /// The parts of a run of pages that lie together.
+    fn together(&self, pages: Range<u64>) -> Vec<Range<u64>> {
+        let parts = self.db.borrow().parts(pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES);
+        parts.into_iter().map(|part| part.start / BLOCK_BYTES..part.end / BLOCK_BYTES).collect()
     }
 
     fn fits(&self, page: u64, bytes: &[u8]) -> bool {
@@ -163,12 +219,18 @@ impl Places {
 
     /// Reads `count` pages: those that are as they were written.
     pub(super) async fn read(&self, first: u64, count: usize) -> Result<Vec<Option<Page>>> {
-        let (result, buf) = self.array.read(self.at(first), Buf::new(count * BLOCK)).await;
-        result?;
-        let (whole, _) = buf.as_chunks::<BLOCK>();
-        let page =
-            |(page, bytes): (u64, &[u8; BLOCK])| self.fits(page, bytes).then(|| Rc::new(*bytes));
-        Ok((first..).zip(whole).map(page).collect())
+        let mut read = Vec::with_capacity(count);
+        for part in self.together(first..first + count as u64) {
+            let bytes = usize::try_from((part.end - part.start) * BLOCK_BYTES).expect("few pages");
+            let (result, buf) = self.array.read(self.at(part.start), Buf::new(bytes)).await;
+            result?;
+            let (whole, _) = buf.as_chunks::<BLOCK>();
+            let page = |(page, bytes): (u64, &[u8; BLOCK])| {
+                self.fits(page, bytes).then(|| Rc::new(*bytes))
+            };
+            read.extend((part.start..).zip(whole).map(page));
+        }
+        Ok(read)
     }
 
     /// A page that was wrong when it was read: as the first copy has it that is right. All copies
@@ -186,7 +248,7 @@ impl Places {
         Ok(Rc::new(bytes))
     }
 
-    /// Pages as the copies have them.
+    /// Pages, which lie together, as the copies have them.
     async fn copies(&self, pages: Range<u64>) -> Copies {
         let bytes = |count: u64| usize::try_from(count * BLOCK_BYTES).expect("few pages");
         let len = bytes(pages.end - pages.start);
@@ -245,9 +307,11 @@ impl Places {
         in_memory: impl Fn(u64) -> InMemory,
         report: &mut PageReport,
     ) -> Result<()> {
-        let copies = self.copies(pages.clone()).await;
-        for page in pages {
-            self.check_page(page, &copies.of(page), &in_memory, report).await?;
+        for part in self.together(pages) {
+            let copies = self.copies(part.clone()).await;
+            for page in part {
+                self.check_page(page, &copies.of(page), &in_memory, report).await?;
+            }
         }
         Ok(())
     }
@@ -293,15 +357,19 @@ impl Places {
 
     /// The pages of a database of this number of bytes whose copies may differ since a crash.
     pub(super) fn awaiting_resync(&self, db_bytes: u64) -> Vec<Range<u64>> {
-        let (mut found, mut at, end) = (Vec::new(), self.db.start, self.db.start + db_bytes);
-        while at < end {
-            let (is_due, bytes) = self.array.awaits_resync(at);
-            let until = bytes.end.min(end);
-            if is_due {
-                let from = (at - self.db.start) / BLOCK_BYTES;
-                found.push(from..pages_of(until - self.db.start));
+        let mut found = Vec::new();
+        for part in self.together(0..pages_of(db_bytes)) {
+            let start = self.at(part.start);
+            let (mut at, end) = (start, start + (part.end - part.start) * BLOCK_BYTES);
+            while at < end {
+                let (is_due, bytes) = self.array.awaits_resync(at);
+                let until = bytes.end.min(end);
+                if is_due {
+                    let first = part.start + (at - start) / BLOCK_BYTES;
+                    found.push(first..part.start + pages_of(until - start));
+                }
+                at = until.max(at + 1);
             }
-            at = until.max(at + 1);
         }
         found
     }
@@ -310,7 +378,7 @@ impl Places {
     pub(super) async fn write(&self, pages: &BTreeMap<u64, Page>) -> Result<()> {
         let of_pages: Vec<(u64, &Page)> =
             pages.iter().map(|(number, page)| (*number, page)).collect();
-        let follow = |a: &(u64, &Page), b: &(u64, &Page)| a.0 + 1 == b.0;
+        let follow = |a: &(u64, &Page), b: &(u64, &Page)| self.follows(a.0, b.0);
         let runs = of_pages.chunk_by(follow).flat_map(|run| run.chunks(WRITE_BYTES_MAX / BLOCK));
         let write = |run: &[(u64, &Page)]| {
             let mut bytes = Buf::zeroed(run.len() * BLOCK);
@@ -343,14 +411,22 @@ impl Places {
         self.write_zero_run(from..range.end).await
     }
 
+    /// Whether a page lies behind another one.
+    fn follows(&self, page: u64, next: u64) -> bool {
+        page + 1 == next && self.at(page) + BLOCK_BYTES == self.at(next)
+    }
+
     async fn write_zero_run(&self, range: Range<u64>) -> Result<()> {
         let step = ZEROS_BYTES_MAX.min(WRITE_BYTES_MAX) as u64;
-        let (mut at, end) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
-        while at < end {
-            let len = (end - at).min(step);
-            let zeros = Frozen::zeros(usize::try_from(len).expect("at most WRITE_BYTES_MAX"));
-            self.array.write(self.db.start + at, zeros, false).await?;
-            at += len;
+        for part in self.together(range.start..range.end.max(range.start)) {
+            let mut at = self.at(part.start);
+            let end = at + (part.end - part.start) * BLOCK_BYTES;
+            while at < end {
+                let len = (end - at).min(step);
+                let zeros = Frozen::zeros(usize::try_from(len).expect("at most WRITE_BYTES_MAX"));
+                self.array.write(at, zeros, false).await?;
+                at += len;
+            }
         }
         if self.has_sums() {
             let sum = sum_of(&[0; BLOCK]);
@@ -375,8 +451,9 @@ impl Places {
         journal: Option<Tail>,
         durable: bool,
     ) -> Result<()> {
-        let stored = HeaderFields { db_bytes, journal, has_sums: self.has_sums() };
-        header::write(&self.array, self.fs_id, stored, durable).await
+        let (has_sums, pieces) = (self.has_sums(), self.pieces.borrow().clone());
+        let stored = HeaderFields { db_bytes, journal, has_sums, pieces };
+        header::write(&self.array, self.fs_id, &stored, durable).await
     }
 
     /// Writes what the journal holds to its place. Returns the header as it is then.
@@ -417,7 +494,7 @@ impl Places {
         let stored = HeaderFields { db_bytes, journal: Some(tail), ..stored };
         // A new database has no header before it has pages.
         if db_bytes > 0 {
-            header::write(&self.array, self.fs_id, stored, true).await?;
+            header::write(&self.array, self.fs_id, &stored, true).await?;
         }
         Ok(stored)
     }
@@ -427,7 +504,7 @@ impl Places {
     /// Otherwise the one counts that most copies have, and a page without any of them stays wrong.
     async fn settle(&self, pages: &BTreeMap<u64, Vec<u32>>, were_written: bool) -> Result<()> {
         let numbers: Vec<u64> = pages.keys().copied().collect();
-        let follow = |a: &u64, b: &u64| a + 1 == *b;
+        let follow = |a: &u64, b: &u64| self.follows(*a, *b);
         let few = usize::try_from(CHECK_PAGES).expect("few");
         for run in numbers.chunk_by(follow).flat_map(|run| run.chunks(few)) {
             let copies = self.copies(run[0]..run[0] + run.len() as u64).await;

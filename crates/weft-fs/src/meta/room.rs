@@ -122,6 +122,16 @@ pub(crate) fn step_above(pages: u64) -> u64 {
     if pages < REGION_BYTES { 2 * pages } else { pages + REGION_BYTES }
 }
 
+/// The bytes of pages that a database of so many is given room for next: in few steps, however large
+/// it gets.
+pub(crate) fn next_step(pages: u64) -> u64 {
+    if pages < REGION_BYTES {
+        2 * pages
+    } else {
+        pages + (pages / 4).next_multiple_of(REGION_BYTES)
+    }
+}
+
 /// The most bytes of pages, up to so many, that a database grows to.
 pub(crate) fn step_below(pages: u64) -> u64 {
     match pages / REGION_BYTES {

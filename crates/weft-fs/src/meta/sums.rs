@@ -27,6 +27,7 @@ use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes, KnownLayout};
 
+use super::spans::Spans;
 use crate::error::Result;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
@@ -63,7 +64,7 @@ pub(super) fn table_bytes(db_bytes: u64) -> u64 {
 
 /// The checksums of all pages.
 pub(super) struct Sums {
-    area: Range<u64>,
+    area: Spans,
     fs_id: Id,
     /// By the number of the page.
     sums: Vec<u32>,
@@ -81,25 +82,22 @@ pub(super) struct Run {
 
 impl Sums {
     /// Nothing is known of any page of a database with `pages`, and that is to be written.
-    pub(super) fn unknown(area: Range<u64>, fs_id: Id, pages: u64) -> Self {
+    pub(super) fn unknown(area: Spans, fs_id: Id, pages: u64) -> Self {
         let changed = (0..pages.div_ceil(PER_BLOCK)).collect();
         let sums = vec![0; usize::try_from(pages).expect("they fit into memory")];
         Self { area, fs_id, sums, changed, doubtful: BTreeMap::new() }
     }
 
     /// Reads the table of a database with `pages`.
-    pub(super) async fn load(
-        array: &Array,
-        area: Range<u64>,
-        fs_id: Id,
-        pages: u64,
-    ) -> Result<Self> {
+    pub(super) async fn load(array: &Array, area: Spans, fs_id: Id, pages: u64) -> Result<Self> {
         let mut table = Self::unknown(area, fs_id, pages);
         table.changed.clear();
         let blocks = pages.div_ceil(PER_BLOCK);
-        for from in (0..blocks).step_by(usize::try_from(RUN_BLOCKS).expect("few")) {
-            let run = from..blocks.min(from + RUN_BLOCKS);
-            let at = table.area.start + run.start * BLOCK_BYTES;
+        let mut from = 0;
+        while from < blocks {
+            let run = table.run_at(from, blocks.min(from + RUN_BLOCKS));
+            from = run.end;
+            let at = table.area.at(run.start * BLOCK_BYTES);
             let len = usize::try_from((run.end - run.start) * BLOCK_BYTES).expect("few blocks");
             let mut copies = Vec::new();
             for slot in array.copies() {
@@ -118,6 +116,17 @@ impl Sums {
             }
         }
         Ok(table)
+    }
+
+    /// Blocks from this one on that lie together, up to an end.
+    fn run_at(&self, from: u64, end: u64) -> Range<u64> {
+        let parts = self.area.parts(from * BLOCK_BYTES..end * BLOCK_BYTES);
+        from..parts.first().map_or(end, |part| part.end / BLOCK_BYTES)
+    }
+
+    /// The table goes on in more places from now on.
+    pub(super) fn take_area(&mut self, area: Spans) {
+        self.area = area;
     }
 
     /// A block of the table, as the copies have it.
@@ -199,7 +208,8 @@ impl Sums {
     /// What is to be written, so that it is like this.
     pub(super) fn take_changed(&mut self) -> Vec<Run> {
         let changed: Vec<u64> = std::mem::take(&mut self.changed).into_iter().collect();
-        let follow = |a: &u64, b: &u64| a + 1 == *b;
+        let at = |block: u64| self.area.at(block * BLOCK_BYTES);
+        let follow = |a: &u64, b: &u64| a + 1 == *b && at(*a) + BLOCK_BYTES == at(*b);
         let size = usize::try_from(RUN_BLOCKS).expect("few");
         let runs = changed.chunk_by(follow).flat_map(|run| run.chunks(size));
         let encode = |run: &[u64]| {
@@ -208,7 +218,7 @@ impl Sums {
             for (number, to) in (first..).zip(bytes.chunks_exact_mut(SECTOR)) {
                 to.copy_from_slice(self.encode(number).as_bytes());
             }
-            Run { at: self.area.start + run[0] * BLOCK_BYTES, bytes: bytes.freeze() }
+            Run { at: at(run[0]), bytes: bytes.freeze() }
         };
         runs.map(encode).collect()
     }
@@ -240,7 +250,7 @@ mod tests {
     }
 
     fn filled(version: u32) -> Vec<Vec<u8>> {
-        let mut table = Sums::unknown(0..3 * BLOCK_BYTES, ID, 2000);
+        let mut table = Sums::unknown(Spans::new(0..3 * BLOCK_BYTES), ID, 2000);
         (0..2000).for_each(|page| table.set(page, u32::try_from(page).expect("few") + version));
         blocks(&mut table)
     }
@@ -254,7 +264,7 @@ mod tests {
             block[SECTOR + 100] ^= 1;
             block
         };
-        let mut table = Sums::unknown(0..3 * BLOCK_BYTES, ID, 2000);
+        let mut table = Sums::unknown(Spans::new(0..3 * BLOCK_BYTES), ID, 2000);
         table.changed.clear();
         table.take_block(0, &[&rotten, &written[0]]);
         assert!(
@@ -268,7 +278,7 @@ mod tests {
         table.take_block(1, &[&written[1]]);
         assert_eq!((table.get(1016), table.get(1016 + 127)), (None, Some(1017 + 127)));
         assert!(table.doubtful().is_empty());
-        let mut other = Sums::unknown(0..3 * BLOCK_BYTES, Id([4; 16]), 2000);
+        let mut other = Sums::unknown(Spans::new(0..3 * BLOCK_BYTES), Id([4; 16]), 2000);
         other.take_block(0, &[&written[0]]);
         assert_eq!(other.get(0), None);
     }
@@ -276,7 +286,7 @@ mod tests {
     #[test]
     fn where_copies_differ_all_of_them_are_known_until_one_is_set() {
         let (old, new) = (filled(1), filled(2));
-        let mut table = Sums::unknown(0..3 * BLOCK_BYTES, ID, 10);
+        let mut table = Sums::unknown(Spans::new(0..3 * BLOCK_BYTES), ID, 10);
         table.changed.clear();
         table.take_block(0, &[&old[0], &new[0], &new[0]]);
         assert_eq!(table.doubtful()[&4], [5, 6]);

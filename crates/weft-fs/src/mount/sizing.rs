@@ -3,14 +3,14 @@
 //! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files
 //! need rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them
 //! three times that. Small files need more; there are seldom so many that they fill large disks.
-//! Metadata cannot grow later. So it is made for the disks that there are, even if that takes up to
-//! three quarters of the smallest one. Slices are made to fit the steps in which the database
-//! grows.
+//! Metadata grows ([`crate::state::metadata_room`]), so it is made for usual files, and to fit the steps
+//! in which the database grows. It cannot become larger than the smallest disk that has a copy.
 
 use crate::format::block::BLOCK_BYTES;
 use crate::format::redundancy::Redundancy;
 use crate::meta::{
-    LongFiles, array_bytes, capacity_for, row_bytes_for_all, step_above, step_below,
+    LongFiles, META_COPIES, array_bytes, capacity_for, next_step, row_bytes_for_all, step_above,
+    step_below,
 };
 
 /// Bytes of the smallest slice that is chosen.
@@ -25,10 +25,12 @@ const SLICE_STEP: u64 = 1 << 20;
 pub struct PlannedRoom {
     /// Bytes of the metadata slice of each disk.
     pub slice_bytes: u64,
-    /// Bytes of long files of its redundancy that the disks can hold.
+    /// Bytes of long files of its redundancy that the disks can hold when the metadata has grown.
     pub disk_bytes: u64,
-    /// Bytes of these that the metadata can describe.
+    /// Bytes of these that the metadata can describe when it has grown.
     pub described_bytes: u64,
+    /// Bytes of the slice of each disk then.
+    pub grown_slice_bytes: u64,
 }
 
 /// The room of a new file system on disks of these sizes, with slices of so many bytes or of the
@@ -48,15 +50,8 @@ pub fn plan_room(disks: &[u64], redundancy: Redundancy, slice: Option<u64>) -> P
             let smallest = disks.iter().copied().min().unwrap_or(0);
             let for_files = (smallest / 16).min(1 << 30);
             let for_checksums = disks.iter().sum::<u64>() / 300;
-            let mut pages = step_below(for_files.max(for_checksums).min(smallest / 8));
-            loop {
-                let room = room_with(disks, redundancy, slice_for(pages), pages);
-                let next = step_above(pages);
-                if room.described_bytes >= room.disk_bytes || slice_for(next) > smallest / 4 * 3 {
-                    return room;
-                }
-                pages = next;
-            }
+            let pages = step_below(for_files.max(for_checksums).min(smallest / 8));
+            room_with(disks, redundancy, slice_for(pages), pages)
         }
     }
 }
@@ -68,14 +63,29 @@ fn slice_for(pages: u64) -> u64 {
     slice.max(SLICE_BYTES_MIN).next_multiple_of(SLICE_STEP)
 }
 
+/// The room with slices of so many bytes for databases of so many bytes of pages, which grow as far
+/// as that gives more.
 fn room_with(disks: &[u64], redundancy: Redundancy, slice: u64, pages: u64) -> PlannedRoom {
-    let blocks = |disk: &u64| disk.saturating_sub(slice + LABELS_BYTES) / BLOCK_BYTES;
-    let files = LongFiles::on(disks.iter().map(blocks).collect(), redundancy);
-    PlannedRoom {
-        slice_bytes: slice,
-        disk_bytes: files.blocks * BLOCK_BYTES,
-        described_bytes: files.described(row_bytes_for_all(capacity_for(pages))) * BLOCK_BYTES,
+    let files = |slice: u64| {
+        let blocks = |disk: &u64| disk.saturating_sub(slice + LABELS_BYTES) / BLOCK_BYTES;
+        LongFiles::on(disks.iter().map(blocks).collect(), redundancy)
+    };
+    let with_copies = disks.iter().take(META_COPIES).copied().min().unwrap_or(0);
+    let (mut described_bytes, mut grown_slice_bytes) = (0, slice);
+    let (mut grown, mut pages) = (slice, pages);
+    while grown == slice || grown + LABELS_BYTES < with_copies {
+        let described = files(grown).described(row_bytes_for_all(capacity_for(pages)));
+        if described * BLOCK_BYTES > described_bytes {
+            (described_bytes, grown_slice_bytes) = (described * BLOCK_BYTES, grown);
+        }
+        if described == files(grown).blocks {
+            break;
+        }
+        pages = next_step(pages);
+        grown = slice_for(pages).max(grown + 1);
     }
+    let disk_bytes = files(grown_slice_bytes).blocks * BLOCK_BYTES;
+    PlannedRoom { slice_bytes: slice, disk_bytes, described_bytes, grown_slice_bytes }
 }
 
 #[cfg(test)]
@@ -102,7 +112,8 @@ mod tests {
                 room.described_bytes >= room.disk_bytes / 100 * percent,
                 "{room:?} for {disks:?}"
             );
-            assert!(room.slice_bytes <= disks[0] / 4 * 3, "{room:?} for {disks:?}");
+            assert!(room.slice_bytes <= disks[0] / 4, "{room:?} for {disks:?}");
+            assert!(room.grown_slice_bytes <= disks[0], "{room:?} for {disks:?}");
             let same = plan_room(&disks, Redundancy::Auto, Some(room.slice_bytes));
             assert_eq!(same, room, "{disks:?}");
         }

@@ -154,6 +154,7 @@ impl FsState {
 
     /// Gives slices back that are out although their disks work.
     async fn give_copies_back(&self, waits: &mut Waits) {
+        self.extend_spares().await;
         for member in self.without_copies() {
             let now = self.rt.now();
             let (tried, wait) = waits.get(&member.number).copied().unwrap_or_default();
@@ -176,6 +177,8 @@ impl FsState {
     pub(crate) async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
         let array = &self.meta.array;
+        // The metadata may have grown without it.
+        self.fit_slice(member).await?;
         if array.take_back(present.slice()?).await.ok().flatten().is_some() {
             return Ok(());
         }

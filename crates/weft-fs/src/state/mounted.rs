@@ -25,6 +25,7 @@ use crate::format::use_number;
 use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::JobState;
+use crate::state::metadata_room::MetadataRoom;
 use crate::state::open_files::OpenFiles;
 use crate::state::promised_room::Promised;
 use crate::tokens::local_node::Tokens;
@@ -125,6 +126,8 @@ pub(crate) struct FsState {
     pub(crate) format: Cell<u64>,
     /// Held while slices join the metadata array or leave it.
     pub(crate) changing_slices: Semaphore,
+    /// How the metadata gets more room.
+    pub(crate) metadata_room: MetadataRoom,
     /// Held while all of the metadata is checked.
     pub(crate) checking: Semaphore,
     /// Held while blocks that have failed are moved.
@@ -201,6 +204,7 @@ impl FsState {
             access_times: options.access_times,
             format: Cell::new(FORMAT),
             changing_slices: Semaphore::new(1),
+            metadata_room: MetadataRoom::default(),
             checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::default(),
@@ -411,6 +415,7 @@ impl FsState {
     /// Before an operation that changes metadata and holds nothing yet.
     pub(crate) async fn begin_change(&self) -> Result<()> {
         self.check_writable()?;
+        self.make_metadata_room().await;
         self.commit_if_crowded().await
     }
 

@@ -7,7 +7,7 @@ use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Ino;
 use crate::format::label::Label;
 use crate::format::redundancy::Redundancy;
-use crate::meta::{LongFiles, MetaCacheCounts, MetaPageCounts};
+use crate::meta::{MetaCacheCounts, MetaPageCounts};
 use crate::state::job::JobStatus;
 use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
 use crate::state::mounted::{Fs, FsState};
@@ -30,7 +30,7 @@ pub struct DiskStatus {
     pub back_as: Option<u16>,
     /// Whether it is being emptied, to leave.
     pub leaving: bool,
-    /// Bytes for data.
+    /// Bytes for data, without what the metadata has taken of them.
     pub data_bytes: u64,
     /// Bytes by which the disk has become larger, and which are not used.
     pub unused_bytes: u64,
@@ -68,11 +68,11 @@ pub struct FsStatus {
     pub space: Vec<SpaceFor>,
     /// Files, folders and links.
     pub inodes: u64,
-    /// Small files for which the metadata has room yet.
+    /// Small files for which the metadata has room yet, as far as it can grow.
     pub free_inodes: u64,
     /// Copies of the metadata that have all of it, and how many there are to be.
     pub meta_copies: (usize, usize),
-    /// Bytes of the metadata, and the most that there may be.
+    /// Bytes of the metadata, and the most that there may be before it grows.
     pub meta_bytes: (u64, u64),
     /// Files of which more is in memory than their contents and metadata: they are open or are
     /// used, or something of them waits to be written.
@@ -98,24 +98,23 @@ pub struct FsStatus {
 }
 
 impl FsState {
-    /// Blocks that files of this redundancy may still have, and how many the disks have room for:
-    /// the metadata may have no room for what describes them.
+    /// Blocks that files of this redundancy may still have, and how many the disks have room for
+    /// then: the metadata may have no room for what describes them, however much it grows.
     pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
-        let members = self.pool.members();
-        let free = members.iter().map(|member| member.free_blocks()).collect();
-        let files = LongFiles::on(free, redundancy);
-        (files.described(self.meta.left_bytes()), files.blocks)
+        let free = self.pool.members().iter().map(|member| member.free_blocks()).collect();
+        self.described(free, redundancy, self.meta.usage().0)
     }
 
     /// Blocks that files of this redundancy could have if there were nothing else.
     pub(crate) fn all_blocks(&self, redundancy: Redundancy) -> u64 {
-        let mut members = self.pool.members();
-        members.retain(|member| member.takes_data());
         let usable = |member: &std::rc::Rc<crate::disks::member::Member>| {
-            member.row().blocks - member.space.borrow().bad_blocks().len() as u64
+            member.data_blocks() - member.space.borrow().bad_blocks().len() as u64
         };
-        let files = LongFiles::on(members.iter().map(usable).collect(), redundancy);
-        files.described(self.meta.usage().1)
+        let mut free: Vec<u64> = Vec::new();
+        for member in self.pool.members() {
+            free.push(if member.takes_data() { usable(&member) } else { 0 });
+        }
+        self.described(free, redundancy, 0).0
     }
 }
 
@@ -145,7 +144,7 @@ impl Fs {
             lost_because: member.why_lost.borrow().clone().filter(|_| member.is_lost()),
             back_as: self.0.pool.successor(member.number).map(|successor| successor.number),
             leaving: member.is_leaving(),
-            data_bytes: member.blocks() * BLOCK_BYTES,
+            data_bytes: member.data_blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
             bad_blocks: member.space.borrow().bad_blocks().len() as u64,
@@ -169,7 +168,7 @@ impl Fs {
             space: space.collect(),
             stopped,
             inodes,
-            free_inodes: self.0.meta.left_files(),
+            free_inodes: self.0.left_files(),
             meta_copies: count_copies(&array, self.0.pool.members().len()),
             meta_bytes: self.0.meta.usage(),
             files_in_memory: self.0.in_use.count(),

@@ -124,6 +124,7 @@ impl FsState {
     /// other files have in the cache is written, and no job takes room. It holds nothing between.
     pub(crate) async fn with_room<T>(&self, operation: impl AsyncFn() -> Result<T>) -> Result<T> {
         for _ in 0..RETRIES {
+            self.make_metadata_room().await;
             let done = operation().await;
             let may_find_room = self.promised.waiting_blocks(self.dirty_blocks.get()) > 0
                 || self.promised.held.get() > 0;

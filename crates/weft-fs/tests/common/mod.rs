@@ -20,7 +20,7 @@ use weft_fs::{
 use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
 
 pub const BLOCK: u64 = 4096;
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 pub const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
 
 /// Runs `test` on its own executor, in virtual time.

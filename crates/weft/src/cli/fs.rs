@@ -87,8 +87,8 @@ pub struct FsCreateArgs {
     /// Redundancy of new files: auto, none, raid0, raid1, raid5, raid6, or another code
     #[arg(long, default_value = "auto", value_parser = parse_redundancy)]
     pub redundancy: Redundancy,
-    /// Room for metadata on each disk [default: 4 to 8 % of a small disk, 1.5 % of a large one,
-    /// more of a small one beside large ones]
+    /// Room for metadata on each disk at first; it grows [default: 4 to 8 % of a small disk, 1.5 %
+    /// of a large one]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub metadata: Option<u64>,
     /// Overwrite the disks' contents

@@ -143,10 +143,11 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     outln!("created file system '{name}' on {count} disks: room for {}", size::show(usable));
     if usable < room.disk_bytes {
         outln!(
-            "warning: the disks have room for {}, but the metadata ({} of each disk) describes no more; \
-             leave out the smallest disk, or give the metadata more with --metadata",
+            "warning: the disks have room for {}, but the metadata describes no more when it has grown to \
+             {} of each disk with a copy; leave out the smallest disk, or name it last if there are more \
+             than three",
             size::show(room.disk_bytes),
-            size::show(room.slice_bytes)
+            size::show(room.grown_slice_bytes)
         );
     }
     outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" "));
