@@ -53,20 +53,21 @@ impl Pool {
 
     /// The code that new lines of this redundancy get now.
     pub(crate) fn coded_now(&self, redundancy: Redundancy) -> Result<Coded> {
-        redundancy.coded(self.roomy().len()).ok_or(FsError::NoSpace)
+        let roomy = self.look_at_free(|free| free.filter(|free| *free > 0).count());
+        redundancy.coded(roomy).ok_or(FsError::NoSpace)
     }
 
     /// Whether there is room for `lines` lines of `columns` columns each, besides `held` blocks.
     /// Lines that always take the disks with the most room find it, and also if some of them are
     /// narrower.
     pub(crate) fn fits(&self, lines: u64, columns: usize, held: u64) -> bool {
-        let free: u64 = self.members().iter().map(|member| member.free_blocks().min(lines)).sum();
+        let free: u64 = self.look_at_free(|free| free.map(|free| free.min(lines)).sum());
         lines.saturating_mul(columns as u64).saturating_add(held) <= free
     }
 
     /// Whether a disk has at most this number of free blocks, or takes none.
     pub(crate) fn is_any_full(&self, blocks: u64) -> bool {
-        self.members().iter().any(|member| member.free_blocks() <= blocks)
+        self.look_at_free(|free| free.min()).is_some_and(|least| least <= blocks)
     }
 
     /// Allocates up to `lines` lines with these units (data and parity) active, after `before` if

@@ -87,6 +87,19 @@ impl Pool {
         self.members.borrow().values().cloned().collect()
     }
 
+    /// How many disks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.members.borrow().len()
+    }
+
+    /// What `look` says of the free blocks of all disks.
+    pub(crate) fn look_at_free<T>(
+        &self,
+        look: impl FnOnce(&mut dyn Iterator<Item = u64>) -> T,
+    ) -> T {
+        look(&mut self.members.borrow().values().map(|member| member.free_blocks()))
+    }
+
     pub(crate) fn member(&self, number: u16) -> Option<Rc<Member>> {
         self.members.borrow().get(&number).cloned()
     }

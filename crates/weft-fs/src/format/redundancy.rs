@@ -70,6 +70,15 @@ impl Redundancy {
 impl Redundancy {
     /// Disks with room that a line needs at least.
     pub(crate) fn columns_min(self) -> usize {
+        // Each write asks.
+        match self {
+            Self::Single => 1,
+            Self::Auto => 2,
+            Self::Code(_) => self.narrowest(),
+        }
+    }
+
+    fn narrowest(self) -> usize {
         let narrowest = (1..=usize::from(u8::MAX)).find_map(|disks| self.coded(disks));
         narrowest.map_or(1, |coded| coded.columns)
     }
@@ -144,6 +153,9 @@ mod tests {
             assert_eq!(redundancy.to_string(), name);
             let coded = redundancy.coded(disks).expect("enough disks");
             assert_eq!((coded.k(), coded.p()), (k, p), "{name} on {disks}");
+        }
+        for redundancy in [Redundancy::Single, Redundancy::Auto] {
+            assert_eq!(redundancy.columns_min(), redundancy.narrowest());
         }
         for (name, disks) in [("auto", 1), ("raid6", 3), ("rs:3+2", 4)] {
             assert_eq!(name.parse::<Redundancy>().expect("known").coded(disks), None);

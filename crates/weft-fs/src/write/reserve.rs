@@ -51,7 +51,7 @@ impl FsState {
     /// Bytes of the rows that what waits may need: each block a record of its own.
     fn waiting_row_bytes(&self) -> u64 {
         self.promised.waiting_blocks(self.dirty_blocks.get())
-            * record_row_bytes(self.pool.members().len().min(COLUMNS_USUAL))
+            * record_row_bytes(self.pool.len().min(COLUMNS_USUAL))
     }
 
     /// Writes what waits, if the metadata might have no room for all of it and these blocks. The
