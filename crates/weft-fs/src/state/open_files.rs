@@ -146,6 +146,12 @@ pub(crate) fn live_of(nodes: &[Rc<Node>]) -> Vec<LoggedFile> {
     nodes.iter().filter_map(file).collect()
 }
 
+/// The node of a file, among nodes in the order of their numbers.
+pub(crate) fn node_among(nodes: &[Rc<Node>], ino: Ino) -> Option<&Rc<Node>> {
+    debug_assert!(nodes.is_sorted_by(|a, b| a.ino < b.ino), "in the order of their numbers");
+    nodes.binary_search_by_key(&ino, |node| node.ino).ok().map(|at| &nodes[at])
+}
+
 /// The files in use.
 #[derive(Default)]
 pub(crate) struct OpenFiles(RefCell<BTreeMap<Ino, Rc<Node>>>);

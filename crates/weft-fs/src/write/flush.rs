@@ -28,7 +28,7 @@ use std::rc::Rc;
 use crate::error::{FsError, Result};
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedFile};
 use crate::state::mounted::FsState;
-use crate::state::open_files::{Dirty, Node, live_of};
+use crate::state::open_files::{Dirty, Node, live_of, node_among};
 use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
 use crate::write::line_writes::{are_logged_with_contents, forget_live, put_live};
 use crate::write::new_line_stream::StreamEnd;
@@ -40,7 +40,7 @@ impl FsState {
         self.flush_nodes(std::slice::from_ref(node), FlushScope::All).await
     }
 
-    /// Writes dirty blocks of several files, as `extent` says. If blocks of one cannot be written,
+    /// Writes dirty blocks of several files, in the order of their numbers, as `extent` says. If blocks of one cannot be written,
     /// those of others may stay dirty as well.
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         // What is written meanwhile is left to the next flush, if a stream does not take it.
@@ -59,8 +59,7 @@ impl FsState {
         }
         // A file does not end before its blocks.
         let is_written = |file: &LoggedFile| {
-            let node = nodes.iter().find(|node| node.ino == file.ino);
-            node.is_some_and(|node| !node.has_dirty(until))
+            node_among(nodes, file.ino).is_some_and(|node| !node.has_dirty(until))
         };
         if extent != FlushScope::All {
             live.retain(is_written);

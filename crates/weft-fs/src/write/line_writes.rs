@@ -26,7 +26,7 @@ use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::state::mounted::FsState;
-use crate::state::open_files::{Node, PendingAttributes};
+use crate::state::open_files::{Node, PendingAttributes, node_among};
 use crate::write::new_lines::{LineWrite, ReplacedLines};
 use crate::write::remap::replace_block;
 use crate::write::reserved_lines::end_reservation;
@@ -109,8 +109,15 @@ impl FsState {
             .enumerate()
             .flat_map(|(target, segments)| Band::of(segments).map(move |band| (target, band)))
             .collect();
-        let known = bands.iter().map(|(target, band)| self.old_contents(&targets[*target], band));
-        let known = join_all(known).await;
+        let known = match targets.iter().any(|target| target.old.is_some()) {
+            true => {
+                let bands = bands.iter();
+                let known = bands.map(|(of, band)| self.old_contents(&targets[*of], band));
+                join_all(known).await
+            }
+            // Many small files are such: nothing is read.
+            false => bands.iter().map(|(of, band)| Ok(zeros_of(&targets[*of], band))).collect(),
+        };
         for ((index, band), known) in bands.iter().zip(known) {
             let target = &mut targets[*index];
             ready.push(ReadyBand {
@@ -297,9 +304,7 @@ impl FsState {
         let data = UnitSet::first(coded.k());
         let activated = target.activated().intersection(&data);
         let active: UnitSet = target.record.active().map(|(unit, _)| unit).collect();
-        let zeros = activated.union(&data.difference(&active));
-        let zeros = zeros.iter().map(|unit| (unit, Frozen::zeros(band.len)));
-        let mut known: Vec<(usize, Frozen)> = zeros.collect();
+        let mut known = zeros_of(target, band);
         let Some(old) = target.old.as_ref().filter(|_| coded.p() > 0) else { return Ok(known) };
         let lost = self.pool.lay(old)?.stripe().lost;
         let parity = active.difference(&data).difference(&lost);
@@ -341,12 +346,13 @@ impl FsState {
         logged: &[LoggedFile],
     ) -> Result<()> {
         let node_of = |targets: &[LineWrite]| {
-            let node = nodes.iter().find(|node| node.ino == targets[0].ino);
-            node.expect("its blocks are written")
+            node_among(nodes, targets[0].ino).expect("its blocks are written")
         };
         let end_of = |targets: &[LineWrite]| {
-            let file = live.iter().find(|file| file.ino == targets[0].ino);
-            file.map_or(0, |file| file.size.min(written_end(node_of(targets), targets, until)))
+            // They are in the order of the nodes.
+            let file = live.binary_search_by_key(&targets[0].ino, |file| file.ino).ok();
+            let size = file.map(|at| live[at].size);
+            size.map_or(0, |size| size.min(written_end(node_of(targets), targets, until)))
         };
         let files: Vec<(&[LineWrite], u64)> = targets
             .chunk_by(|a, b| a.ino == b.ino)
@@ -381,6 +387,15 @@ impl FsState {
         forget_live(nodes, logged);
         Ok(())
     }
+}
+
+/// Old contents of units of a target that had no place, over a band: zeros.
+fn zeros_of(target: &LineWrite, band: &Band<'_>) -> Vec<(usize, Frozen)> {
+    let data = UnitSet::first(target.record.coded.k());
+    let activated = target.activated().intersection(&data);
+    let active: UnitSet = target.record.active().map(|(unit, _)| unit).collect();
+    let zeros = activated.union(&data.difference(&active));
+    zeros.iter().map(|unit| (unit, Frozen::zeros(band.len))).collect()
 }
 
 /// Whether the log record of these targets has all contents.
@@ -456,10 +471,9 @@ pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile, now: Time) -> Result<()> 
 /// Sizes and times of files are in the metadata, as far as they were not changed again.
 pub(crate) fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
     for LoggedFile { ino, size, modified } in files.iter().copied() {
-        let is_it = |node: &&Rc<Node>| {
-            node.ino == ino && node.live.get() == Some(PendingAttributes { size, modified })
-        };
-        if let Some(node) = nodes.iter().find(is_it) {
+        let node = node_among(nodes, ino);
+        let as_it_was = Some(PendingAttributes { size, modified });
+        if let Some(node) = node.filter(|node| node.live.get() == as_it_was) {
             node.live.set(None);
         }
     }
