@@ -99,8 +99,27 @@ fn folder_to_take(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
 
 /// Adds an entry to a folder, at a new position.
 fn add(tx: &Tx<'_>, into: Ino, name: &[u8], file: (Ino, &Inode), now: Time) -> Result<()> {
-    let position = folder(tx, into)?.next_position;
-    add_at(tx, into, (name, position), file, now)
+    let parent = folder(tx, into)?;
+    let position = parent.next_position;
+    note_added(tx, into, parent, position, file.1, now)?;
+    tx.add_entry(into, name, &Entry { ino: file.0, mode: file.1.kind().mode(), position });
+    Ok(())
+}
+
+/// A folder gets an entry.
+fn note_added(
+    tx: &Tx<'_>,
+    into: Ino,
+    mut parent: Inode,
+    position: u64,
+    inode: &Inode,
+    now: Time,
+) -> Result<()> {
+    parent.next_position = parent.next_position.max(position + 1);
+    parent.size += 1;
+    parent.links += u32::from(inode.is_folder());
+    (parent.modified, parent.changed) = (now, now);
+    tx.put_inode(into, &parent)
 }
 
 /// Adds an entry at a position that was taken from another entry.
@@ -111,12 +130,7 @@ fn add_at(
     (ino, inode): (Ino, &Inode),
     now: Time,
 ) -> Result<()> {
-    let mut parent = folder(tx, into)?;
-    parent.next_position = parent.next_position.max(position + 1);
-    parent.size += 1;
-    parent.links += u32::from(inode.is_folder());
-    (parent.modified, parent.changed) = (now, now);
-    tx.put_inode(into, &parent)?;
+    note_added(tx, into, folder(tx, into)?, position, inode, now)?;
     tx.put_entry(into, name, &Entry { ino, mode: inode.kind().mode(), position })
 }
 

@@ -24,12 +24,14 @@ impl Tx<'_> {
         let disks = |bytes: Option<&[u8]>| bytes.map_or(Ok(Vec::new()), Extent::disks_of);
         let (old, new) = (disks(old)?, disks(new)?);
         for disk in new.iter().filter(|disk| !old.contains(disk)) {
-            self.put_mapped(*disk, ino, self.mapped(*disk, ino)? + 1)?;
+            let before = self.mapped(*disk, ino)?;
+            self.replace_mapped(*disk, ino, (before, before + 1));
         }
         for disk in old.iter().filter(|disk| !new.contains(disk)) {
             let wrong = || FsError::Damaged(format!("the map of disk {disk} lacks inode {ino}"));
-            let left = self.mapped(*disk, ino)?.checked_sub(1).ok_or_else(wrong)?;
-            self.put_mapped(*disk, ino, left)?;
+            let before = self.mapped(*disk, ino)?;
+            let left = before.checked_sub(1).ok_or_else(wrong)?;
+            self.replace_mapped(*disk, ino, (before, left));
         }
         Ok(())
     }
@@ -39,12 +41,17 @@ impl Tx<'_> {
         Ok(self.find(&MAPS, &(u64::from(disk), ino), |count| count)?.unwrap_or(0))
     }
 
+    #[cfg(test)]
     pub(crate) fn put_mapped(&self, disk: u16, ino: Ino, records: u64) -> Result<()> {
-        let key = (u64::from(disk), ino);
-        match records {
-            0 => self.take(&MAPS, ino, &key).map(drop),
-            _ => self.put(&MAPS, ino, &key, &records),
-        }
+        let before = self.mapped(disk, ino)?;
+        self.replace_mapped(disk, ino, (before, records));
+        Ok(())
+    }
+
+    /// The number was the first of these, and is the second.
+    fn replace_mapped(&self, disk: u16, ino: Ino, (before, records): (u64, u64)) {
+        let row = |records: u64| Some(records).filter(|records| *records > 0);
+        self.replace(&MAPS, ino, &(u64::from(disk), ino), (row(before), row(records)));
     }
 
     /// Up to `max` files that have blocks on a disk, from number `from` on.

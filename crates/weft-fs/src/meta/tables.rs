@@ -123,6 +123,15 @@ impl Tx<'_> {
         self.find(&NAMES, &(folder, name), entry)
     }
 
+    /// Adds an entry with a name and a position that the folder does not have.
+    pub(crate) fn add_entry(&self, folder: Ino, name: &[u8], entry: &Entry) {
+        debug_assert!(self.entry(folder, name).is_ok_and(|entry| entry.is_none()));
+        let Entry { ino, mode, position } = *entry;
+        self.changes.note(Some(ino));
+        self.replace(&NAMES, folder, &(folder, name), (None, Some((ino, mode, position))));
+        self.replace(&POSITIONS, folder, &(folder, position), (None, Some(name)));
+    }
+
     /// Adds an entry, or replaces the one with this name and position.
     pub(crate) fn put_entry(&self, folder: Ino, name: &[u8], entry: &Entry) -> Result<()> {
         let Entry { ino, mode, position } = *entry;
@@ -207,13 +216,13 @@ impl Tx<'_> {
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Extent) -> Result<()> {
         let bytes = record.encode();
         let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
-        self.put(&EXTENTS, ino, &(ino, first), &&bytes[..])?;
+        self.replace(&EXTENTS, ino, &(ino, first), (old.as_deref(), Some(&bytes[..])));
         self.map_record(ino, old.as_deref(), Some(&bytes))
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
         let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
-        self.take(&EXTENTS, ino, &(ino, first))?;
+        self.replace(&EXTENTS, ino, &(ino, first), (old.as_deref(), None));
         self.map_record(ino, old.as_deref(), None)
     }
 

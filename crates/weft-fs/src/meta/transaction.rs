@@ -237,6 +237,26 @@ impl<'a> Tx<'a> {
         Ok(())
     }
 
+    /// Stores or removes such a row, of which the caller knows what it was.
+    pub(super) fn replace<'k, 'v, K: StoreKey, V: Value>(
+        &self,
+        table: &Table<K, V>,
+        ino: Ino,
+        key: &K::SelfType<'k>,
+        (old, new): (Option<V::SelfType<'v>>, Option<V::SelfType<'v>>),
+    ) {
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        self.changes.note(Some(ino));
+        let bytes = |value: &Option<V::SelfType<'v>>| {
+            value.as_ref().map(|value| row_bytes::<K, V>(key, value))
+        };
+        self.changes.note_row(bytes(&old), bytes(&new));
+        let value = new.map(|new| V::as_bytes(&new).as_ref().into());
+        self.set(table, K::row(key), value, old.is_some());
+    }
+
     /// Removes such a row; says whether there was one.
     pub(super) fn take<'k, K: StoreKey, V: Value>(
         &self,
