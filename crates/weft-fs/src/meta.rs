@@ -40,6 +40,7 @@ mod numbers;
 mod overlay;
 mod pages;
 mod places;
+mod recent_rows;
 mod room;
 mod rows;
 mod spans;

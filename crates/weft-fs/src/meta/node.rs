@@ -16,6 +16,7 @@ use std::rc::Rc;
 
 use super::batch::{End, Part, VERSION};
 use super::overlay::Overlay;
+use super::recent_rows::RecentRows;
 use super::rows::{RowKey, TableId};
 use crate::format::inode::Ino;
 
@@ -29,6 +30,7 @@ pub(super) struct Node {
     numbers: RefCell<Range<Ino>>,
     /// The store has no rows of files from this number on.
     unknown_from: Cell<Ino>,
+    recent: RefCell<RecentRows>,
 }
 
 /// The changes that a commit carries to the store.
@@ -54,6 +56,7 @@ impl Default for Node {
             batch: Cell::new(0),
             numbers: RefCell::new(0..0),
             unknown_from: Cell::new(Ino::MAX),
+            recent: RefCell::default(),
         }
     }
 }
@@ -78,6 +81,16 @@ impl Node {
     /// The changes that a commit carries to the store.
     pub(super) fn frozen(&self) -> Option<Rc<Frozen>> {
         self.frozen.borrow().clone()
+    }
+
+    /// What the store said lately.
+    pub(super) fn recent(&self) -> Ref<'_, RecentRows> {
+        self.recent.borrow()
+    }
+
+    /// The store says this of a row.
+    pub(super) fn note_recent(&self, table: TableId, key: RowKey<'_>, value: Option<Box<[u8]>>) {
+        self.recent.borrow_mut().put(table, key, value);
     }
 
     /// Whether the store can have no rows of a file.
@@ -136,6 +149,7 @@ impl Node {
 
     /// The store has all that was frozen.
     pub(super) fn thaw(&self) {
+        self.recent.borrow_mut().clear();
         if let Some(frozen) = self.frozen.take() {
             self.unknown_from.set(frozen.unknown_from);
             self.batch.set(self.batch.get() + 1);

@@ -50,10 +50,17 @@ impl<'a> Tx<'a> {
         {
             return Ok(value.map(|value| look(V::from_bytes(value))));
         }
-        match self.node.is_unknown_to_store(table.id.ino(&row)) {
-            true => Ok(None),
-            false => self.keeper.row(table, key, look),
+        if self.node.is_unknown_to_store(table.id.ino(&row)) {
+            return Ok(None);
         }
+        if let Some(value) = self.node.recent().get(table.id, &row) {
+            return Ok(value.map(|value| look(V::from_bytes(value))));
+        }
+        let bytes = |value: V::SelfType<'_>| Box::<[u8]>::from(V::as_bytes(&value).as_ref());
+        let value = self.keeper.row(table, key, bytes)?;
+        let said = value.as_deref().map(|value| look(V::from_bytes(value)));
+        self.node.note_recent(table.id, row, value);
+        Ok(said)
     }
 
     /// The rows that the store has in a part of a table.
