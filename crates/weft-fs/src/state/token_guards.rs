@@ -1,7 +1,10 @@
 //! Taking the tokens of operations, by the table in [`crate::tokens`].
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::Poll;
 
 use weft_token::{
     Kind,
@@ -105,8 +108,15 @@ impl FsState {
             return true;
         }
         let is_free = self.tokens.is_free(need.space, Shared);
-        self.tokens.hold_more(held, vec![need]).await;
-        is_free
+        let is_at_once = {
+            let mut more = pin!(self.tokens.hold_more(held, vec![need]));
+            let is_ready = poll_fn(|cx| Poll::Ready(more.as_mut().poll(cx).is_ready())).await;
+            if !is_ready {
+                more.await;
+            }
+            is_ready
+        };
+        is_free || (is_at_once && held.are_others_silent())
     }
 
     /// For changing names in folders: these, the folders' attributes, and those of `files` and of

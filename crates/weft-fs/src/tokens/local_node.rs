@@ -145,6 +145,8 @@ pub(crate) struct Tokens {
     spaces_max: usize,
     waiting: RefCell<BTreeMap<UseId, Sender<()>>>,
     others: RefCell<BTreeMap<NodeId, Deliver>>,
+    /// How often something was heard of other nodes.
+    heard: Cell<u64>,
     messages: RefCell<VecDeque<Message>>,
     delivering: Cell<bool>,
     give_up: RefCell<Option<GiveUp>>,
@@ -159,10 +161,18 @@ enum HeldToken {
 /// The tokens of an operation, until this is dropped.
 pub(crate) struct HeldTokens {
     tokens: Rc<Tokens>,
+    /// What was heard of other nodes before the first of them was asked for.
+    heard: u64,
     grips: Vec<HeldToken>,
 }
 
 impl HeldTokens {
+    /// Whether no other node has asked for anything, or given it up, since this operation began:
+    /// what it has seen meanwhile is right although it had no token for it.
+    pub(crate) fn are_others_silent(&self) -> bool {
+        self.tokens.heard.get() == self.heard
+    }
+
     /// Whether there is a token of this among them.
     pub(crate) fn has(&self, space: Space) -> bool {
         self.grips.iter().any(|grip| match grip {
@@ -203,6 +213,7 @@ impl Tokens {
             spaces_max,
             waiting: RefCell::default(),
             others: RefCell::default(),
+            heard: Cell::new(0),
             messages: RefCell::default(),
             delivering: Cell::new(false),
             give_up: RefCell::default(),
@@ -217,7 +228,8 @@ impl Tokens {
 
     /// Waits for all tokens of an operation.
     pub(crate) async fn hold(self: &Rc<Self>, needs: Vec<Need>) -> HeldTokens {
-        let mut held = HeldTokens { tokens: self.clone(), grips: Vec::with_capacity(needs.len()) };
+        let (tokens, heard) = (self.clone(), self.heard.get());
+        let mut held = HeldTokens { tokens, heard, grips: Vec::with_capacity(needs.len()) };
         for need in in_order(needs) {
             self.hold_one(&mut held, &need).await;
         }
@@ -449,17 +461,20 @@ impl Tokens {
 
     /// Another node has mounted the file system; `deliver` takes what it is told.
     pub(crate) fn join(&self, node: NodeId, deliver: Deliver) {
+        self.heard.set(self.heard.get() + 1);
         self.authority.borrow_mut().join(node);
         self.others.borrow_mut().insert(node, deliver);
     }
 
     /// Takes the message of another node.
     pub(crate) fn take(&self, node: NodeId, message: ToAuthority) {
+        self.heard.set(self.heard.get() + 1);
         self.send(Message::ToAuthority(node, message));
     }
 
     /// Another node is dead. What it holds stays until it is recovered.
     pub(crate) fn fence(&self, node: NodeId) {
+        self.heard.set(self.heard.get() + 1);
         self.others.borrow_mut().remove(&node);
         let mut out = Vec::new();
         self.authority.borrow_mut().fence(node, &mut out);
@@ -469,6 +484,7 @@ impl Tokens {
 
     /// The log of a dead node is recovered: what it held is free.
     pub(crate) fn recovered(&self, node: NodeId) {
+        self.heard.set(self.heard.get() + 1);
         let mut out = Vec::new();
         self.authority.borrow_mut().recovered(node, &mut out);
         self.deliver(out);
