@@ -1,12 +1,13 @@
 //! Places are reserved without being written: they read as zeros, whatever the disks hold there,
 //! and what is written to them finds room.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_disk::Disk;
-use weft_fs::{CreateOptions, Fs, FsError, Ino, Kind, ROOT, SetAttr, create};
+use weft_fs::{CreateOptions, Fs, FsError, Ino, Kind, ROOT, Redundancy, SetAttr, create};
 use weft_random::Rng;
-use weft_rt::{Frozen, Rt};
+use weft_rt::{Frozen, MICROSECOND, Rt};
 use weft_testkit::for_seeds;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
@@ -218,6 +219,125 @@ fn reserved_blocks_outlive_lost_disks() {
                 assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
                 fs.rebuild().await.expect("rebuilt");
                 assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
+                assert_sound(&fs).await;
+            });
+        }
+    }
+}
+
+/// The disks of the record that begins with a block of the file, by units.
+async fn disks_at(fs: &Fs, ino: Ino, block: u64) -> Vec<usize> {
+    let places = fs.places(ino).await.expect("known");
+    let (_, record) = places.iter().find(|(first, _)| *first == block).expect("a record");
+    record.columns.iter().flatten().map(|column| column.disk.into()).collect()
+}
+
+/// Reserved blocks are written, and blocks of lines with parity, of which old contents are read
+/// first: that finds that the disk of the reserved blocks is lost. Some time after that the one is
+/// lost to which the file system turns instead. Returns which one that was, if it was told to `lose`
+/// none, and panics if something is lost.
+fn lose_one_after_the_other(lose: Option<(usize, u64)>) -> usize {
+    const RESERVED: u64 = 600;
+    let turned_to = Rc::new(Cell::new(0));
+    let told = turned_to.clone();
+    run(move |rt| async move {
+        let power = Power::new();
+        let disk = |(n, mib): (usize, &u64)| {
+            TestDisk::new(&rt, &power, n, mib * MIB, 512, Medium::new(512))
+        };
+        // The largest two have the most room.
+        let disks: Vec<_> = [24, 24, 48, 24, 24, 32, 24, 24].iter().enumerate().map(disk).collect();
+        let fs = made(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid6").await;
+        let mut bytes = pattern(12 * BLOCK as usize, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        // What is there keeps its parity.
+        fs.want_redundancy(&[ino], Redundancy::Single).await.expect("set");
+        fs.allocate(ino, RESERVED * BLOCK, 4 * BLOCK, false).await.expect("reserved");
+        // Nothing is at hand: old contents are read.
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &all(&disks)).await;
+        let coded = disks_at(&fs, ino, 0).await;
+        let first = disks_at(&fs, ino, RESERVED).await[0];
+        // Blocks of which the old contents are on these disks, or their parity is, in two lines.
+        for (line, disk) in [(0, first), (1, lose.map_or(first, |(second, _)| second))] {
+            let unit = coded.iter().position(|of| *of == disk).expect("it is as wide as there are");
+            let at = (line * 6 + if unit < 6 { unit } else { 0 }) * BLOCK as usize;
+            bytes[at..at + BLOCK as usize].fill(9);
+            write(&fs, ino, at as u64, &[9; BLOCK as usize]).await;
+        }
+        let reserved = pattern(4 * BLOCK as usize, 2);
+        write(&fs, ino, RESERVED * BLOCK, &reserved).await;
+        disks[first].faults.gone.set(true);
+        if let Some((second, after)) = lose {
+            let (disk, clock) = (disks[second].clone(), rt.clone());
+            rt.launch(Box::pin(async move {
+                clock.sleep(after).await;
+                disk.faults.gone.set(true);
+            }));
+        }
+        let synced = fs.fsync(ino).await;
+        let places = fs.places(ino).await.expect("known");
+        assert!(places.iter().all(|(_, record)| !record.unwritten), "{lose:?}: {synced:?}");
+        told.set(disks_at(&fs, ino, RESERVED).await[0]);
+        // It may have taken what was written with it.
+        let is_gone = lose.is_some_and(|(second, _)| second == told.get());
+        assert!(is_gone || synced.is_ok(), "{lose:?}: {synced:?}");
+        bytes.resize(RESERVED as usize * BLOCK as usize, 0);
+        bytes.extend_from_slice(&reserved);
+        if !is_gone {
+            fs.sync().await.unwrap_or_else(|error| panic!("{lose:?}: {error}"));
+            assert!(read_all(&fs, ino).await == bytes, "{lose:?}");
+        }
+    });
+    turned_to.get()
+}
+
+#[test]
+fn reserved_blocks_get_other_places_each_time_that_a_disk_is_lost_under_them() {
+    let second = lose_one_after_the_other(None);
+    let mut others = 0;
+    for after in (0..40).map(|n| 5 * n * MICROSECOND) {
+        others += usize::from(lose_one_after_the_other(Some((second, after))) != second);
+    }
+    assert!((1..40).contains(&others), "{others} times it was lost before it was used");
+}
+
+/// What is known of a file when its places are reserved and durable is the same after a crash
+/// (xfstests' generic/468): its size, how many blocks it has, and when it was changed.
+#[test]
+fn what_is_known_of_reserved_places_outlives_a_crash() {
+    let ranges =
+        [(0, 4096), (0, 2 * MIB), (100, 5000), (600 << 10, 8192), (MIB, MIB), (3 * MIB, 100)];
+    for (redundancy, keep_size) in REDUNDANCIES.iter().flat_map(|of| [(of, false), (of, true)]) {
+        for (offset, len) in ranges {
+            run(move |rt| async move {
+                let what = format!("{redundancy}, {len} at {offset}, {keep_size}");
+                let media = vec![Medium::new(512); 4];
+                let disks = holding(&rt, &Power::new(), 24 * MIB, &media);
+                let fs = made(&rt, &all(&disks)).await;
+                let ino = make_as(&fs, "file", redundancy).await;
+                write(&fs, ino, 0, &pattern(MIB as usize, 1)).await;
+                fs.punch_hole(ino, MIB / 2, MIB / 4).await.expect("punched");
+                fs.fsync(ino).await.expect("synced");
+                fs.allocate(ino, offset, len, keep_size).await.expect("reserved");
+                fs.fsync(ino).await.expect("synced");
+                let known = async |fs: &Fs| {
+                    let inode = fs.attr(ino).await.expect("there");
+                    (inode.size, inode.blocks, inode.modified, inode.changed)
+                };
+                let before = known(&fs).await;
+                let end = if keep_size { MIB } else { MIB.max(offset + len) };
+                assert_eq!(before.0, end, "{what}");
+                let bytes = read_all(&fs, ino).await;
+                drop(fs);
+                let media: Vec<Medium> =
+                    disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+                let disks = holding(&rt, &Power::new(), 24 * MIB, &media);
+                let fs = mount(&rt, &all(&disks)).await;
+                assert_eq!(known(&fs).await, before, "{what}");
+                assert!(read_all(&fs, ino).await == bytes, "{what}");
                 assert_sound(&fs).await;
             });
         }

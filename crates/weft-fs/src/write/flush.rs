@@ -26,13 +26,14 @@
 use std::rc::Rc;
 
 use crate::error::{FsError, Result};
+use crate::format::inode::Ino;
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LoggedFile};
 use crate::state::mounted::FsState;
 use crate::state::open_files::{Dirty, Node, live_of, node_among};
 use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
 use crate::write::line_writes::{are_logged_with_contents, forget_live, put_live};
 use crate::write::new_line_stream::StreamEnd;
-use crate::write::new_lines::{LineWrite, NewPlaces};
+use crate::write::new_lines::{LineWrite, NewPlaces, covering};
 
 impl FsState {
     /// Writes all dirty blocks of a file, and its size. The caller holds its lock alone.
@@ -43,6 +44,24 @@ impl FsState {
     /// Writes dirty blocks of several files, in the order of their numbers, as `extent` says. If blocks of one cannot be written,
     /// those of others may stay dirty as well.
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
+        loop {
+            let losses = self.pool.losses();
+            match self.try_flush_nodes(nodes, extent).await {
+                // Disks were lost after places on them had been chosen: there are others.
+                Err(FsError::Unreadable { inode, block })
+                    if self.pool.losses() > losses && self.holds_nothing(inode, block).await? => {}
+                flushed => return flushed,
+            }
+        }
+    }
+
+    /// Whether nothing was written to the line of a block: it is new, or only reserved.
+    async fn holds_nothing(&self, ino: Ino, block: u64) -> Result<bool> {
+        let covered = self.meta.run(|tx| covering(tx, ino, block)).await?;
+        Ok(covered.is_none_or(|(_, record)| record.unwritten))
+    }
+
+    async fn try_flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         // What is written meanwhile is left to the next flush, if a stream does not take it.
         let mut until = self.writes.get();
         let mut live = live_of(nodes);

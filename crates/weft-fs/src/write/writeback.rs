@@ -92,10 +92,13 @@ impl FsState {
     }
 
     /// Forgets the dirty blocks of the lines of a record of which disks are lost, or of one line if
-    /// that is not why it cannot be written. Returns whether there are any.
+    /// that is not why it cannot be written. Returns whether there are any. What is only reserved
+    /// needs none of these disks.
     async fn drop_unwritable(&self, node: &Node, block: u64) -> Result<bool> {
         let covered = self.meta.run(|tx| covering(tx, node.ino, block)).await?;
-        let Some((first, record)) = covered else { return Ok(false) };
+        let Some((first, record)) = covered.filter(|(_, record)| !record.unwritten) else {
+            return Ok(false);
+        };
         let blocks = match self.pool.lay(&record)?.is_readable() {
             true => {
                 let start = first + record.locate(block - first).0 * record.k();
