@@ -121,6 +121,9 @@ pub struct Faults {
     pub reads_at: Cell<ReadStep>,
     /// Writes to sectors never written before get "no space".
     pub full: Cell<bool>,
+    /// Writes that begin in this range (bytes) take this much longer.
+    pub slow: RefCell<Range<u64>>,
+    pub slow_ns: Cell<Nanos>,
     /// Called for each write with offset, length and whether all of it was written before; returns
     /// how many bytes find space, or `None` if all do.
     pub room: RefCell<Option<Room>>,
@@ -282,7 +285,8 @@ impl TestDisk {
         while self.faults.stuck.get() {
             self.rt.sleep(100_000).await;
         }
-        self.rt.sleep(delay).await;
+        let is_slow = self.faults.slow.borrow().contains(&offset);
+        self.rt.sleep(delay + if is_slow { self.faults.slow_ns.get() } else { 0 }).await;
         let mut released = self.faults.released.wait();
         while self.faults.is_held(offset) {
             released.await;
