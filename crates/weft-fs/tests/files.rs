@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
-use weft_fs::{Fs, FsError, Ino, MountOptions, ROOT, Rename, SetAttr};
+use weft_fs::{Fs, FsError, Ino, Kind, MountOptions, ROOT, Rename, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, SECOND};
 
 const REDUNDANCIES: [(&str, usize); 8] = [
@@ -478,6 +478,33 @@ fn data_and_holes_are_found_as_they_are_block_by_block() {
                 assert_eq!(found, expected.map(|block| block * BLOCK), "{at}, {data}");
             }
         }
+        assert_sound(&fs).await;
+    });
+}
+
+/// It is there as long as it is used, and nothing may come into it that would stay behind.
+#[test]
+fn a_folder_that_was_removed_takes_no_names() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 3])).await;
+        let file = make(&fs, "file").await;
+        let folder = new_file(Kind::Folder);
+        let (gone, _) = fs.make(ROOT, b"gone", folder).await.expect("made");
+        fs.make(ROOT, b"folder", folder).await.expect("made");
+        fs.begin_use(gone);
+        fs.remove_folder(ROOT, b"gone").await.expect("removed");
+        let refused = |result: Result<(), FsError>| {
+            assert!(matches!(result, Err(FsError::NotFound)), "{result:?}");
+        };
+        refused(fs.make(gone, b"new", new_file(Kind::File)).await.map(drop));
+        refused(fs.make(gone, b"new", folder).await.map(drop));
+        refused(fs.link(file, gone, b"link").await.map(drop));
+        for name in [&b"file"[..], b"folder"] {
+            refused(fs.rename((ROOT, name), (gone, b"moved"), Rename::Replace).await);
+        }
+        assert_sound(&fs).await;
+        fs.end_uses(gone, 1).await.expect("ended");
+        assert!(fs.attr(gone).await.is_err());
         assert_sound(&fs).await;
     });
 }

@@ -86,9 +86,13 @@ fn folder(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
 }
 
 /// A folder that is to get names.
-fn folder_to_add(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
+fn folder_to_add(tx: &Tx<'_>, ino: Ino) -> Result<()> {
     let inode = folder(tx, ino)?;
-    inode.flags.check_change().map(|()| inode)
+    if inode.links == 0 {
+        // It was removed, and is still used.
+        return Err(FsError::NotFound);
+    }
+    inode.flags.check_change()
 }
 
 /// A folder of which names go.
@@ -396,9 +400,7 @@ impl FsState {
         let now = self.now();
         self.change(|tx| {
             self.check_room(0, new.uid == 0)?;
-            if folder_to_add(tx, parent)?.links == 0 {
-                return Err(FsError::NotFound);
-            }
+            folder_to_add(tx, parent)?;
             if let Some(name) = name
                 && tx.entry(parent, name)?.is_some()
             {
