@@ -26,6 +26,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod actors;
 mod answer;
 pub mod awake;
 mod capability;
