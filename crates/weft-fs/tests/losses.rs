@@ -2,14 +2,15 @@
 //! path, and files that have their disks are written as before.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 
-use crate::common::disk::{Medium, Power, holding};
+use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT};
-use weft_rt::Frozen;
+use weft_rt::{Frozen, MICROSECOND, Rt};
 
 /// The disk of the only column of a file's first block.
 async fn disk_of(fs: &Fs, ino: Ino) -> u16 {
@@ -217,4 +218,71 @@ fn a_sync_of_everything_tells_what_a_disk_took_with_its_cache() {
             fs.sync().await.expect("it was told");
         });
     }
+}
+
+/// A thin pool below the disks is full, but for what was written before.
+fn fill_pool(disks: &[Rc<TestDisk>]) {
+    const DATA: Range<u64> = (64 << 10) + (8 << 20)..(24 << 20) - (64 << 10);
+    for disk in disks {
+        let room = |at: u64, _: u64, is_there: bool| (DATA.contains(&at) && !is_there).then_some(0);
+        *disk.faults.room.borrow_mut() = Some(Box::new(room));
+    }
+}
+
+/// Writes blocks of a file one after the other, while all of another file, which has its places, is
+/// written again and again. What was written since the last write that failed is there. Returns how
+/// many have failed.
+async fn write_without_room(rt: &Rt, fs: &Fs, bad: Ino, good: Ino, blocks: u64) -> u64 {
+    let stops = Rc::new(Cell::new(false));
+    let (writing, stop) = (fs.clone(), stops.clone());
+    let clock = rt.clone();
+    let writer = rt.spawn(async move {
+        for n in (0..64).cycle().take_while(|_| !stop.get()) {
+            write(&writing, good, n * BLOCK, &pattern(BLOCK as usize, n)).await;
+            clock.sleep(10 * MICROSECOND).await;
+        }
+    });
+    let (mut told, mut oldest) = (0, 0);
+    for n in 0..blocks {
+        let block = Frozen::copy_from(&pattern(BLOCK as usize, n + 1));
+        if fs.write(bad, n * BLOCK, block).await.is_err() {
+            (told, oldest) = (told + 1, n + 1);
+            continue;
+        }
+        let found = fs.read(bad, oldest * BLOCK, BLOCK as usize).await.expect("a file");
+        let is_there = found[..] == pattern(BLOCK as usize, oldest + 1)[..];
+        assert!(is_there, "block {oldest} is lost, and the write of block {n} told nothing of it");
+    }
+    stops.set(true);
+    writer.await;
+    told
+}
+
+/// What was written has no room below the disks, and is given up so that other files can be written.
+#[test]
+fn what_had_no_room_is_told_by_the_write_and_the_sync_that_come_next() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 24 << 20, &vec![Medium::new(512); 4]);
+        let fs = made(&rt, &all(&disks)).await;
+        let bad = make_as(&fs, "bad", "raid1").await;
+        let good = make_as(&fs, "good", "raid1").await;
+        fs.begin_use(bad);
+        fs.begin_use(good);
+        write(&fs, good, 0, &pattern(64 * BLOCK as usize, 1)).await;
+        fs.sync().await.expect("synced");
+        fill_pool(&disks);
+        // Half of the cache of 1 MiB waits, and a little more.
+        let blocks = 140;
+        let told = write_without_room(&rt, &fs, bad, good, blocks).await;
+        disks.iter().for_each(|disk| *disk.faults.room.borrow_mut() = None);
+        let synced = fs.sync().await;
+        assert!(matches!(synced, Err(FsError::NoSpace)), "{synced:?}");
+        fs.sync().await.expect("it was told");
+        let mut lost = 0;
+        for n in 0..blocks {
+            let found = fs.read(bad, n * BLOCK, BLOCK as usize).await.expect("a file");
+            lost += u64::from(found[..] != pattern(BLOCK as usize, n + 1)[..]);
+        }
+        assert!(lost > 0 && told > 0, "{lost} blocks are lost, and {told} writes failed");
+    });
 }

@@ -340,9 +340,7 @@ impl FsState {
             drop((reserved, alone));
         }
         drop(tokens);
-        let drained = self.drain().await;
-        // This tells of it.
-        if node.lacked_room.take() { Err(FsError::NoSpace) } else { drained }
+        self.drain().await
     }
 
     /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it
@@ -474,8 +472,12 @@ impl Fs {
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
-        let write =
-            || async move { fs.with_room(async || fs.write(ino, offset, &data).await).await };
+        let write = || async move {
+            let node = fs.node(ino);
+            let written = fs.with_room(async || fs.write(ino, offset, &data).await).await;
+            // It tells of what had to go, also if there is room now and it has succeeded.
+            if node.lacked_room.take() { Err(FsError::NoSpace) } else { written }
+        };
         self.0.rt.attach(write).await
     }
 
