@@ -358,3 +358,35 @@ fn a_disk_whose_return_was_cut_short_is_not_taken_for_one_that_has_left() {
     }
     assert!(tried > 0, "no crash came in between");
 }
+
+/// What a disk missed while it was away cannot be written to its place any more. All disks have a
+/// column of the record, so it goes elsewhere on the same disk.
+#[test]
+fn a_disk_that_comes_back_with_blocks_that_cannot_be_written_has_them_elsewhere() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let fs = made(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid6").await;
+        let mut bytes = pattern(40 * BLOCK as usize, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        fs.fail_disk(1).await.expect("out of service");
+        bytes[..BLOCK as usize].fill(7);
+        write(&fs, ino, 0, &[7; BLOCK as usize]).await;
+        fs.sync().await.expect("synced");
+        let places = fs.places(ino).await.expect("known");
+        let columns = places[0].1.columns.iter().flatten();
+        assert_eq!(columns.clone().count(), 4, "all disks have one");
+        for column in columns.filter(|column| column.disk == 1) {
+            let first = ((64 << 10) + (8 << 20) + column.start * BLOCK) / 512;
+            let sectors = first..first + column.sums.len() as u64 * BLOCK / 512;
+            disks[1].faults.dead_writes.borrow_mut().extend(sectors);
+        }
+        fs.add_disk(disks[1].clone(), false).await.expect("taken back");
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{report:?}");
+        assert_eq!(report.removed_disks, [1], "{report:?}");
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}

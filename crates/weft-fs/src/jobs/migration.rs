@@ -351,7 +351,7 @@ impl FsState {
                     // All of it goes elsewhere.
                     let one = UnitSet::one(unit);
                     let read = old.read(record, at, one, 0..record.lines).await?;
-                    fresh.columns[unit] = Some(self.pool.allocate_column(fresh, None)?);
+                    self.replace_column(fresh, unit)?;
                     back.remove(unit);
                     writes.retain(|write| write.unit != unit);
                     let write =
@@ -406,17 +406,22 @@ impl FsState {
 
     /// Gives a column that is not in the metadata yet another place.
     fn allocate_again(&self, fresh: &mut Extent, unit: usize) -> Result<()> {
+        let left = self.replace_column(fresh, unit)?;
+        self.pool.release(left.map(|left| left.run()));
+        Ok(())
+    }
+
+    /// Gives a column another place, perhaps on the same disk. Returns the one that it had.
+    fn replace_column(&self, fresh: &mut Extent, unit: usize) -> Result<Option<Column>> {
         let left = fresh.columns[unit].take();
-        let column = self.pool.allocate_column(fresh, None);
-        match column {
+        match self.pool.allocate_column(fresh, None) {
             Ok(column) => fresh.columns[unit] = Some(column),
             Err(error) => {
                 fresh.columns[unit] = left;
                 return Err(error);
             }
         }
-        self.pool.release(left.map(|left| left.run()));
-        Ok(())
+        Ok(left)
     }
 }
 
