@@ -12,9 +12,10 @@
 //!   cache ── slice ─┘
 //! ```
 //!
-//! A slice is one range of the device, or several, one behind the other ([`Ranges`]): so an owner can
-//! be given more of the device while it uses what it has. Slices that are made of the same ranges
-//! become larger together. A request over the end of a range is one request to the device for each.
+//! A slice is one range of the device, or several, one behind the other ([`Ranges`]): so an owner
+//! can be given more of the device while it uses what it has. Slices that are made of the same
+//! ranges become larger together. A request over the end of a range is one request to the device
+//! for each.
 //!
 //! A flush of a slice flushes the device: it makes the writes of all slices durable. Giving up a
 //! slice ([`Disk::sever`]) ends the requests of its owner; the others keep the device.
@@ -134,8 +135,8 @@ impl SliceDisk {
         Ok(Self { device, ranges, info, given_up: GivenUpDisk::default(), is_urgent: false })
     }
 
-    /// Its last range becomes longer, so that it has `size_bytes`: the device may have been enlarged
-    /// behind it.
+    /// Its last range becomes longer, so that it has `size_bytes`: the device may have been
+    /// enlarged behind it.
     ///
     /// # Errors
     /// If it would reach beyond the device.

@@ -1,5 +1,6 @@
-//! When the metadata has no more room, and a disk with a copy has none for more of it, new files and
-//! new blocks are refused. Everything else goes on, and there is room again when files were deleted.
+//! When the metadata has no more room, and a disk with a copy has none for more of it, new files
+//! and new blocks are refused. Everything else goes on, and there is room again when files were
+//! deleted.
 
 use crate::common::*;
 use weft_fs::{

@@ -258,7 +258,8 @@ async fn write_without_room(rt: &Rt, fs: &Fs, bad: Ino, good: Ino, blocks: u64) 
     told
 }
 
-/// What was written has no room below the disks, and is given up so that other files can be written.
+/// What was written has no room below the disks, and is given up so that other files can be
+/// written.
 #[test]
 fn what_had_no_room_is_told_by_the_write_and_the_sync_that_come_next() {
     run(|rt| async move {

@@ -584,8 +584,8 @@ fn after_a_crash_copies_are_not_made_like_one_that_has_rotted() {
     });
 }
 
-/// A crash leaves a commit in the page journal of the first copy only, and it is the first one there
-/// since all pages were written to their places: no other record has a page that it changes.
+/// A crash leaves a commit in the page journal of the first copy only, and it is the first one
+/// there since all pages were written to their places: no other record has a page that it changes.
 /// Replaying it is cut short by another crash, with which the disk of that copy is lost.
 #[test]
 fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {

@@ -1,5 +1,5 @@
-//! The metadata takes more room from the disks as it fills: with every crash on the way, with disks that
-//! fail, are away, come back, join and leave meanwhile, and until the disks are full.
+//! The metadata takes more room from the disks as it fills: with every crash on the way, with disks
+//! that fail, are away, come back, join and leave meanwhile, and until the disks are full.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -239,7 +239,8 @@ fn a_label_that_cannot_be_written_leaves_the_file_system_as_it_was() {
 /// What the lives of a seed have seen.
 static GROWN: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Names are made until the metadata has grown, often over a crash; those that were synced are there.
+/// Names are made until the metadata has grown, often over a crash; those that were synced are
+/// there.
 fn lives(seed: u64) {
     let mut rng = Rng::new(seed);
     let mut media = vec![Medium::new(512); 5];
@@ -352,8 +353,8 @@ fn names_are_there_in_order_however_often_it_crashes_while_the_metadata_grows() 
     assert!(count.get() < 8 || grown > 8, "it has grown {grown} times");
 }
 
-/// Says how many pages of the metadata mounts read. `cargo test --release -- --ignored pages_that` with
-/// `WEFT_FILES`.
+/// Says how many pages of the metadata mounts read. `cargo test --release -- --ignored pages_that`
+/// with `WEFT_FILES`.
 #[test]
 #[ignore = "a measurement"]
 fn pages_that_a_mount_reads_after_an_unmount_and_after_a_kill() {

@@ -234,8 +234,8 @@ async fn disks_at(fs: &Fs, ino: Ino, block: u64) -> Vec<usize> {
 
 /// Reserved blocks are written, and blocks of lines with parity, of which old contents are read
 /// first: that finds that the disk of the reserved blocks is lost. Some time after that the one is
-/// lost to which the file system turns instead. Returns which one that was, if it was told to `lose`
-/// none, and panics if something is lost.
+/// lost to which the file system turns instead. Returns which one that was, if it was told to
+/// `lose` none, and panics if something is lost.
 fn lose_one_after_the_other(lose: Option<(usize, u64)>) -> usize {
     const RESERVED: u64 = 600;
     let turned_to = Rc::new(Cell::new(0));

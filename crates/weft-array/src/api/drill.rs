@@ -5,21 +5,21 @@
 //! reads. There the disk fails, and its rebuild runs as it would: with the same code, order, pace
 //! and throttle, and below the same queues of the same disks as the requests of users.
 //!
-//! **The replacement.** No new disk is needed: what would be written to it takes the time that a disk
-//! of the same kind would need. For a second at the most the drill reads the member that is to fail
-//! from its begin on, which gives the rate ([`Replacement`]).
+//! **The replacement.** No new disk is needed: what would be written to it takes the time that a
+//! disk of the same kind would need. For a second at the most the drill reads the member that is to
+//! fail from its begin on, which gives the rate ([`Replacement`]).
 //!
 //! **What users feel.** Their requests go to the array in use and are served from it as ever. Those
 //! reads that the lost disk answered would have to be reconstructed: the drill repeats them on the
 //! second array, beside the real ones, up to [`REPEATED_MAX`] at a time. So the other disks carry
-//! what they would carry, and a repeated read counts in the place of the real one. Of a mirror, where other copies would be read instead, each n-th of such
-//! reads is repeated, for n copies. Writes are measured, and not repeated: they cost the remaining
-//! disks about the same.
+//! what they would carry, and a repeated read counts in the place of the real one. Of a mirror,
+//! where other copies would be read instead, each n-th of such reads is repeated, for n copies.
+//! Writes are measured, and not repeated: they cost the remaining disks about the same.
 //!
-//! **Limits.** The second array reads disks that change under it, and does not recover what is being
-//! written: what it reconstructs may be wrong, is not checked, and not used. Its rate is that of the time of the drill, at the place where the
-//! rebuild began: hard disks are slower towards their ends. Users who ask less because answers take
-//! longer are not foreseen.
+//! **Limits.** The second array reads disks that change under it, and does not recover what is
+//! being written: what it reconstructs may be wrong, is not checked, and not used. Its rate is that
+//! of the time of the drill, at the place where the rebuild began: hard disks are slower towards
+//! their ends. Users who ask less because answers take longer are not foreseen.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
@@ -421,8 +421,8 @@ impl Observer for Meter {
     }
 }
 
-/// A member of the array in use, lent to the second one: to be read, and nothing else. Above all, it
-/// is not severed when the second array has lost it.
+/// A member of the array in use, lent to the second one: to be read, and nothing else. Above all,
+/// it is not severed when the second array has lost it.
 struct LentDisk(Rc<dyn Disk>);
 
 impl LentDisk {

@@ -471,8 +471,9 @@ impl Space {
         self.free += len;
     }
 
-    /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest ones,
-    /// of whole multiples of `unit`, if `most` of them are enough. It looks at all of the disk.
+    /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest
+    /// ones, of whole multiples of `unit`, if `most` of them are enough. It looks at all of the
+    /// disk.
     pub(crate) fn take_long(
         &mut self,
         len: u64,

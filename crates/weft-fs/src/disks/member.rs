@@ -45,7 +45,8 @@ impl PresentDisk {
         slice_of(&self.queue, &self.metadata, self.label.borrow().number)
     }
 
-    /// Writes the label of a disk whose metadata slice has more pieces, and lets the slice have them.
+    /// Writes the label of a disk whose metadata slice has more pieces, and lets the slice have
+    /// them.
     pub(crate) async fn put_label(&self, label: Label) -> Result<()> {
         // Until it is known that it is not there, nothing else may have these pieces.
         *self.label.borrow_mut() = label.clone();

@@ -10,16 +10,17 @@
 //!               label, second copy 4 KiB
 //! ```
 //!
-//! *The metadata slice* may get more pieces: runs of the data's blocks ([`crate::state::metadata_room`]).
-//! A label with such pieces has another version, a list of them at 512 bytes, with a CRC of its own,
-//! and a count of its changes. They are written to the first copy, durably, and then to the second.
-//! Of copies that differ the one with more changes counts, and a mount writes it to both. So whatever
-//! a crash leaves, a piece that one copy names is never taken for free.
+//! *The metadata slice* may get more pieces: runs of the data's blocks
+//! ([`crate::state::metadata_room`]). A label with such pieces has another version, a list of them
+//! at 512 bytes, with a CRC of its own, and a count of its changes. They are written to the first
+//! copy, durably, and then to the second. Of copies that differ the one with more changes counts,
+//! and a mount writes it to both. So whatever a crash leaves, a piece that one copy names is never
+//! taken for free.
 //!
 //! A label is written when the disk joins, and again if it comes back after a loss, with another
-//! number, or its slice gets a piece. What else changes is metadata. A crash may leave it with the old number in one copy and
-//! the new one in the other; either will do, as the metadata knows both. Creating a file system
-//! writes the labels last.
+//! number, or its slice gets a piece. What else changes is metadata. A crash may leave it with the
+//! old number in one copy and the new one in the other; either will do, as the metadata knows both.
+//! Creating a file system writes the labels last.
 //!
 //! *A disk that becomes larger*, as its file or volume was enlarged, is used as before until a
 //! command ([`crate::Fs::grow_disk`]) gives it a new label, which differs in size and number of

@@ -7,7 +7,8 @@
 //! a crash behind it the next mount with it completes the join.
 //!
 //! *Growing.* A disk that has become larger gets a new label, and then more blocks in the metadata
-//! ([`crate::format::label`]). Its metadata slice may take of them ([`crate::state::metadata_room`]).
+//! ([`crate::format::label`]). Its metadata slice may take of them
+//! ([`crate::state::metadata_room`]).
 //!
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read
 //! as long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk

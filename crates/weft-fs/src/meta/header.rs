@@ -1,10 +1,10 @@
 //! The parts of the metadata array, and its header.
 //!
 //! The parts of a new file system follow from the size of the array. When the metadata grows, the
-//! array gets larger first, and then the header has another *piece* behind all that there was: pages of the
-//! database, and the rest of the table of checksums that these need. Nothing moves. Before the array
-//! gets larger for the first time, the header says how large it was when the parts were laid out
-//! (version 6). The header is one sector, so a crash leaves a piece or none.
+//! array gets larger first, and then the header has another *piece* behind all that there was:
+//! pages of the database, and the rest of the table of checksums that these need. Nothing moves.
+//! Before the array gets larger for the first time, the header says how large it was when the parts
+//! were laid out (version 6). The header is one sector, so a crash leaves a piece or none.
 //!
 //! ```text
 //!   header  log  journal  database  checksums │ database  checksums │ database  checksums

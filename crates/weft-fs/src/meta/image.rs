@@ -154,7 +154,8 @@ impl Image {
         inner.places.write_header(inner.stored_len.get(), journal, true).await
     }
 
-    /// Where the parts of the array are with a piece more, so that the database may have `capacity` bytes.
+    /// Where the parts of the array are with a piece more, so that the database may have `capacity`
+    /// bytes.
     pub(super) fn pieces_for(&self, capacity: u64) -> Result<Pieces> {
         self.0.get().places.pieces_for(capacity)
     }

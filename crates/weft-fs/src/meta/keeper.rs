@@ -76,9 +76,9 @@ pub(super) struct Keeper {
     snapshot: RefCell<Option<Snapshot>>,
 }
 
-/// Puts the first of these rows into a table if at least [`RUN_MIN`] of them come to lie between two
-/// rows of the table, or behind the last: then each page is made once, and not changed by each row.
-/// Returns how many these are.
+/// Puts the first of these rows into a table if at least [`RUN_MIN`] of them come to lie between
+/// two rows of the table, or behind the last: then each page is made once, and not changed by each
+/// row. Returns how many these are.
 fn put_run<K: StoreKey, V: Value>(
     table: &mut redb::Table<'_, K, V>,
     rows: &[RowChange],

@@ -122,8 +122,8 @@ pub(crate) fn step_above(pages: u64) -> u64 {
     if pages < REGION_BYTES { 2 * pages } else { pages + REGION_BYTES }
 }
 
-/// The bytes of pages that a database of so many is given room for next: in few steps, however large
-/// it gets.
+/// The bytes of pages that a database of so many is given room for next: in few steps, however
+/// large it gets.
 pub(crate) fn next_step(pages: u64) -> u64 {
     if pages < REGION_BYTES {
         2 * pages

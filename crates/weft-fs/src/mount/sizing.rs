@@ -3,8 +3,9 @@
 //! Each disk has a slice of the same size, and a slice has the metadata of all disks. Large files
 //! need rows for places and checksums: 0.1 to 0.25 % of what they hold, and the pages around them
 //! three times that. Small files need more; there are seldom so many that they fill large disks.
-//! Metadata grows ([`crate::state::metadata_room`]), so it is made for usual files, and to fit the steps
-//! in which the database grows. It cannot become larger than the smallest disk that has a copy.
+//! Metadata grows ([`crate::state::metadata_room`]), so it is made for usual files, and to fit the
+//! steps in which the database grows. It cannot become larger than the smallest disk that has a
+//! copy.
 
 use crate::format::block::BLOCK_BYTES;
 use crate::format::redundancy::Redundancy;

@@ -187,8 +187,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// From now on disks that are cut short are noticed, and the slices of disks that work are given
-    /// back to the metadata array.
+    /// From now on disks that are cut short are noticed, and the slices of disks that work are
+    /// given back to the metadata array.
     pub(crate) fn watch_copies(&self) {
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
         self.0.rt.spawn(async move {

@@ -1,8 +1,9 @@
 //! More room for the metadata, from the free blocks of the disks.
 //!
-//! The metadata array lies on slices of the disks. When its database is nearly full, each slice gets
-//! another piece, a run of free blocks; the array gets larger; and the database gets the new part of
-//! it. redb's file doubles, so the database does, until it has 4 GiB; then it gets a quarter more.
+//! The metadata array lies on slices of the disks. When its database is nearly full, each slice
+//! gets another piece, a run of free blocks; the array gets larger; and the database gets the new
+//! part of it. redb's file doubles, so the database does, until it has 4 GiB; then it gets a
+//! quarter more.
 //!
 //! ```text
 //!   1  header of the metadata: its parts stay where they are    once
@@ -11,20 +12,21 @@
 //!   4  header of the metadata: the database has another piece   one sector
 //! ```
 //!
-//! *A crash* between any two of these leaves a file system that has the room that it had before. What
-//! labels say is taken: a mount takes these blocks before it looks at records. So nothing has to be
-//! undone, and the next growth begins with what is there: a disk whose label has the piece needs no
-//! other, and an array that is larger needs no growth.
+//! *A crash* between any two of these leaves a file system that has the room that it had before.
+//! What labels say is taken: a mount takes these blocks before it looks at records. So nothing has
+//! to be undone, and the next growth begins with what is there: a disk whose label has the piece
+//! needs no other, and an array that is larger needs no growth.
 //!
-//! *Disks that have a copy* must have room for the piece, as all copies are of the same size. Spares
-//! get it as well, so that they can take over; one that has no room is too small from then on, and gets
-//! its piece when it has room, as does a disk that comes back and has missed it. A disk that joins gets
-//! a slice that is as large as the others together. While a copy is missing, or is on a disk that is about
-//! to leave, the array does not grow; a spare is filled first.
+//! *Disks that have a copy* must have room for the piece, as all copies are of the same size.
+//! Spares get it as well, so that they can take over; one that has no room is too small from then
+//! on, and gets its piece when it has room, as does a disk that comes back and has missed it. A
+//! disk that joins gets a slice that is as large as the others together. While a copy is missing,
+//! or is on a disk that is about to leave, the array does not grow; a spare is filled first.
 //!
-//! *When*: an operation that needs room for rows asks before it takes any lock or token, and waits if
-//! less than an eighth of what everyone may fill is left. Blocks that are promised to writes are not
-//! taken. `df` and `df -i` report what can be had when the metadata grows as far as the disks allow.
+//! *When*: an operation that needs room for rows asks before it takes any lock or token, and waits
+//! if less than an eighth of what everyone may fill is left. Blocks that are promised to writes are
+//! not taken. `df` and `df -i` report what can be had when the metadata grows as far as the disks
+//! allow.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -194,8 +196,8 @@ impl FsState {
         self.meta.left_bytes() < (most / 8).max(LEFT_BYTES_MIN)
     }
 
-    /// Before an operation that may need rows: lets the metadata grow if it is nearly full, and that
-    /// is possible. The caller holds nothing.
+    /// Before an operation that may need rows: lets the metadata grow if it is nearly full, and
+    /// that is possible. The caller holds nothing.
     pub(crate) async fn make_metadata_room(&self) {
         while self.is_room_scarce() && !self.read_only && !self.meta.is_failed() {
             let _one = self.metadata_room.growing.acquire(1).await;
@@ -216,8 +218,8 @@ impl FsState {
         }
     }
 
-    /// Lets the metadata grow by a step. `false` if the disks have no room for that, or a copy is not
-    /// complete.
+    /// Lets the metadata grow by a step. `false` if the disks have no room for that, or a copy is
+    /// not complete.
     async fn grow_metadata(&self) -> Result<bool> {
         let _slices = self.changing_slices.acquire(1).await;
         self.check_writable()?;
@@ -273,8 +275,8 @@ impl FsState {
         }
     }
 
-    /// Gives the slice of a disk more pieces, so that it has so many bytes, durably. The caller holds
-    /// `changing_slices`.
+    /// Gives the slice of a disk more pieces, so that it has so many bytes, durably. The caller
+    /// holds `changing_slices`.
     ///
     /// # Errors
     /// If the disk has no room, which is not promised to writes, or cannot be written.
@@ -314,8 +316,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Lets the metadata grow by a step, as it does by itself when it is nearly full. Returns whether
-    /// it has more room then: the disks may have none, or a copy is not complete.
+    /// Lets the metadata grow by a step, as it does by itself when it is nearly full. Returns
+    /// whether it has more room then: the disks may have none, or a copy is not complete.
     ///
     /// # Errors
     /// If it is mounted read-only, or a disk fails.

@@ -41,8 +41,8 @@ impl FsState {
         self.flush_nodes(std::slice::from_ref(node), FlushScope::All).await
     }
 
-    /// Writes dirty blocks of several files, in the order of their numbers, as `extent` says. If blocks of one cannot be written,
-    /// those of others may stay dirty as well.
+    /// Writes dirty blocks of several files, in the order of their numbers, as `extent` says. If
+    /// blocks of one cannot be written, those of others may stay dirty as well.
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         loop {
             let losses = self.pool.losses();

@@ -8,6 +8,7 @@ use crate::common::disk::{Medium, Power, TestDisk};
 use crate::common::model::Pair;
 use crate::common::*;
 use weft_disk::Disk;
+use weft_fs::Label;
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt};
 

@@ -1,13 +1,13 @@
 //! Random operations, and a crash at a random step of a disk, again and again on the same disks;
 //! often a disk is lost with the crash, or some time before it. Meanwhile blocks of the disks fail,
 //! for good: some cannot be written any more, one at a time cannot be read. Disks join where others
-//! were lost, those that were lost come back as they were, the metadata takes more room, balances and
-//! scrubs begin, and are
-//! cancelled. In half of the lives another node contends for tokens, and dies now and then. One
-//! slice of the metadata at a time refuses writes for a while, or has a sector that cannot be read
-//! or has rotted. Then the file system has as many copies as before within a minute, and each of
-//! them can be mounted alone. In half of the lives writes to some slices take long: copies that a
-//! crash left unlike each other are unlike still when the next one comes, and a disk is lost.
+//! were lost, those that were lost come back as they were, the metadata takes more room, balances
+//! and scrubs begin, and are cancelled. In half of the lives another node contends for tokens, and
+//! dies now and then. One slice of the metadata at a time refuses writes for a while, or has a
+//! sector that cannot be read or has rotted. Then the file system has as many copies as before
+//! within a minute, and each of them can be mounted alone. In half of the lives writes to some
+//! slices take long: copies that a crash left unlike each other are unlike still when the next one
+//! comes, and a disk is lost.
 //!
 //! What may be found is a matter of history. Names, links and attributes are as they were after
 //! some operation, and after it also as far as they were synced. Each file has a size that it had,
