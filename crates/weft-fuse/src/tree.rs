@@ -256,32 +256,8 @@ impl Tree {
     async fn plain(&self, head: &InHeader, body: &[u8], going: Option<&Going>) -> Answer {
         let ino = head.nodeid;
         match head.opcode {
-            op::INIT => {
-                let also = init_flag::EXPORT_SUPPORT
-                    | init_flag::DO_READDIRPLUS
-                    | init_flag::READDIRPLUS_AUTO
-                    | init_flag::PARALLEL_DIROPS
-                    | init_flag::CACHE_SYMLINKS
-                    | init_flag::HANDLE_KILLPRIV_V2
-                    | init_flag::POSIX_ACL
-                    | init_flag::DONT_MASK
-                    | init_flag::SETXATTR_EXT;
-                let agreed = channel::negotiate(body, also)?;
-                self.setxattr_ext.set(agreed.flags & init_flag::SETXATTR_EXT != 0);
-                bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
-            }
-            op::LOOKUP => match name(body)?.0 {
-                // What is asked for is the file itself: a program has a handle of it, and the
-                // kernel does not know it any more.
-                b"." => {
-                    let inode = self.fs.lookup_number(ino).await.map_err(errno_of)?;
-                    bytes(&entry_out(ino, &inode, self.writers.has(ino)))
-                }
-                name => match self.fs.lookup(ino, name).await {
-                    Err(FsError::NotFound) => bytes(&no_entry()),
-                    found => self.entry(&found.map_err(errno_of)?),
-                },
-            },
+            op::INIT => self.init(body),
+            op::LOOKUP => self.lookup(ino, name(body)?.0).await,
             op::STATX => {
                 let inode = self.fs.attr(ino).await.map_err(errno_of)?;
                 bytes(&statx_of(ino, &inode, self.writers.has(ino)))
@@ -297,36 +273,8 @@ impl Tree {
             op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
             op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
-            op::SYMLINK => {
-                let (name_of, rest) = name(body)?;
-                let (mode, target) = (Kind::Symlink.mode() | 0o777, name(rest)?.0);
-                self.make(head, name_of, NewFile { mode, target, ..NewFile::default() }).await
-            }
-            op::MKNOD => {
-                let ([mode, device, umask, _], rest) = parse::<[u32; 4]>(body)?;
-                let new = NewFile { mode, umask, device, ..NewFile::default() };
-                self.make(head, name(rest)?.0, new).await
-            }
-            op::MKDIR => {
-                let ([mode, umask], rest) = parse::<[u32; 2]>(body)?;
-                let mode = Kind::Folder.mode() | mode & 0o7777;
-                self.make(head, name(rest)?.0, NewFile { mode, umask, ..NewFile::default() }).await
-            }
-            op::CREATE | op::TMPFILE => {
-                let ([flags, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
-                let mode = Kind::File.mode() | mode & 0o7777;
-                let (uid, gid) = (head.uid, head.gid);
-                let new = NewFile { mode, umask, uid, gid, ..NewFile::default() };
-                let made = match head.opcode {
-                    op::CREATE => self.fs.make(ino, name(rest)?.0, new).await,
-                    _ => self.fs.make_unnamed(ino, new).await,
-                };
-                let made = made.map_err(errno_of)?;
-                self.writers.opened(made.0, flags);
-                let mut out = self.entry(&made)?;
-                self.fs.begin_use(number(&out));
-                out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
-                Ok(out)
+            op::SYMLINK | op::MKNOD | op::MKDIR | op::CREATE | op::TMPFILE => {
+                self.make(head, body).await
             }
             op::UNLINK => empty(self.fs.unlink(ino, name(body)?.0).await),
             op::RMDIR => empty(self.fs.remove_folder(ino, name(body)?.0).await),
@@ -349,74 +297,74 @@ impl Tree {
                 let inode = self.fs.link(old, ino, name(rest)?.0).await.map_err(errno_of)?;
                 self.entry(&(old, inode))
             }
-            op::OPEN => {
-                let flags = parse::<u32>(body)?.0;
-                if unwritten::writes(flags) {
-                    let appends = flags & OFlags::APPEND.bits() != 0;
-                    self.fs.check_open(ino, appends).await.map_err(errno_of)?;
-                }
-                self.writers.opened(ino, flags);
-                self.fs.begin_use(ino);
-                bytes(&opened(wire::FOPEN_KEEP_CACHE))
-            }
+            op::OPEN => self.open(ino, parse::<u32>(body)?.0).await,
             // Folders are opened and closed without a request from now on, and what the kernel has
             // read of them stays (since Linux 5.1).
             op::OPENDIR => Err(Errno::NOSYS),
-            op::RELEASE => {
-                let ([_, _, flags], _) = parse::<[u32; 3]>(body)?;
-                if unwritten::writes(flags) && self.cut.borrow_mut().remove(&ino) {
-                    // A program has replaced all contents, and knows no fsync. What is there after
-                    // a crash is to be the new ones.
-                    let _ = self.fs.write_back(ino).await;
-                }
-                self.writers.closed(ino, flags);
-                empty(self.fs.end_uses(ino, 1).await)
-            }
+            op::RELEASE => self.release(ino, parse::<[u32; 3]>(body)?.0[2]).await,
             op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
             op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
             op::SYNCFS => empty(self.fs.sync().await),
             op::READDIR => self.read_folder(ino, &parse::<IoIn>(body)?.0, false).await,
             op::READDIRPLUS => self.read_folder(ino, &parse::<IoIn>(body)?.0, true).await,
             op::STATFS => self.statfs().await,
-            op::SETXATTR => {
-                let ([size, flags], rest) = parse::<[u32; 2]>(body)?;
-                let ([more, _], rest) = match self.setxattr_ext.get() {
-                    true => parse::<[u32; 2]>(rest)?,
-                    // The kernel is too old to say who is in the group; only root surely may.
-                    false => ([u32::from(head.uid != 0) * wire::SETXATTR_ACL_KILL_SGID, 0], rest),
-                };
-                let (key, rest) = name(rest)?;
-                let value = rest.get(..size as usize).ok_or(Errno::INVAL)?;
-                let exists = match flags {
-                    0 => None,
-                    1 => Some(false),
-                    2 => Some(true),
-                    // It must not exist, and it must: there is an error for each case.
-                    _ => Some(self.fs.xattr(ino, key).await.is_err()),
-                };
-                let drop_set_gid = more & wire::SETXATTR_ACL_KILL_SGID != 0;
-                let by_root = head.uid == 0;
-                let how = SetXattr { exists, drop_set_gid, by_root };
-                self.set_xattr(head, (key, value), how, going).await
-            }
+            op::SETXATTR => self.set_xattr(head, body, going).await,
             op::GETXATTR => {
                 let ([size, _], rest) = parse::<[u32; 2]>(body)?;
-                let value = self.xattr(ino, name(rest)?.0).await?;
-                sized(value, size)
+                sized(self.xattr(ino, name(rest)?.0).await?, size)
             }
-            op::LISTXATTR => {
-                let ([size, _], _) = parse::<[u32; 2]>(body)?;
-                let mut names = self.fs.xattr_names(ino).await.map_err(errno_of)?;
-                // Others cannot read them either.
-                names.retain(|name| head.uid == 0 || !name.starts_with(b"trusted."));
-                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_MAX {
-                    return Err(Errno::TOOBIG);
-                }
-                sized(names.into_iter().flat_map(|name| [&name[..], &[0]].concat()).collect(), size)
-            }
+            op::LISTXATTR => self.list_xattrs(head, parse::<[u32; 2]>(body)?.0[0]).await,
             op::REMOVEXATTR => empty(self.fs.remove_xattr(ino, name(body)?.0).await),
             _ => Err(Errno::NOSYS),
         }
+    }
+
+    fn init(&self, body: &[u8]) -> Answer {
+        let also = init_flag::EXPORT_SUPPORT
+            | init_flag::DO_READDIRPLUS
+            | init_flag::READDIRPLUS_AUTO
+            | init_flag::PARALLEL_DIROPS
+            | init_flag::CACHE_SYMLINKS
+            | init_flag::HANDLE_KILLPRIV_V2
+            | init_flag::POSIX_ACL
+            | init_flag::DONT_MASK
+            | init_flag::SETXATTR_EXT;
+        let agreed = channel::negotiate(body, also)?;
+        self.setxattr_ext.set(agreed.flags & init_flag::SETXATTR_EXT != 0);
+        bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
+    }
+
+    async fn lookup(&self, folder: Ino, name: &[u8]) -> Answer {
+        // What is asked for is the file itself: a program has a handle of it, and the kernel does
+        // not know it any more.
+        if name == b"." {
+            let inode = self.fs.lookup_number(folder).await.map_err(errno_of)?;
+            return bytes(&entry_out(folder, &inode, self.writers.has(folder)));
+        }
+        match self.fs.lookup(folder, name).await {
+            Err(FsError::NotFound) => bytes(&no_entry()),
+            found => self.entry(&found.map_err(errno_of)?),
+        }
+    }
+
+    async fn open(&self, ino: Ino, flags: u32) -> Answer {
+        if unwritten::writes(flags) {
+            let appends = flags & OFlags::APPEND.bits() != 0;
+            self.fs.check_open(ino, appends).await.map_err(errno_of)?;
+        }
+        self.writers.opened(ino, flags);
+        self.fs.begin_use(ino);
+        bytes(&opened(wire::FOPEN_KEEP_CACHE))
+    }
+
+    async fn release(&self, ino: Ino, flags: u32) -> Answer {
+        if unwritten::writes(flags) && self.cut.borrow_mut().remove(&ino) {
+            // A program has replaced all contents, and knows no fsync. What is there after a crash
+            // is to be the new ones.
+            let _ = self.fs.write_back(ino).await;
+        }
+        self.writers.closed(ino, flags);
+        empty(self.fs.end_uses(ino, 1).await)
     }
 
     /// Reads, and answers from the buffer.
@@ -522,10 +470,43 @@ impl Tree {
     }
 
     /// Makes a file that belongs to who asks.
-    async fn make(&self, head: &InHeader, name: &[u8], new: NewFile<'_>) -> Answer {
-        let new = NewFile { uid: head.uid, gid: head.gid, ..new };
-        let made = self.fs.make(head.nodeid, name, new).await.map_err(errno_of)?;
-        self.entry(&made)
+    async fn make(&self, head: &InHeader, body: &[u8]) -> Answer {
+        let folder = head.nodeid;
+        let new = NewFile { uid: head.uid, gid: head.gid, ..NewFile::default() };
+        let (flags, made) = match head.opcode {
+            op::SYMLINK => {
+                let (name_of, rest) = name(body)?;
+                let (mode, target) = (Kind::Symlink.mode() | 0o777, name(rest)?.0);
+                (None, self.fs.make(folder, name_of, NewFile { mode, target, ..new }).await)
+            }
+            op::MKNOD => {
+                let ([mode, device, umask, _], rest) = parse::<[u32; 4]>(body)?;
+                let new = NewFile { mode, umask, device, ..new };
+                (None, self.fs.make(folder, name(rest)?.0, new).await)
+            }
+            op::MKDIR => {
+                let ([mode, umask], rest) = parse::<[u32; 2]>(body)?;
+                let mode = Kind::Folder.mode() | mode & 0o7777;
+                (None, self.fs.make(folder, name(rest)?.0, NewFile { mode, umask, ..new }).await)
+            }
+            // It is opened as well.
+            opcode => {
+                let ([flags, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
+                let new = NewFile { mode: Kind::File.mode() | mode & 0o7777, umask, ..new };
+                let made = match opcode {
+                    op::CREATE => self.fs.make(folder, name(rest)?.0, new).await,
+                    _ => self.fs.make_unnamed(folder, new).await,
+                };
+                (Some(flags), made)
+            }
+        };
+        let made = made.map_err(errno_of)?;
+        let Some(flags) = flags else { return self.entry(&made) };
+        self.writers.opened(made.0, flags);
+        let mut out = self.entry(&made)?;
+        self.fs.begin_use(made.0);
+        out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
+        Ok(out)
     }
 
     async fn rename(
@@ -639,14 +620,35 @@ impl Tree {
         self.fs.xattr(ino, name).await.map_err(errno_of)
     }
 
-    async fn set_xattr(
-        &self,
-        head: &InHeader,
-        (name, value): (&[u8], &[u8]),
-        how: SetXattr,
-        going: Option<&Going>,
-    ) -> Answer {
+    async fn list_xattrs(&self, head: &InHeader, size: u32) -> Answer {
+        let mut names = self.fs.xattr_names(head.nodeid).await.map_err(errno_of)?;
+        // Others cannot read them either.
+        names.retain(|name| head.uid == 0 || !name.starts_with(b"trusted."));
+        if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        sized(names.into_iter().flat_map(|name| [&name[..], &[0]].concat()).collect(), size)
+    }
+
+    async fn set_xattr(&self, head: &InHeader, body: &[u8], going: Option<&Going>) -> Answer {
         let ino = head.nodeid;
+        let ([size, flags], rest) = parse::<[u32; 2]>(body)?;
+        let ([more, _], rest) = match self.setxattr_ext.get() {
+            true => parse::<[u32; 2]>(rest)?,
+            // The kernel is too old to say who is in the group; only root surely may.
+            false => ([u32::from(head.uid != 0) * wire::SETXATTR_ACL_KILL_SGID, 0], rest),
+        };
+        let (name, rest) = name(rest)?;
+        let value = rest.get(..size as usize).ok_or(Errno::INVAL)?;
+        let exists = match flags {
+            0 => None,
+            1 => Some(false),
+            2 => Some(true),
+            // It must not exist, and it must: there is an error for each case.
+            _ => Some(self.fs.xattr(ino, name).await.is_err()),
+        };
+        let drop_set_gid = more & wire::SETXATTR_ACL_KILL_SGID != 0;
+        let how = SetXattr { exists, drop_set_gid, by_root: head.uid == 0 };
         // It says where contents lie, and is no note for whoever may write them.
         if name == REDUNDANCY_XATTR && head.uid != 0 {
             let owner = self.fs.attr(ino).await.map_err(errno_of)?.uid;
