@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weft_array::{
     ArrayState, ByteRange, JobStatus, MemberState, RebuildOrder, RebuildPolicy, RebuildStatus,
-    Status,
+    SlotStatus, Status,
 };
 use weft_cli::{output, size, thread};
 
@@ -204,39 +204,7 @@ fn array(served: &ServedArray, watched: bool) -> String {
         }
     }
     for slot in &status.slots {
-        let mut notes = String::new();
-        if slot.read_errors > 0 {
-            let _ = write!(notes, "  {} read errors, {} repaired", slot.read_errors, slot.repaired);
-        }
-        if let Some(disk) = &slot.replacement {
-            let _ = write!(notes, "  being replaced by {disk}");
-        }
-        if slot.wants_room_bytes > 0 {
-            let _ = write!(notes, "  NO SPACE: {} waiting", size::show(slot.wants_room_bytes));
-        }
-        for vanished in served.vanished.iter().filter(|vanished| vanished.disk == slot.disk) {
-            let (name, number) = (&status.name, slot.slot);
-            let _ = write!(
-                notes,
-                "\n           LOST WHEN WEFT STOPS: {}; `weft replace {name} {number} NEWDISK`",
-                vanished.what
-            );
-        }
-        let hardware = served.disks.iter().find(|disk| disk.disk == slot.disk);
-        let label = hardware.and_then(|disk| disk.hardware.label());
-        // If a person may have to find the disk.
-        let trouble = slot.state != MemberState::Active || !notes.is_empty();
-        let label = label.filter(|_| trouble).map_or_else(String::new, |l| format!(" [{l}]"));
-        let last = match slot.state {
-            MemberState::Missing if slot.disk.is_empty() => "no disk",
-            MemberState::Missing => " (last known)",
-            _ => "",
-        };
-        let _ = writeln!(
-            text,
-            "  slot {:<3} {:<11} {}{label}{last}{notes}",
-            slot.slot, slot.state, slot.disk
-        );
+        self::slot(&mut text, served, slot);
     }
     if let Some(slot) = status.slots.iter().find(|slot| slot.wants_room_bytes > 0) {
         let _ = writeln!(
@@ -246,18 +214,7 @@ fn array(served: &ServedArray, watched: bool) -> String {
         );
     }
     for spare in &status.spares {
-        let vanished = served.vanished.iter().find(|vanished| vanished.disk == *spare);
-        let note = vanished.map_or_else(String::new, |vanished| {
-            format!("  LOST WHEN WEFT STOPS: {}", vanished.what)
-        });
-        let small = match status.spares_too_small.contains(spare) {
-            true => {
-                let (size, name) = (size::show(status.member_bytes), &status.name);
-                format!("  TOO SMALL: {size} of each member are used; `weft remove {name} {spare}`")
-            }
-            false => String::new(),
-        };
-        let _ = writeln!(text, "  spare                {spare}{small}{note}");
+        self::spare(&mut text, served, spare);
     }
     if let Some(room) = unused_room(status) {
         let _ = writeln!(text, "  {room}");
@@ -280,27 +237,86 @@ fn array(served: &ServedArray, watched: bool) -> String {
         let _ = writeln!(text, "  {clients}");
     }
     if served.attached {
-        let device = served.block_device.as_ref();
-        let path = device.and_then(|device| device.path.as_ref());
-        let path = path.map_or_else(|| "a block device".into(), |path| path.display().to_string());
-        let user = device.and_then(|device| device.user.as_ref());
-        let user = user.map_or_else(String::new, |user| format!(", {user}"));
-        let via = device.map_or("", |device| match device.via {
-            Via::Ublk => " (ublk)",
-            Via::Fuse => " (FUSE and loop)",
-        });
-        let _ = writeln!(text, "  attached as {path}{via}{user}");
-        let size = device.and_then(|device| device.size_bytes);
-        if let Some(size) = size.filter(|size| *size != status.size_bytes) {
-            let (size, name) = (size::show(size), &status.name);
-            let what = match device.map(|device| device.via) {
-                Some(Via::Ublk) => format!("detach {name} and attach it again to get the new size"),
-                _ => format!("`weft attach {name}`, as root, gives it the new size"),
-            };
-            let _ = writeln!(text, "  {path} still has {size}: {what}");
-        }
+        attachment(&mut text, served);
     }
     text
+}
+
+/// A slot, with what a person must know of its disk.
+fn slot(text: &mut String, served: &ServedArray, slot: &SlotStatus) {
+    let status = &served.status;
+    let mut notes = String::new();
+    if slot.read_errors > 0 {
+        let _ = write!(notes, "  {} read errors, {} repaired", slot.read_errors, slot.repaired);
+    }
+    if let Some(disk) = &slot.replacement {
+        let _ = write!(notes, "  being replaced by {disk}");
+    }
+    if slot.wants_room_bytes > 0 {
+        let _ = write!(notes, "  NO SPACE: {} waiting", size::show(slot.wants_room_bytes));
+    }
+    for vanished in served.vanished.iter().filter(|vanished| vanished.disk == slot.disk) {
+        let (name, number) = (&status.name, slot.slot);
+        let _ = write!(
+            notes,
+            "\n           LOST WHEN WEFT STOPS: {}; `weft replace {name} {number} NEWDISK`",
+            vanished.what
+        );
+    }
+    let hardware = served.disks.iter().find(|disk| disk.disk == slot.disk);
+    let label = hardware.and_then(|disk| disk.hardware.label());
+    // If a person may have to find the disk.
+    let trouble = slot.state != MemberState::Active || !notes.is_empty();
+    let label = label.filter(|_| trouble).map_or_else(String::new, |l| format!(" [{l}]"));
+    let last = match slot.state {
+        MemberState::Missing if slot.disk.is_empty() => "no disk",
+        MemberState::Missing => " (last known)",
+        _ => "",
+    };
+    let _ = writeln!(
+        text,
+        "  slot {:<3} {:<11} {}{label}{last}{notes}",
+        slot.slot, slot.state, slot.disk
+    );
+}
+
+fn spare(text: &mut String, served: &ServedArray, spare: &str) {
+    let status = &served.status;
+    let vanished = served.vanished.iter().find(|vanished| vanished.disk == spare);
+    let note = vanished
+        .map_or_else(String::new, |vanished| format!("  LOST WHEN WEFT STOPS: {}", vanished.what));
+    let small = match status.spares_too_small.iter().any(|small| small == spare) {
+        true => {
+            let (size, name) = (size::show(status.member_bytes), &status.name);
+            format!("  TOO SMALL: {size} of each member are used; `weft remove {name} {spare}`")
+        }
+        false => String::new(),
+    };
+    let _ = writeln!(text, "  spare                {spare}{small}{note}");
+}
+
+/// The block device of an array that is attached.
+fn attachment(text: &mut String, served: &ServedArray) {
+    let status = &served.status;
+    let device = served.block_device.as_ref();
+    let path = device.and_then(|device| device.path.as_ref());
+    let path = path.map_or_else(|| "a block device".into(), |path| path.display().to_string());
+    let user = device.and_then(|device| device.user.as_ref());
+    let user = user.map_or_else(String::new, |user| format!(", {user}"));
+    let via = device.map_or("", |device| match device.via {
+        Via::Ublk => " (ublk)",
+        Via::Fuse => " (FUSE and loop)",
+    });
+    let _ = writeln!(text, "  attached as {path}{via}{user}");
+    let size = device.and_then(|device| device.size_bytes);
+    if let Some(size) = size.filter(|size| *size != status.size_bytes) {
+        let (size, name) = (size::show(size), &status.name);
+        let what = match device.map(|device| device.via) {
+            Some(Via::Ublk) => format!("detach {name} and attach it again to get the new size"),
+            _ => format!("`weft attach {name}`, as root, gives it the new size"),
+        };
+        let _ = writeln!(text, "  {path} still has {size}: {what}");
+    }
 }
 
 /// Room of which a person is told, as a share of what is used of each member: disks of one kind
