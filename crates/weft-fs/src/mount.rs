@@ -345,11 +345,11 @@ impl Fs {
         let log = Log::new(area, epoch, 0, last_id);
         let inner = FsState::new(rt.clone(), label, (meta, pool, log), &options, reopen);
         let fs = Self(Rc::new(inner));
-        fs.0.format.set(format);
+        fs.0.set_format(format);
         if options.read_only {
             return Ok(fs);
         }
-        let orphans = fs.0.meta.run(|tx| tx.orphans()).await?;
+        let orphans = fs.0.meta().run(|tx| tx.orphans()).await?;
         for ino in orphans {
             fs.0.purge(ino).await?;
         }
@@ -367,14 +367,14 @@ impl Fs {
 
     /// Writes what has been in memory for some seconds.
     fn flush_now_and_then(&self) {
-        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
-        self.0.rt.spawn(async move {
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
+        self.0.rt().spawn(async move {
             loop {
                 rt.sleep(FLUSH_EVERY_S * SECOND).await;
-                let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
+                let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
                 // fsync reports failures.
                 let _ = fs.sync().await;
-                let _ = fs.meta.checkpoint_if_due().await;
+                let _ = fs.meta().checkpoint_if_due().await;
             }
         });
     }
@@ -385,24 +385,24 @@ impl Fs {
     /// If blocks cannot be written, or the metadata has failed.
     pub async fn unmount(&self) -> Result<()> {
         self.0.check()?;
-        self.0.stopped.set(true);
-        if self.0.read_only {
+        self.0.stop();
+        if self.0.is_read_only() {
             return Ok(());
         }
-        drop(self.0.draining.acquire(1).await);
-        drop(self.0.metadata_room.growing.acquire(1).await);
+        drop(self.0.unwritten().drained().await);
+        drop(self.0.metadata_room().growing.acquire(1).await);
         let mut ended = self.0.sync().await;
         if ended.is_ok() {
             ended = self.0.note_use(true).await;
         }
         if ended.is_ok() {
-            self.0.meta.end();
+            self.0.meta().end();
             ended = self.0.commit_anyway().await;
         }
         if ended.is_ok() {
-            ended = self.0.meta.checkpoint().await;
+            ended = self.0.meta().checkpoint().await;
         }
-        ended = ended.and(self.0.meta.array.stop().await.map_err(FsError::from));
+        ended = ended.and(self.0.meta().array.stop().await.map_err(FsError::from));
         self.0.end_mark().await;
         ended
     }

@@ -13,3 +13,4 @@ pub(crate) mod open_files;
 pub(crate) mod promised_room;
 pub(crate) mod status;
 pub(crate) mod token_guards;
+pub(crate) mod unwritten;

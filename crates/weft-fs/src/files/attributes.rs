@@ -51,7 +51,7 @@ impl FsState {
     /// with the blocks that wait to be written: as a change of its own it would make fsync commit.
     fn times_go_with_blocks(&self, ino: Ino, set: &SetAttr) -> bool {
         let modified = set.modified.filter(|modified| set.changed == Some(*modified));
-        let node = self.in_use.get(ino);
+        let node = self.open_files().get(ino);
         let live = node.as_ref().and_then(|node| node.live.get());
         let (Some(modified), Some(node), Some(live)) = (modified, node, live) else { return false };
         let times = SetAttr { modified: set.modified, changed: set.changed, ..SetAttr::default() };
@@ -69,7 +69,7 @@ impl FsState {
             None => self.hold_attributes(ino, Mode::Exclusive).await,
         };
         if self.times_go_with_blocks(ino, &set) {
-            let inode = self.meta.run(|tx| tx.inode(ino)).await?;
+            let inode = self.meta().run(|tx| tx.inode(ino)).await?;
             return Ok(self.seen(ino, inode));
         }
         if let Some(size) = set.size {
@@ -105,7 +105,7 @@ impl FsState {
             })
             .await?;
         if let Some(modified) = set.modified
-            && let Some(node) = self.in_use.get(ino)
+            && let Some(node) = self.open_files().get(ino)
             && let Some(live) = node.live.get()
         {
             node.live.set(Some(PendingAttributes { modified, ..live }));
@@ -136,7 +136,7 @@ impl Fs {
     pub async fn attr(&self, ino: Ino) -> Result<Inode> {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let inode = self.0.meta.run(|tx| tx.inode(ino)).await?;
+        let inode = self.0.meta().run(|tx| tx.inode(ino)).await?;
         Ok(self.0.seen(ino, inode))
     }
 
@@ -147,7 +147,7 @@ impl Fs {
     pub async fn attrs(&self, inos: &[Ino]) -> Result<Vec<Option<Inode>>> {
         self.0.check()?;
         let _held = self.0.hold_attributes_of(inos, Mode::Shared).await;
-        let found = self.0.meta.run(|tx| {
+        let found = self.0.meta().run(|tx| {
             let inode = |ino: &Ino| match tx.inode(*ino) {
                 Ok(inode) => Ok(Some(inode)),
                 Err(FsError::NotFound) => Ok(None),
@@ -165,7 +165,7 @@ impl Fs {
     /// If the file cannot have this size, or there is no such file.
     pub async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.set_attr(ino, set).await }).await
+        self.0.rt().attach(|| async move { fs.set_attr(ino, set).await }).await
     }
 
     /// Fails if a file may not be opened for writing: only at its end if it `appends`.
@@ -173,7 +173,7 @@ impl Fs {
     /// # Errors
     /// [`FsError::Immutable`], or if there is no such file.
     pub async fn check_open(&self, ino: Ino, appends: bool) -> Result<()> {
-        if self.0.format.get() < FORMAT_WITH_FLAGS {
+        if self.0.format() < FORMAT_WITH_FLAGS {
             return Ok(());
         }
         let flags = self.attr(ino).await?.flags;

@@ -197,7 +197,7 @@ impl FsState {
             return Ok(false);
         }
         tx.put_orphan(ino)?;
-        Ok(!self.in_use.is_used(ino))
+        Ok(!self.open_files().is_used(ino))
     }
 
     async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
@@ -234,11 +234,11 @@ impl FsState {
         (from, name): (Ino, &[u8]),
         (to, new_name): (Ino, &[u8]),
     ) -> Result<()> {
-        let found = self.meta.run(|tx| {
+        let found = self.meta().run(|tx| {
             let is_taken = tx.entry(to, new_name)?.is_some();
             Ok(tx.entry(from, name)?.filter(|_| is_taken).map(|entry| entry.ino))
         });
-        let node = found.await?.and_then(|ino| self.in_use.get(ino));
+        let node = found.await?.and_then(|ino| self.open_files().get(ino));
         if let Some(node) = node {
             // What cannot be written stays, and fsync tells.
             let _ = self.flush_file(&node).await;
@@ -370,7 +370,7 @@ impl FsState {
             next_position: FIRST_POSITION,
             // A number is used again if a crash took the file that had it. The epoch is another one
             // then.
-            generation: self.log.epoch(),
+            generation: self.log().epoch(),
             redundancy: above.redundancy,
         };
         tx.put_inode(ino, &inode)?;
@@ -445,9 +445,9 @@ impl Fs {
             Ok((ino, tx.inode(ino)?))
         };
         let mut held = self.0.hold_name(parent, name).await;
-        let (mut ino, mut inode) = self.0.meta.run(find).await?;
+        let (mut ino, mut inode) = self.0.meta().run(find).await?;
         while !self.0.hold_found(&mut held, ino).await {
-            (ino, inode) = self.0.meta.run(find).await?;
+            (ino, inode) = self.0.meta().run(find).await?;
         }
         Ok((ino, self.0.seen(ino, inode)))
     }
@@ -460,13 +460,13 @@ impl Fs {
     pub async fn lookup_number(&self, ino: Ino) -> Result<Inode> {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let found = self.0.meta.run(|tx| {
+        let found = self.0.meta().run(|tx| {
             let inode = tx.inode(ino)?;
             // With its last use it begins to go.
-            if inode.links == 0 && !self.0.in_use.is_used(ino) {
+            if inode.links == 0 && !self.0.open_files().is_used(ino) {
                 return Err(FsError::NotFound);
             }
-            self.0.in_use.begin_use(ino);
+            self.0.open_files().begin_use(ino);
             Ok(inode)
         });
         Ok(self.0.seen(ino, found.await?))
@@ -514,7 +514,7 @@ impl Fs {
                 return Err(FsError::TooManyLinks);
             }
             // One that is not in use is being deleted.
-            if inode.links == 0 && !self.0.in_use.is_used(ino) {
+            if inode.links == 0 && !self.0.open_files().is_used(ino) {
                 return Err(FsError::NotFound);
             }
             if inode.links == 0 {
@@ -535,7 +535,7 @@ impl Fs {
     /// If there is no such name, or it is a folder's.
     pub async fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let (fs, name) = (self.0.clone(), name.to_vec());
-        self.0.rt.attach(|| async move { fs.unlink(parent, &name, false).await }).await
+        self.0.rt().attach(|| async move { fs.unlink(parent, &name, false).await }).await
     }
 
     /// Removes an empty folder.
@@ -544,7 +544,7 @@ impl Fs {
     /// If there is none, or it has entries.
     pub async fn remove_folder(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let (fs, name) = (self.0.clone(), name.to_vec());
-        self.0.rt.attach(|| async move { fs.unlink(parent, &name, true).await }).await
+        self.0.rt().attach(|| async move { fs.unlink(parent, &name, true).await }).await
     }
 
     /// Renames a file or folder.
@@ -582,7 +582,7 @@ impl Fs {
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
         let renamed =
             || async move { fs.rename((from.0, &from.1), (to.0, &to.1), how, whiteout).await };
-        self.0.rt.attach(renamed).await
+        self.0.rt().attach(renamed).await
     }
 
     /// Up to `max` entries of a folder behind a position, beginning with `.` and `..` at 0.
@@ -592,7 +592,7 @@ impl Fs {
     pub async fn read_folder(&self, ino: Ino, after: u64, max: usize) -> Result<Vec<DirEntry>> {
         self.0.check()?;
         let _held = self.0.hold_folder(ino).await;
-        let read = self.0.meta.run(|tx| {
+        let read = self.0.meta().run(|tx| {
             let inode = folder(tx, ino)?;
             let times = inode.clone();
             let own = [(1, b".".to_vec(), ino), (2, b"..".to_vec(), inode.parent)];
@@ -630,7 +630,7 @@ impl Fs {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
         let read = |tx: &Tx<'_>| Ok((tx.symlink(ino)?, tx.inode(ino)?));
-        let (target, inode) = self.0.meta.run(read).await?;
+        let (target, inode) = self.0.meta().run(read).await?;
         self.0.note_access(ino, &inode).await?;
         Ok(target)
     }

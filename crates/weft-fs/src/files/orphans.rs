@@ -14,12 +14,12 @@ use crate::state::mounted::{Fs, FsState};
 impl FsState {
     /// Ends `count` uses of a file. If it has no name any more, it goes.
     pub(crate) async fn end_uses(&self, ino: Ino, count: u64) -> Result<()> {
-        let Some(node) = self.in_use.get(ino) else { return Ok(()) };
+        let Some(node) = self.open_files().get(ino) else { return Ok(()) };
         node.end_uses(count);
         if node.is_used() {
             return Ok(());
         }
-        let gone = self.meta.run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
+        let gone = self.meta().run(|tx| Ok(tx.inode(ino)?.links == 0)).await;
         if matches!(gone, Ok(true)) {
             let _held = self.hold_attributes(ino, Mode::Exclusive).await;
             // It may have been looked up by its number since.
@@ -27,7 +27,7 @@ impl FsState {
                 self.purge(ino).await?;
             }
         }
-        self.in_use.forget_clean(&node);
+        self.open_files().forget_clean(&node);
         Ok(())
     }
 
@@ -37,7 +37,7 @@ impl FsState {
         self.drop_dirty(&file, 0);
         file.live.set(None);
         let mut steps = 0;
-        while self.meta.run(|tx| self.purge_some(tx, ino)).await? {
+        while self.meta().run(|tx| self.purge_some(tx, ino)).await? {
             self.commit_now_and_then(&mut steps).await?;
         }
         Ok(())
@@ -51,13 +51,13 @@ impl FsState {
             Err(FsError::NotFound) => return Ok(false),
             inode => inode?,
         };
-        let records = tx.first_records(ino, 0..u64::MAX, self.meta.at_a_time())?;
+        let records = tx.first_records(ino, 0..u64::MAX, self.meta().at_a_time())?;
         for (first, record) in &records {
             tx.remove_record(ino, *first)?;
             inode.blocks -= record.data_blocks();
             self.free_later(record);
         }
-        if records.len() < self.meta.at_a_time() {
+        if records.len() < self.meta().at_a_time() {
             tx.remove_inode(ino)?;
             return Ok(false);
         }

@@ -67,7 +67,7 @@ impl FsState {
             at = self.allocate_some(&node, at..blocks.end).await?;
             self.drain().await?;
             self.commit_now_and_then(&mut steps).await?;
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
         let _alone = node.alone().await;
         let inode = self.file(ino).await?;
@@ -87,9 +87,9 @@ impl FsState {
             self.flush_node(node).await?;
         }
         // No disk is taken out of service meanwhile.
-        let placing = self.flushing.acquire(1).await;
+        let placing = self.share_flushes().await;
         let (ino, range) = (node.ino, blocks.clone());
-        let placed = self.meta.run(|tx| self.place_some(tx, ino, &inode, range)).await;
+        let placed = self.meta().run(|tx| self.place_some(tx, ino, &inode, range)).await;
         drop(placing);
         let ReservedUpTo { next, missing } = placed?;
         if let (Some(first), Some(last)) = (missing.first(), missing.last()) {
@@ -108,7 +108,7 @@ impl FsState {
         blocks: Range<u64>,
     ) -> Result<ReservedUpTo> {
         let (mut at, mut missing) = (blocks.start, Vec::new());
-        for n in 0..self.meta.at_a_time() {
+        for n in 0..self.meta().at_a_time() {
             if at >= blocks.end || missing.len() as u64 >= STEP {
                 break;
             }
@@ -143,13 +143,13 @@ impl FsState {
         let before = tx.record_before(ino, blocks.start)?;
         let before = before.as_ref().map(|(first, record)| (*first, record));
         let end = tx.next_record(ino, blocks.start)?.unwrap_or(u64::MAX);
-        let coded = self.pool.coded_now(inode.redundancy)?;
+        let coded = self.pool().coded_now(inode.redundancy)?;
         let (k, behind) = (coded.k() as u64, before.map_or(0, |(at, record)| at + record.blocks()));
         let mut count = (end.min(blocks.end) - blocks.start).min(RECORD_BLOCKS);
         let fits = |count: u64| {
             let lines = ((blocks.start - behind) % k + count).div_ceil(k).min(LINES_MAX);
             let columns = usize::try_from(count.min(k)).expect("a width") + coded.p();
-            self.promised.fits_lines(&self.pool, self.dirty_blocks.get(), columns, lines)
+            self.promised().fits_lines(self.pool(), self.unwritten().blocks(), columns, lines)
         };
         while count > 1 && !fits(count) {
             count /= 2;
@@ -200,6 +200,6 @@ impl Fs {
         let allocate = || async move {
             fs.with_room(async || fs.allocate(ino, offset, len, keep_size, &goes_on).await).await
         };
-        self.0.rt.attach(allocate).await
+        self.0.rt().attach(allocate).await
     }
 }

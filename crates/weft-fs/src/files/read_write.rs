@@ -169,7 +169,7 @@ impl FsState {
             let cached = dirty.range(range.clone());
             cached.map(|(block, (_, data))| (*block, data.clone())).collect()
         };
-        let records = self.meta.run(|tx| tx.records(node.ino, range.start, range.end)).await?;
+        let records = self.meta().run(|tx| tx.records(node.ino, range.start, range.end)).await?;
         let is_short = range.end - range.start <= AT_HAND_BLOCKS;
         let reads = records.iter().enumerate().map(|(at, (first, record))| {
             let next = records.get(at + 1).map_or(u64::MAX, |(next, _)| *next);
@@ -200,7 +200,7 @@ impl FsState {
         };
         let lines = record.locate(from - first).0..record.locate(to - first).0 + 1;
         let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
-        let laid = self.pool.lay(record)?;
+        let laid = self.pool().lay(record)?;
         let read = match laid.read(record, (ino, first), units, lines.clone()).await {
             // It may be a block of these lines that is not needed.
             Err(FsError::Unreadable { .. }) if needed.len() > 1 => {
@@ -209,7 +209,7 @@ impl FsState {
             read => read?,
         };
         if is_short {
-            let at_hand = &self.pool.at_hand;
+            let at_hand = &self.pool().at_hand;
             read.iter().for_each(|(unit, buf)| at_hand.put_read(record, *unit, &lines, buf));
         }
         let place = |block: u64| {
@@ -265,7 +265,7 @@ impl FsState {
         let block_end = end.next_multiple_of(BLOCK_BYTES);
         self.clear_in_block(node, end, block_end).await?;
         let behind = block_end / BLOCK_BYTES..to.div_ceil(BLOCK_BYTES);
-        let active = self.meta.run(|tx| active_within(tx, node.ino, behind.clone())).await?;
+        let active = self.meta().run(|tx| active_within(tx, node.ino, behind.clone())).await?;
         for (n, blocks) in active.chunks(CLEARED_BLOCKS).enumerate() {
             if n > 0 {
                 self.flush_node(node).await?;
@@ -291,14 +291,14 @@ impl FsState {
         let now = self.now();
         let last = inode.accessed;
         let is_new = last <= inode.modified.max(inode.changed) || now.s - last.s >= ACCESS_S;
-        let is_wanted = match self.access_times {
+        let is_wanted = match self.access_times() {
             AccessTimes::Relative => is_new,
             AccessTimes::NotOfFolders => is_new && !inode.is_folder(),
             AccessTimes::Strict => true,
             AccessTimes::None => false,
         };
         // It is not worth a commit.
-        let has_place = !self.read_only && !self.meta.is_crowded();
+        let has_place = !self.is_read_only() && !self.meta().is_crowded();
         if !is_wanted || !has_place || inode.flags.contains(Flags::NOATIME) {
             return Ok(());
         }
@@ -308,7 +308,7 @@ impl FsState {
             tx.put_inode(ino, &inode)
         };
         // fsync does not wait for it.
-        self.meta.run(|tx| tx.logged(|| note(tx))).await
+        self.meta().run(|tx| tx.logged(|| note(tx))).await
     }
 
     async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: &Frozen) -> Result<()> {
@@ -402,7 +402,7 @@ impl FsState {
                 return Err(FsError::Cancelled);
             }
             let records =
-                self.meta.run(|tx| tx.first_records(ino, from..end, SOUGHT_RECORDS)).await?;
+                self.meta().run(|tx| tx.first_records(ino, from..end, SOUGHT_RECORDS)).await?;
             // The next record may begin within the last one.
             let is_all = records.len() < SOUGHT_RECORDS;
             let last = records.last().filter(|_| !is_all).map_or(end, |(first, _)| *first);
@@ -410,7 +410,7 @@ impl FsState {
                 return Ok(Some((block * BLOCK_BYTES).max(offset)));
             }
             from = last;
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
     }
 }
@@ -478,7 +478,7 @@ impl Fs {
             // It tells of what had to go, also if there is room now and it has succeeded.
             if node.lacked_room.take() { Err(FsError::NoSpace) } else { written }
         };
-        self.0.rt.attach(write).await
+        self.0.rt().attach(write).await
     }
 
     /// Writes what waits of a file, so that the next commit has it.
@@ -487,9 +487,9 @@ impl Fs {
     /// If blocks cannot be written.
     pub async fn write_back(&self, ino: Ino) -> Result<()> {
         self.0.check()?;
-        let Some(node) = self.0.in_use.get(ino) else { return Ok(()) };
+        let Some(node) = self.0.open_files().get(ino) else { return Ok(()) };
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.flush_file(&node).await }).await
+        self.0.rt().attach(|| async move { fs.flush_file(&node).await }).await
     }
 
     /// Makes a file durable, with its name, and a folder with its entries.
@@ -499,12 +499,12 @@ impl Fs {
     /// blocks were lost with a disk before they were durable.
     pub async fn fsync(&self, ino: Ino) -> Result<()> {
         self.0.check()?;
-        if self.0.read_only {
+        if self.0.is_read_only() {
             return Ok(());
         }
         let fs = self.0.clone();
         let synced = || async move {
-            if let Some(node) = fs.in_use.get(ino) {
+            if let Some(node) = fs.open_files().get(ino) {
                 let flushed = fs.flush_file(&node).await;
                 if flushed.is_err() {
                     // This tells of it.
@@ -513,14 +513,14 @@ impl Fs {
                 flushed?;
             }
             fs.commit_file(ino).await?;
-            let Some(node) = fs.in_use.get(ino) else { return Ok(()) };
+            let Some(node) = fs.open_files().get(ino) else { return Ok(()) };
             match (node.lost_block.take(), node.lacked_room.take()) {
                 (Some(block), _) => Err(FsError::Unreadable { inode: ino, block }),
                 (None, true) => Err(FsError::NoSpace),
                 (None, false) => Ok(()),
             }
         };
-        self.0.rt.attach(synced).await
+        self.0.rt().attach(synced).await
     }
 
     /// The first byte from `offset` on that is data (or, with `data` unset, in a hole; the end of

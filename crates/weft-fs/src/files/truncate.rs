@@ -64,9 +64,9 @@ impl FsState {
                 false => Vec::new(),
             };
             dropped.iter().for_each(|block| drop(dirty.remove(block)));
-            self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
+            self.note_dirty(self.unwritten().blocks() - dropped.len() as u64);
         }
-        let staying = self.meta.run(|tx| staying_within(tx, ino, whole.clone())).await?;
+        let staying = self.meta().run(|tx| staying_within(tx, ino, whole.clone())).await?;
         for block in staying {
             self.dirty(node, block, Frozen::zeros(BLOCK));
         }
@@ -86,7 +86,7 @@ impl FsState {
                 tx.put_inode(ino, &inode)?;
                 Ok(next)
             };
-            from = self.meta.run(remove).await?;
+            from = self.meta().run(remove).await?;
             if from.is_some() {
                 self.commit_now_and_then(&mut steps).await?;
             }
@@ -107,8 +107,8 @@ impl FsState {
         if range.is_empty() {
             return Ok((blocks, None));
         }
-        let records = tx.first_records(ino, start..range.end, self.meta.at_a_time())?;
-        let is_all = records.len() < self.meta.at_a_time();
+        let records = tx.first_records(ino, start..range.end, self.meta().at_a_time())?;
+        let is_all = records.len() < self.meta().at_a_time();
         let next = records.last().filter(|_| !is_all).map(|(first, _)| first + 1);
         for (first, record) in records {
             let lines = lines_inside(tx, ino, (first, &record), range)?;
@@ -135,7 +135,7 @@ impl FsState {
     /// Where a piece of a hole from one byte on ends, so that no line is cut in two by it.
     async fn piece_end(&self, ino: Ino, from: u64, end: u64) -> Result<u64> {
         let block = from / BLOCK_BYTES + PIECE_BLOCKS;
-        let next = self.meta.run(|tx| tx.next_record(ino, block)).await?;
+        let next = self.meta().run(|tx| tx.next_record(ino, block)).await?;
         Ok(next.map_or(end, |next| end.min(next.saturating_mul(BLOCK_BYTES))))
     }
 
@@ -241,6 +241,6 @@ impl Fs {
     ) -> Result<()> {
         let fs = self.0.clone();
         let punch = || async move { fs.punch(ino, offset, len, &goes_on).await };
-        self.0.rt.attach(punch).await
+        self.0.rt().attach(punch).await
     }
 }

@@ -59,7 +59,7 @@ impl Fs {
         self.0.check()?;
         check_name(name)?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let value = self.0.meta.run(|tx| match name {
+        let value = self.0.meta().run(|tx| match name {
             REDUNDANCY => Ok(Some(tx.inode(ino)?.redundancy.to_string().into_bytes())),
             _ => tx.xattr(ino, name),
         });
@@ -75,7 +75,7 @@ impl Fs {
     pub async fn xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.0.check()?;
         let _held = self.0.hold_attributes(ino, Mode::Shared).await;
-        let mut names = self.0.meta.run(|tx| tx.xattr_names(ino, XATTR_LIST_MAX)).await?;
+        let mut names = self.0.meta().run(|tx| tx.xattr_names(ino, XATTR_LIST_MAX)).await?;
         // Older versions let others be set.
         names.retain(|name| check_name(name).is_ok());
         Ok(names)

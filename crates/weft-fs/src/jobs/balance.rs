@@ -140,7 +140,7 @@ pub(crate) fn forget(tx: &Tx<'_>) -> Result<()> {
 impl FsState {
     /// Evens out the disks, as a job.
     pub(crate) async fn balance(&self) -> Result<BalanceReport> {
-        self.meta
+        self.meta()
             .run(|tx| {
                 self.job_may_go_on()?;
                 tx.set_state(WANTED, 1)
@@ -150,18 +150,18 @@ impl FsState {
         let ended = self.even_out().await;
         if !self.job_goes_on_later(&ended) {
             // If this fails, the next mount tries it again.
-            let _ = self.meta.run(forget).await;
+            let _ = self.meta().run(forget).await;
         }
         ended
     }
 
     async fn even_out(&self) -> Result<BalanceReport> {
-        let (fuller, blocks) = BalanceMoves::new(&self.pool).fuller();
+        let (fuller, blocks) = BalanceMoves::new(self.pool()).fuller();
         self.job_total(blocks);
         let mut moved = MigrationReport::default();
         let mut walk = self.walk(&fuller).await?;
         loop {
-            let even = BalanceMoves::new(&self.pool);
+            let even = BalanceMoves::new(self.pool());
             let some = self.next_found(&mut walk, &even).await?;
             if some.is_empty() {
                 break;

@@ -76,7 +76,7 @@ impl FsState {
                     report.find(ino, format!("two columns of block {first} are on the same disk"));
                 }
                 *count.mapped.entry(run.disk).or_default() += 1;
-                let member = self.pool.member(run.disk);
+                let member = self.pool().member(run.disk);
                 let end = run.start.saturating_add(run.blocks);
                 let Some(member) = member.filter(|member| end <= member.blocks()) else {
                     report.find(ino, format!("block {first} is beyond disk {}", run.disk));
@@ -110,7 +110,7 @@ impl FsState {
         if inode.blocks != blocks {
             report.find(ino, format!("it has {blocks} blocks, and not {}", inode.blocks));
         }
-        for member in self.pool.members() {
+        for member in self.pool().members() {
             mapped.entry(member.number).or_default();
         }
         for (disk, there) in mapped {
@@ -134,8 +134,8 @@ impl FsState {
         file: (Ino, &Inode),
         report: &mut FsckReport,
     ) -> Result<bool> {
-        let records = tx.first_records(file.0, 0..u64::MAX, self.meta.at_a_time())?;
-        if records.len() >= self.meta.at_a_time() {
+        let records = tx.first_records(file.0, 0..u64::MAX, self.meta().at_a_time())?;
+        if records.len() >= self.meta().at_a_time() {
             return Ok(false);
         }
         let mut count = FileCount::default();
@@ -150,7 +150,7 @@ impl FsState {
         let (mut count, mut from) = (FileCount::default(), Some(0));
         while let Some(first) = from {
             let look = |tx: &Tx<'_>| {
-                let max = self.meta.at_a_time();
+                let max = self.meta().at_a_time();
                 let mut records = tx.records_from((ino, first), max)?;
                 let is_all = records.len() < max;
                 records.retain(|(of, ..)| *of == ino);
@@ -160,23 +160,23 @@ impl FsState {
                 self.look_at_records(ino, &records, &mut count, report);
                 Ok(next)
             };
-            from = self.meta.run(look).await?;
-            self.rt.yield_now().await;
+            from = self.meta().run(look).await?;
+            self.rt().yield_now().await;
         }
         let judged = |tx: &Tx<'_>| match tx.inode(ino) {
             Ok(inode) => self.judge_file(tx, (ino, &inode), count, report),
             Err(FsError::NotFound) => Ok(()),
             Err(error) => Err(error),
         };
-        self.meta.run(judged).await
+        self.meta().run(judged).await
     }
 
     /// Finds rows of inode maps that belong to no file.
     pub(crate) async fn check_maps(&self, report: &mut FsckReport) -> Result<()> {
         let mut from = (0, 0);
         loop {
-            let next = self.meta.run(|tx| {
-                let rows = tx.mapped_from(from, self.meta.at_a_time())?;
+            let next = self.meta().run(|tx| {
+                let rows = tx.mapped_from(from, self.meta().at_a_time())?;
                 for (disk, ino, records) in &rows {
                     if !is_file(tx, *ino)? {
                         report.find(*ino, wrong_map(*disk, *records, 0));
@@ -188,16 +188,16 @@ impl FsState {
                 Some(next) => from = next,
                 None => return Ok(()),
             }
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
     }
 
     /// Finds blocks that two records have, and records without a file.
     pub(crate) async fn check_owners(&self, report: &mut FsckReport) -> Result<()> {
         let (mut begins, mut all) = (BTreeMap::new(), 0);
-        for member in self.pool.members() {
+        for member in self.pool().members() {
             // A disk that has come back has the blocks of its old number.
-            if self.pool.last_number(member.number) == member.number {
+            if self.pool().last_number(member.number) == member.number {
                 begins.insert(member.number, all);
                 all += member.blocks();
             }
@@ -243,7 +243,7 @@ impl FsState {
     /// The pieces of the metadata, as the labels of disks name them.
     fn metadata_runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
-        for member in self.pool.members() {
+        for member in self.pool().members() {
             let Some(present) = member.present().filter(|_| !member.is_lost()) else { continue };
             let (disk, pieces) = (member.number, present.label.borrow().pieces.clone());
             runs.extend(pieces.into_iter().map(|piece| Run {
@@ -256,7 +256,7 @@ impl FsState {
     }
 
     fn first_free(&self, run: Run) -> Option<u64> {
-        let member = self.pool.member(run.disk)?;
+        let member = self.pool().member(run.disk)?;
         let space = member.space.borrow();
         space.first_free(run.start, run.blocks)
     }
@@ -276,7 +276,7 @@ impl FsState {
             Ok(())
         })
         .await?;
-        self.meta
+        self.meta()
             .run(|tx| {
                 for ((disk, block), mut of) in owners {
                     let mut has_it = Vec::new();
@@ -286,7 +286,7 @@ impl FsState {
                         let record = records.into_iter().find(|(at, _)| *at == first);
                         let runs = record.iter().flat_map(|(_, record)| runs_of(record));
                         let is_it = |run: &Run| {
-                            self.pool.last_number(run.disk) == disk
+                            self.pool().last_number(run.disk) == disk
                                 && (run.start..run.start + run.blocks).contains(&block)
                         };
                         has_it.extend(runs.filter(is_it).map(|_| ino));
@@ -311,11 +311,11 @@ impl FsState {
     ) -> Result<()> {
         let mut from = (0, 0);
         loop {
-            let next = self.meta.run(|tx| {
-                let records = tx.records_from(from, self.meta.at_a_time())?;
+            let next = self.meta().run(|tx| {
+                let records = tx.records_from(from, self.meta().at_a_time())?;
                 for (ino, first, record) in &records {
                     for run in runs_of(record) {
-                        let disk = self.pool.last_number(run.disk);
+                        let disk = self.pool().last_number(run.disk);
                         each(tx, *ino, *first, Run { disk, ..run })?;
                     }
                 }
@@ -325,7 +325,7 @@ impl FsState {
                 Some(next) => from = next,
                 None => return Ok(()),
             }
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
     }
 }

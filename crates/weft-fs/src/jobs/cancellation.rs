@@ -64,8 +64,8 @@ impl FsState {
             return Err(FsError::Invalid(why));
         }
         self.forget_job(job).await?;
-        while self.job.get().is_cancelled() {
-            self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
+        while self.job().is_cancelled() {
+            self.rt().sleep(LOOK_EVERY_MS * MILLISECOND).await;
         }
         Ok(job)
     }
@@ -73,7 +73,7 @@ impl FsState {
     /// A job is not to be done any more, durably.
     async fn forget_job(&self, job: Job) -> Result<()> {
         if let Job::Remove(number) = job
-            && let Some(member) = self.pool.member(number)
+            && let Some(member) = self.pool().member(number)
         {
             member.stay();
         }
@@ -83,7 +83,7 @@ impl FsState {
             Job::Scrub => scrub::forget(tx),
             Job::Rebuild | Job::Set => Ok(()),
         };
-        self.meta.run(forget).await?;
+        self.meta().run(forget).await?;
         self.commit().await
     }
 }
@@ -96,6 +96,6 @@ impl Fs {
     /// If there is none, it cannot be cancelled, or the metadata has failed.
     pub async fn cancel(&self) -> Result<Job> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.cancel().await }).await
+        self.0.rt().attach(|| async move { fs.cancel().await }).await
     }
 }

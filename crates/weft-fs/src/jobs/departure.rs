@@ -16,11 +16,11 @@ impl FsState {
     /// A disk that no record names leaves the file system.
     pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
-        let _slices = self.changing_slices.acquire(1).await;
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let _slices = self.change_slices().await;
+        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, true).await?;
-        let before = self.pool.before(number);
-        self.meta
+        let before = self.pool().before(number);
+        self.meta()
             .run(|tx| {
                 tx.set_state(NEXT, tx.state(NEXT)?.max(u64::from(number) + 1))?;
                 tx.remove_bad_of(number)?;
@@ -29,8 +29,8 @@ impl FsState {
             })
             .await?;
         self.commit_anyway().await?;
-        self.pool.forget_successor(number);
-        self.pool.remove(number);
+        self.pool().forget_successor(number);
+        self.pool().remove(number);
         if let Some(present) = member.present().filter(|_| !member.is_lost()) {
             Label::erase(&*present.whole).await?;
         }

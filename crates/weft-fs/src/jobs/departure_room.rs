@@ -108,14 +108,14 @@ impl FsState {
         let numbers: Vec<u16> = others.keys().copied().collect();
         let (mut demand, mut from) = (Demand::default(), 0);
         loop {
-            let max = self.meta.at_a_time();
-            let inos = self.meta.run(|tx| tx.inodes_on(disk, from, max)).await?;
+            let max = self.meta().at_a_time();
+            let inos = self.meta().run(|tx| tx.inodes_on(disk, from, max)).await?;
             let Some(last) = inos.last() else { break };
             from = last + 1;
             for ino in inos {
                 let mut next = Some(0);
                 while let Some(first) = next {
-                    let mut some = self.meta.run(|tx| tx.records_from((ino, first), max)).await?;
+                    let mut some = self.meta().run(|tx| tx.records_from((ino, first), max)).await?;
                     let is_all = some.len() < max;
                     some.retain(|(of, ..)| *of == ino);
                     next = some.last().filter(|_| !is_all).map(|(_, first, _)| first + 1);

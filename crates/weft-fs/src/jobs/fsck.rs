@@ -35,8 +35,8 @@ impl FsState {
         let (mut from, mut reaching) = (0, Reaching::default());
         loop {
             let mut long = Vec::new();
-            let some = self.meta.run(|tx| {
-                let inodes = tx.inodes(from, INODES_AT_A_TIME.min(self.meta.at_a_time()))?;
+            let some = self.meta().run(|tx| {
+                let inodes = tx.inodes(from, INODES_AT_A_TIME.min(self.meta().at_a_time()))?;
                 for (ino, inode) in &inodes {
                     let whole = self.check_inode(tx, (*ino, inode), &mut reaching, report)?;
                     long.extend((!whole).then_some((*ino, inode.is_folder())));
@@ -52,7 +52,7 @@ impl FsState {
                     false => self.check_long_file(ino, report).await?,
                 }
             }
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
     }
 
@@ -90,10 +90,10 @@ impl FsState {
         self.check_names(&mut report).await?;
         self.check_maps(&mut report).await?;
         self.check_owners(&mut report).await?;
-        self.meta
+        self.meta()
             .run(|tx| {
                 self.check_bad_blocks(tx, &mut report)?;
-                if !self.meta.is_counted(tx)? {
+                if !self.meta().is_counted(tx)? {
                     report.find(0, "the bytes of all rows are not what was counted");
                 }
                 Ok(())
@@ -105,7 +105,7 @@ impl FsState {
     /// Compares the table of bad blocks with what is kept from being used.
     fn check_bad_blocks(&self, tx: &Tx<'_>, report: &mut FsckReport) -> Result<()> {
         let mut kept = BTreeSet::new();
-        for member in self.pool.members() {
+        for member in self.pool().members() {
             let space = member.space.borrow();
             kept.extend(space.bad_blocks().iter().map(|block| (member.number, *block)));
         }
@@ -125,7 +125,7 @@ impl FsState {
     /// Reads every block of a file.
     async fn check_data(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
         let mut from = 0;
-        while let Some(first) = self.meta.run(|tx| tx.next_record(ino, from)).await? {
+        while let Some(first) = self.meta().run(|tx| tx.next_record(ino, from)).await? {
             self.check_record(ino, first).await?.tell(report);
             from = first + 1;
         }
@@ -134,12 +134,12 @@ impl FsState {
 
     /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
     pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
-        let before = self.pool.counts.get();
+        let before = self.pool().counts.get();
         let file = self.lock_to_check(ino).await;
         let checked = self.check_locked(ino, first).await;
         drop(file);
         self.relocate().await?;
-        let counts = self.pool.counts.get();
+        let counts = self.pool().counts.get();
         let found = |counts: Counts| counts.wrong_blocks + counts.unreadable_blocks;
         let bad = found(counts) - found(before);
         let repaired = counts.repaired_blocks - before.repaired_blocks;
@@ -148,18 +148,18 @@ impl FsState {
 
     async fn check_locked(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
         let mut checked = ExtentCheck { ino, first, ..ExtentCheck::default() };
-        let mut found = self.meta.run(|tx| tx.records(ino, first, first + 1)).await?;
+        let mut found = self.meta().run(|tx| tx.records(ino, first, first + 1)).await?;
         let Some((_, record)) = found.pop().filter(|(at, _)| *at == first) else {
             return Ok(checked);
         };
         if record.unwritten {
             return Ok(checked);
         }
-        let laid = self.pool.lay(&record)?;
+        let laid = self.pool().lay(&record)?;
         let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
         let units = units.difference(&laid.stripe().lost);
         checked.blocks = record.lines * units.len() as u64;
-        let is_back = |(_, column): (usize, &Column)| self.pool.successor(column.disk).is_some();
+        let is_back = |(_, column): (usize, &Column)| self.pool().successor(column.disk).is_some();
         let units = match record.active().any(is_back) {
             // What a disk that has come back holds is as good, if it is right.
             true if !laid.is_readable() => UnitSet::first(record.coded.k()),
@@ -179,7 +179,7 @@ impl FsState {
         }
         let stripe = laid.stripe();
         // A block that is about to move still has its old contents.
-        let is_settled = stripe.lost.is_empty() && !self.pool.bad.any_suspects();
+        let is_settled = stripe.lost.is_empty() && !self.pool().bad.any_suspects();
         if is_settled && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
@@ -246,14 +246,14 @@ impl Fs {
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
         self.sync().await?;
-        let _one = self.0.checking.acquire(1).await;
+        let _one = self.0.begin_check().await;
         // What other nodes have changed is in the metadata then. They go on meanwhile.
         let alone = self.0.hold_all_tokens().await;
         self.0.write_all().await?;
         drop(alone);
-        let pages = self.0.meta.check_pages().await?;
+        let pages = self.0.meta().check_pages().await?;
         let checked = self.0.check_metadata().await;
-        self.0.meta.end_watch();
+        self.0.meta().end_watch();
         let mut report = checked?;
         for page in pages.damaged {
             report.find(0, format!("page {page} of the metadata is wrong on all copies"));
@@ -261,7 +261,8 @@ impl Fs {
         if data {
             let mut from = 0;
             loop {
-                let inodes = self.0.meta.run(|tx| tx.inodes(from, self.0.meta.at_a_time())).await?;
+                let inodes =
+                    self.0.meta().run(|tx| tx.inodes(from, self.0.meta().at_a_time())).await?;
                 let Some((last, _)) = inodes.last() else { break };
                 from = last + 1;
                 for (ino, _) in inodes.iter().filter(|(_, inode)| inode.kind() == Kind::File) {
@@ -327,7 +328,7 @@ mod tests {
             assert_eq!(fs.check(true).await.expect("checked").findings, []);
             let places = fs.places(ino).await.expect("known");
             let (_, column) = places[0].1.active().next().expect("active");
-            fs.0.meta.run(|tx| plant(tx, column.disk, ino)).await.expect("planted");
+            fs.0.meta().run(|tx| plant(tx, column.disk, ino)).await.expect("planted");
             fs.check(false).await.expect("checked").findings
         });
         rt.kill_all();

@@ -50,30 +50,31 @@ impl FsState {
     /// flushes only: none gets one on the disk after it was looked at.
     async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
-        let _slices = self.changing_slices.acquire(1).await;
+        let _slices = self.change_slices().await;
         let _flushes = self.flush_alone().await;
         self.check()?;
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         loop {
-            let losses = self.pool.losses();
+            let losses = self.pool().losses();
             self.loss_of(number).await?.refuse(number)?;
             self.vacate_metadata(&member, false).await?;
             // Another disk may have been lost meanwhile.
-            if self.pool.losses() == losses {
+            if self.pool().losses() == losses {
                 break;
             }
         }
-        self.pool.lose(&member);
+        self.pool().lose(&member);
         self.commit_within_flush().await
     }
 
     /// What would be lost with a disk that works.
     pub(crate) async fn loss_of(&self, number: u16) -> Result<Loss> {
-        self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        self.pool().member(number).ok_or_else(|| no_disk(number))?;
         let mut inos = BTreeSet::new();
         let mut from = (0, 0);
         loop {
-            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
+            let records =
+                self.meta().run(|tx| tx.records_from(from, self.meta().at_a_time())).await?;
             let Some((last, first, _)) = records.last() else { break };
             from = (*last, first + 1);
             for (ino, _, record) in &records {
@@ -98,7 +99,7 @@ impl FsState {
         if on_disk.is_empty() || record.unwritten {
             return Ok(false);
         }
-        let laid = self.pool.lay(record)?;
+        let laid = self.pool().lay(record)?;
         let stripe = laid.stripe();
         let gone = stripe.lost.union(&on_disk);
         let has_data = on_disk.intersects(&UnitSet::first(record.coded.k()));
@@ -125,6 +126,6 @@ impl Fs {
     pub async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
         self.loss_of(number).await?.refuse(number)?;
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.fail_disk_without_loss(number).await }).await
+        self.0.rt().attach(|| async move { fs.fail_disk_without_loss(number).await }).await
     }
 }

@@ -82,7 +82,7 @@ impl FsState {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
         let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
-        let members = self.pool.members();
+        let members = self.pool().members();
         if members.iter().filter(|member| !member.is_lost()).count() >= DISKS_MAX {
             return Err(FsError::Invalid(format!("there are {DISKS_MAX} disks already")));
         }
@@ -93,19 +93,19 @@ impl FsState {
             Comer::Back(member, label) => return self.take_back(disk, &member, &label).await,
         }
         let number = self.next_number().await?;
-        let (fs_id, slice) = (self.label.fs_id, self.slice_bytes());
+        let (fs_id, slice) = (self.label().fs_id, self.slice_bytes());
         let size = disk.size_now();
-        let label = Label::plan(fs_id, &self.label.name, number, size, slice)?;
-        let present = present(disk, &label, self.reopen.as_ref())?;
-        self.meta.run(|tx| begin_join(tx, number)).await?;
+        let label = Label::plan(fs_id, &self.label().name, number, size, slice)?;
+        let present = present(disk, &label, self.reopen())?;
+        self.meta().run(|tx| begin_join(tx, number)).await?;
         self.commit().await?;
         label.announce(&**disk).await?;
-        self.meta.array.add_spare(present.slice()?).await?;
+        self.meta().array.add_spare(present.slice()?).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
-        self.meta.run(|tx| end_join(tx, &label, &row)).await?;
+        self.meta().run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
-        self.pool.add(Member::new(number, row, Some(present)));
+        self.pool().add(Member::new(number, row, Some(present)));
         Ok(number)
     }
 
@@ -113,7 +113,7 @@ impl FsState {
     async fn grow_disk(&self, number: u16) -> Result<u64> {
         let _alone = self.hold_all_tokens().await;
         self.check()?;
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         let is_lost = || FsError::Invalid(format!("disk {number} is lost"));
         let present = member.present().filter(|_| !member.is_lost()).ok_or_else(is_lost)?;
         if member.is_leaving() {
@@ -130,7 +130,7 @@ impl FsState {
         label.write_larger(&*present.whole).await?;
         present.slice.extend(label.blocks * BLOCK_BYTES)?;
         let row = DiskRow { blocks: label.blocks, ..member.row().clone() };
-        self.meta.run(|tx| tx.put_disk(number, &row)).await?;
+        self.meta().run(|tx| tx.put_disk(number, &row)).await?;
         self.commit().await?;
         if member.is_lost() {
             return Err(is_lost());
@@ -144,17 +144,17 @@ impl FsState {
 
     /// Bytes of the slice of a disk that joins: as many as others have.
     fn slice_bytes(&self) -> u64 {
-        let members = self.pool.members();
+        let members = self.pool().members();
         let working = members.iter().filter(|member| !member.is_lost());
         let bytes = working.filter_map(|member| member.present());
         let bytes = bytes.map(|present| present.label.borrow().metadata_bytes());
-        bytes.max().unwrap_or(self.label.slice_bytes)
+        bytes.max().unwrap_or(self.label().slice_bytes)
     }
 
     /// The number that the next disk gets.
     async fn next_number(&self) -> Result<u16> {
-        let highest = self.pool.members().last().map_or(0, |member| member.number);
-        let number = self.meta.run(|tx| Ok(tx.state(NEXT)?.max(u64::from(highest) + 1))).await?;
+        let highest = self.pool().members().last().map_or(0, |member| member.number);
+        let number = self.meta().run(|tx| Ok(tx.state(NEXT)?.max(u64::from(highest) + 1))).await?;
         u16::try_from(number).map_err(|_| FsError::TooLarge)
     }
 
@@ -162,7 +162,7 @@ impl FsState {
     /// it: a new one in the place of one that is lost may have its name.
     async fn comer(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<Comer> {
         let name = &disk.info().name;
-        let members = self.pool.members();
+        let members = self.pool().members();
         let works = |member: &&Rc<Member>| member.is_present() && !member.is_lost();
         if members.iter().filter(works).any(|member| member.row().name == *name) {
             return Err(FsError::Invalid(format!("{name} is a disk of this file system")));
@@ -173,15 +173,15 @@ impl FsState {
             }
             label => label.ok().flatten(),
         };
-        let label = label.filter(|label| label.fs_id == self.label.fs_id);
+        let label = label.filter(|label| label.fs_id == self.label().fs_id);
         let Some(label) = label else {
             let announced = Label::announced(&**disk).await;
-            let is_ours = announced.is_some_and(|label| label.fs_id == self.label.fs_id);
+            let is_ours = announced.is_some_and(|label| label.fs_id == self.label().fs_id);
             return Ok(if is_ours { Comer::Left } else { Comer::Stranger });
         };
         let number = label.number;
         match members.iter().find(|member| member.number == number) {
-            Some(member) if member.is_lost() && self.pool.successor(number).is_none() => {
+            Some(member) if member.is_lost() && self.pool().successor(number).is_none() => {
                 let fits =
                     member.row().id == label.disk_id.0 && member.row().blocks == label.blocks;
                 Ok(if fits { Comer::Back(member.clone(), label) } else { Comer::Stranger })
@@ -192,8 +192,8 @@ impl FsState {
             None => {
                 // It was on its way back when that was cut short.
                 let lost = members.iter().filter(|member| member.is_lost());
-                for member in lost.filter(|member| self.pool.successor(member.number).is_none()) {
-                    let successor = self.meta.run(|tx| successor_in(tx, member.number)).await?;
+                for member in lost.filter(|member| self.pool().successor(member.number).is_none()) {
+                    let successor = self.meta().run(|tx| successor_in(tx, member.number)).await?;
                     if successor == Some(number) && member.row().blocks == label.blocks {
                         return Ok(Comer::Back(member.clone(), label));
                     }
@@ -209,13 +209,13 @@ impl FsState {
     /// used ([`crate::disks::successor`]). Its label changes in one step, so a crash leaves it with
     /// either.
     async fn take_back(&self, disk: &Rc<dyn Disk>, lost: &Member, old: &Label) -> Result<u16> {
-        let _slices = self.changing_slices.acquire(1).await;
+        let _slices = self.change_slices().await;
         let number = self.next_number().await?;
         let label = old.renumbered(number);
-        let present = present(disk, &label, self.reopen.as_ref())?;
+        let present = present(disk, &label, self.reopen())?;
         let space = space_of(lost, &label)?;
         self.vacate_metadata(lost, false).await?;
-        self.meta
+        self.meta()
             .run(|tx| {
                 begin_join(tx, number)?;
                 put_successor(tx, lost.number, number)
@@ -225,13 +225,13 @@ impl FsState {
         self.commit_anyway().await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
-        self.meta.run(|tx| end_join(tx, &label, &row)).await?;
+        self.meta().run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
         let member = Member::new(number, row, Some(present));
         member.space.replace(space);
-        self.pool.add(member);
-        self.pool.succeed(lost.number, number);
-        if let Some(member) = self.pool.member(number) {
+        self.pool().add(member);
+        self.pool().succeed(lost.number, number);
+        if let Some(member) = self.pool().member(number) {
             // If it fails, it is tried again.
             let _ = self.give_copy_back(&member).await;
         }
@@ -245,18 +245,18 @@ impl FsState {
         if !self.job_goes_on_later(&left) {
             member.stay();
             // If this fails, the next mount tries it again.
-            let _ = self.meta.run(|tx| forget_leaving(tx, number)).await;
+            let _ = self.meta().run(|tx| forget_leaving(tx, number)).await;
         }
         left
     }
 
     fn member_to_remove(&self, number: u16) -> Result<Rc<Member>> {
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         if member.is_lost() {
             let why = format!("disk {number} is lost: a rebuild does without it");
             return Err(FsError::Invalid(why));
         }
-        match self.pool.succeeded_by(number) {
+        match self.pool().succeeded_by(number) {
             None => Ok(member),
             Some(before) => Err(FsError::Invalid(format!(
                 "disk {number} was disk {before}, of which the rebuild still needs something"
@@ -267,7 +267,7 @@ impl FsState {
     async fn empty_disk(&self, member: &Member) -> Result<RebuildReport> {
         self.check_others_suffice(member).await?;
         let number = member.number;
-        self.meta
+        self.meta()
             .run(|tx| {
                 self.job_may_go_on()?;
                 member.leave();
@@ -279,7 +279,7 @@ impl FsState {
 
     /// Fails if the other disks cannot hold what is on this one.
     async fn check_others_suffice(&self, leaving: &Member) -> Result<()> {
-        let mut others = self.pool.members();
+        let mut others = self.pool().members();
         others.retain(|member| !member.is_lost() && member.number != leaving.number);
         if others.len() < 2 {
             return Err(FsError::Invalid("a file system needs two disks".into()));
@@ -287,7 +287,7 @@ impl FsState {
         let count = others.len();
         let mut from = 0;
         loop {
-            let inodes = self.meta.run(|tx| tx.inodes(from, self.meta.at_a_time())).await?;
+            let inodes = self.meta().run(|tx| tx.inodes(from, self.meta().at_a_time())).await?;
             let Some((last, _)) = inodes.last() else { break };
             from = last + 1;
             let too_wide = |(_, inode): &&(_, Inode)| inode.redundancy.coded(count).is_none();
@@ -326,17 +326,17 @@ impl FsState {
     async fn fail_disk(&self, number: u16) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
-        let _slices = self.changing_slices.acquire(1).await;
-        let member = self.pool.member(number).ok_or_else(|| no_disk(number))?;
+        let _slices = self.change_slices().await;
+        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         self.vacate_metadata(&member, false).await?;
-        self.pool.lose(&member);
+        self.pool().lose(&member);
         self.commit().await
     }
 
     async fn close_lost_disks(&self) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
-        let _slices = self.changing_slices.acquire(1).await;
-        for member in self.pool.members().iter().filter(|member| member.is_lost()) {
+        let _slices = self.change_slices().await;
+        for member in self.pool().members().iter().filter(|member| member.is_lost()) {
             let path = member.present().and_then(|present| present.path.clone());
             if let Some(path) = path {
                 self.vacate_metadata(member, false).await?;
@@ -354,7 +354,7 @@ impl Fs {
     /// If the metadata cannot be written without one of them.
     pub async fn close_lost_disks(&self) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.close_lost_disks().await }).await
+        self.0.rt().attach(|| async move { fs.close_lost_disks().await }).await
     }
 
     /// Adds a disk, which may have any size. With `force` what it holds is overwritten. One of this
@@ -365,7 +365,7 @@ impl Fs {
     /// If the disk holds something, is too small, or fails.
     pub async fn add_disk(&self, disk: Rc<dyn Disk>, force: bool) -> Result<u16> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.add_disk(&disk, force).await }).await
+        self.0.rt().attach(|| async move { fs.add_disk(&disk, force).await }).await
     }
 
     /// Lets the file system use what a disk has become larger by, as its file or volume was
@@ -375,7 +375,7 @@ impl Fs {
     /// If there is no such disk, it has not become larger, or it fails.
     pub async fn grow_disk(&self, number: u16) -> Result<u64> {
         let fs = self.0.clone();
-        let grown = self.0.rt.attach(|| async move { fs.grow_disk(number).await }).await;
+        let grown = self.0.rt().attach(|| async move { fs.grow_disk(number).await }).await;
         grown.map(|blocks| blocks * BLOCK_BYTES)
     }
 
@@ -409,6 +409,6 @@ impl Fs {
     /// If there is no such disk, or the metadata cannot be written without it.
     pub async fn fail_disk(&self, number: u16) -> Result<()> {
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.fail_disk(number).await }).await
+        self.0.rt().attach(|| async move { fs.fail_disk(number).await }).await
     }
 }

@@ -157,8 +157,8 @@ impl FsState {
         for disk in disks {
             let mut from = 0;
             loop {
-                let some = self.meta.run(|tx| {
-                    let inos = tx.inodes_on(*disk, from, self.meta.at_a_time())?;
+                let some = self.meta().run(|tx| {
+                    let inos = tx.inodes_on(*disk, from, self.meta().at_a_time())?;
                     inos.into_iter().map(|ino| Ok((ino, tx.inode(ino)?.modified))).collect()
                 });
                 let some: Vec<(Ino, Time)> = some.await?;
@@ -168,7 +168,9 @@ impl FsState {
             }
         }
         let mut files: Vec<(Ino, Time)> = changed.into_iter().collect();
-        files.sort_by_cached_key(|(ino, changed)| Reverse((self.in_use.is_used(*ino), *changed)));
+        files.sort_by_cached_key(|(ino, changed)| {
+            Reverse((self.open_files().is_used(*ino), *changed))
+        });
         Ok(files.into_iter().map(|(ino, _)| ino).collect())
     }
 
@@ -183,9 +185,9 @@ impl FsState {
         while let Some((ino, from)) = *next
             && found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
         {
-            let max = self.meta.at_a_time();
+            let max = self.meta().at_a_time();
             let look = |tx: &Tx<'_>| records_to_move(tx, (ino, from), max, decide, found);
-            let rest = self.meta.run(look).await?;
+            let rest = self.meta().run(look).await?;
             *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
             self.job_may_go_on()?;
         }
@@ -202,7 +204,7 @@ impl FsState {
         mut moved: MigrationReport,
     ) -> Result<MigrationReport> {
         for files in [&mut moved.damaged, &mut moved.waiting] {
-            let left = self.meta.run(|tx| {
+            let left = self.meta().run(|tx| {
                 let mut left = BTreeSet::new();
                 for ino in &*files {
                     if tx.has_inode(*ino)? {
@@ -244,13 +246,13 @@ impl FsState {
     ) -> Result<()> {
         let (mut moving, mut anew) = (Vec::new(), Vec::new());
         for MovableExtent { ino, first, .. } in some {
-            let mut found = self.meta.run(|tx| tx.records(*ino, *first, first + 1)).await?;
+            let mut found = self.meta().run(|tx| tx.records(*ino, *first, first + 1)).await?;
             let Some((_, record)) = found.pop().filter(|(at, _)| at == first) else { continue };
             match decide.decide(&record) {
                 Decision::Stays => {}
                 Decision::LacksRoom => moved.note(*ino, Err(FsError::NoSpace))?,
                 Decision::Moves(fresh, units) => {
-                    moving.push(ExtentMove::new(&self.pool, (*ino, *first), record, fresh, units));
+                    moving.push(ExtentMove::new(self.pool(), (*ino, *first), record, fresh, units));
                 }
                 Decision::Anew => anew.push(self.old(*ino, *first, record).await?),
             }
@@ -276,7 +278,7 @@ impl FsState {
     ) -> Result<()> {
         let written = moving.iter_mut().map(|moving| self.write_columns(moving));
         let written: Vec<_> = stream::iter(written).buffered(RECORDS_MAX).collect().await;
-        self.pool.flush().await;
+        self.pool().flush().await;
         let mut done = Vec::new();
         for (moving, written) in moving.iter().zip(written) {
             let written =
@@ -286,7 +288,7 @@ impl FsState {
                 });
             match written.is_ok() {
                 true => done.push(moving),
-                false => self.pool.release(moving.columns(&moving.fresh).map(Column::run)),
+                false => self.pool().release(moving.columns(&moving.fresh).map(Column::run)),
             }
             report.kept += if written.is_ok() { moving.kept } else { 0 };
             if moving.is_damaged {
@@ -294,7 +296,7 @@ impl FsState {
             }
             report.note(moving.ino, written)?;
         }
-        self.meta
+        self.meta()
             .run(|tx| {
                 for moved in done {
                     tx.put_record(moved.ino, moved.first, &moved.fresh)?;
@@ -302,7 +304,7 @@ impl FsState {
                     moved.columns(&moved.record).for_each(|left| self.free_run_later(left.run()));
                     let back =
                         moved.back.iter().filter_map(|unit| moved.record.columns[unit].as_ref());
-                    back.for_each(|left| self.pool.leave_to_successor(left.run()));
+                    back.for_each(|left| self.pool().leave_to_successor(left.run()));
                 }
                 Ok(())
             })
@@ -313,9 +315,9 @@ impl FsState {
     /// is not there.
     async fn write_columns(&self, moving: &mut ExtentMove) -> Result<ExtentStripe> {
         if moving.record.unwritten {
-            return self.pool.lay(&moving.fresh);
+            return self.pool().lay(&moving.fresh);
         }
-        let (at, old) = ((moving.ino, moving.first), self.pool.lay(&moving.record)?);
+        let (at, old) = ((moving.ino, moving.first), self.pool().lay(&moving.record)?);
         let moves = moving.units.difference(&moving.back);
         let mut writes = Vec::new();
         if !moves.is_empty() {
@@ -332,7 +334,7 @@ impl FsState {
             for write in &writes {
                 put_sums(fresh, record, write);
             }
-            let laid = self.pool.lay(fresh)?;
+            let laid = self.pool().lay(fresh)?;
             let stored = store(&laid, laid.stripe(), &writes, WriteOpts::MAINTENANCE).await;
             let no_space = laid.write_failed(&stored.failed, &writes).await;
             // What is there already may be in the disk's cache only.
@@ -407,14 +409,15 @@ impl FsState {
     /// Gives a column that is not in the metadata yet another place.
     fn allocate_again(&self, fresh: &mut Extent, unit: usize) -> Result<()> {
         let left = self.replace_column(fresh, unit)?;
-        self.pool.release(left.map(|left| left.run()));
+        self.pool().release(left.map(|left| left.run()));
         Ok(())
     }
 
     /// Gives a column another place, perhaps on the same disk. Returns the one that it had.
     fn replace_column(&self, fresh: &mut Extent, unit: usize) -> Result<Option<Column>> {
         let left = fresh.columns[unit].take();
-        match self.pool.allocate_column(fresh, None) {
+        let column = self.pool().allocate_column(fresh, None);
+        match column {
             Ok(column) => fresh.columns[unit] = Some(column),
             Err(error) => {
                 fresh.columns[unit] = left;

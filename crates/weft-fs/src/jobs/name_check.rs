@@ -156,7 +156,7 @@ impl FsState {
             report.find(ino, "the folder cannot be reached from the root");
         }
         let mut count = FolderCount::default();
-        if count.look(tx, (ino, inode), 0, self.meta.at_a_time())?.is_some() {
+        if count.look(tx, (ino, inode), 0, self.meta().at_a_time())?.is_some() {
             return Ok(false);
         }
         count.tell(ino, inode, report);
@@ -166,20 +166,20 @@ impl FsState {
     /// Looks at a long folder, in steps.
     pub(crate) async fn check_long_folder(&self, ino: Ino, report: &mut FsckReport) -> Result<()> {
         for _ in 0..TRIES {
-            self.meta.watch();
+            self.meta().watch();
             let (mut count, mut from) = (FolderCount::default(), Some(0));
             while let Some(position) = from {
-                let max = self.meta.at_a_time();
+                let max = self.meta().at_a_time();
                 let look = |tx: &Tx<'_>| match tx.inode(ino) {
                     Ok(inode) => count.look(tx, (ino, &inode), position, max),
                     Err(FsError::NotFound) => Ok(None),
                     Err(error) => Err(error),
                 };
-                from = self.meta.run(look).await?;
-                self.rt.yield_now().await;
+                from = self.meta().run(look).await?;
+                self.rt().yield_now().await;
             }
-            let judged = self.meta.run(|tx| {
-                if self.meta.may_have_changed(ino) {
+            let judged = self.meta().run(|tx| {
+                if self.meta().may_have_changed(ino) {
                     return Ok(false);
                 }
                 let inode = tx.inode(ino)?;
@@ -196,7 +196,7 @@ impl FsState {
     /// Compares all names with their positions, and links with names.
     pub(crate) async fn check_names(&self, report: &mut FsckReport) -> Result<()> {
         let mut from = 0;
-        let last = self.meta.run(|tx| tx.last_inode()).await?.unwrap_or(0);
+        let last = self.meta().run(|tx| tx.last_inode()).await?.unwrap_or(0);
         while from <= last {
             let inos = from..(from + COUNTED).min(last + 1);
             let mut wrong =
@@ -234,14 +234,14 @@ impl FsState {
         .await?;
         let (mut wrong, mut from) = (BTreeSet::new(), inos.start);
         while from < inos.end {
-            let some = self.meta.run(|tx| tx.inodes(from, self.meta.at_a_time())).await?;
+            let some = self.meta().run(|tx| tx.inodes(from, self.meta().at_a_time())).await?;
             let Some((last, _)) = some.last() else { break };
             from = last + 1;
             let of_range = some.iter().filter(|(ino, _)| inos.contains(ino));
             let is_wrong =
                 |(ino, inode): &&(Ino, Inode)| !has_names(*ino, inode, counts[index(*ino)]);
             wrong.extend(of_range.filter(is_wrong).map(|(ino, _)| *ino));
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
         Ok(wrong)
     }
@@ -255,7 +255,7 @@ impl FsState {
     ) -> Result<BTreeSet<Ino>> {
         let (all, mut again): (Vec<Ino>, _) = (inos.into_iter().collect(), BTreeSet::new());
         for some in all.chunks(AGAIN_MAX) {
-            self.meta.watch();
+            self.meta().watch();
             let mut counts: BTreeMap<Ino, u32> = some.iter().map(|ino| (*ino, 0)).collect();
             let count = |ino: Ino| {
                 if let Some(count) = counts.get_mut(&ino) {
@@ -265,7 +265,7 @@ impl FsState {
             self.each_name(count, |_, _| Ok(())).await?;
             let tell = |tx: &Tx<'_>| {
                 for (ino, count) in counts {
-                    if self.meta.may_have_changed(ino) {
+                    if self.meta().may_have_changed(ino) {
                         again.insert(ino);
                         continue;
                     }
@@ -280,7 +280,7 @@ impl FsState {
                 }
                 Ok(())
             };
-            self.meta.run(tell).await?;
+            self.meta().run(tell).await?;
         }
         Ok(again)
     }
@@ -293,8 +293,8 @@ impl FsState {
     ) -> Result<()> {
         let mut last = (0, Vec::new());
         loop {
-            let some = self.meta.run(|tx| {
-                let some = tx.names_behind((last.0, &last.1), self.meta.at_a_time())?;
+            let some = self.meta().run(|tx| {
+                let some = tx.names_behind((last.0, &last.1), self.meta().at_a_time())?;
                 some.iter().try_for_each(|row| {
                     count(row.2.ino);
                     look(tx, row)
@@ -303,7 +303,7 @@ impl FsState {
             });
             let Some((folder, name, _)) = some.await?.pop() else { return Ok(()) };
             last = (folder, name);
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
     }
 
@@ -311,7 +311,7 @@ impl FsState {
     async fn check_folders_of_positions(&self, report: &mut FsckReport) -> Result<()> {
         let mut from = 0;
         loop {
-            let next = self.meta.run(|tx| {
+            let next = self.meta().run(|tx| {
                 let Some((folder, ..)) = tx.positions_from((from, 0), 1)?.pop() else {
                     return Ok(None);
                 };

@@ -41,7 +41,7 @@ impl FsState {
             Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(error),
         };
-        self.meta.run(look).await
+        self.meta().run(look).await
     }
 
     /// Looks for the name of a folder.
@@ -52,14 +52,14 @@ impl FsState {
         let above = self.folder_above(ino).await?.unwrap_or(ROOT);
         let (mut found, mut last) = (None, Vec::new());
         while found.is_none() {
-            let max = self.meta.at_a_time();
-            let mut some = self.meta.run(|tx| tx.names_behind((above, &last), max)).await?;
+            let max = self.meta().at_a_time();
+            let mut some = self.meta().run(|tx| tx.names_behind((above, &last), max)).await?;
             some.retain(|(folder, ..)| *folder == above);
             let Some((_, name, _)) = some.last() else { break };
             last.clone_from(name);
             let own = some.into_iter().find(|(.., entry)| entry.ino == ino);
             found = own.map(|(folder, name, _)| (folder, name));
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
         named.insert(ino, found.clone());
         Ok(found)
@@ -73,8 +73,8 @@ impl FsState {
     ) -> Result<()> {
         let mut last = (0, Vec::new());
         while !files.is_empty() {
-            let max = self.meta.at_a_time();
-            let some = self.meta.run(|tx| tx.names_behind((last.0, &last.1), max)).await?;
+            let max = self.meta().at_a_time();
+            let some = self.meta().run(|tx| tx.names_behind((last.0, &last.1), max)).await?;
             let Some((folder, name, _)) = some.last() else { break };
             last = (*folder, name.clone());
             for (folder, name, entry) in some {
@@ -82,7 +82,7 @@ impl FsState {
                     named.insert(entry.ino, Some((folder, name)));
                 }
             }
-            self.rt.yield_now().await;
+            self.rt().yield_now().await;
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Decide for LostDiskMoves<'_> {
 impl FsState {
     pub(crate) async fn rebuild(&self) -> Result<RebuildReport> {
         self.check_writable()?;
-        let members = self.pool.members();
+        let members = self.pool().members();
         let lost = members.iter().filter(|member| member.is_lost()).map(|member| member.number);
         self.move_off(&lost.collect()).await
     }
@@ -105,9 +105,9 @@ impl FsState {
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
         let used =
-            |number: &u16| self.pool.member(*number).map_or(0, |member| member.used_blocks());
+            |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
-        let off = LostDiskMoves { pool: &self.pool, disks };
+        let off = LostDiskMoves { pool: self.pool(), disks };
         let mut moved = MigrationReport::default();
         let mut is_first = true;
         loop {
@@ -141,8 +141,8 @@ impl FsState {
         // A record may have come to a disk during this, before it was lost.
         for number in disks {
             // Blocks that a number before it names are on it as well.
-            let is_used = self.meta.run(|tx| tx.is_disk_used(*number)).await?;
-            if is_used || self.pool.succeeded_by(*number).is_some() {
+            let is_used = self.meta().run(|tx| tx.is_disk_used(*number)).await?;
+            if is_used || self.pool().succeeded_by(*number).is_some() {
                 continue;
             }
             self.let_go(*number).await?;

@@ -50,12 +50,12 @@ struct FailedAttempt {
 
 impl FsState {
     fn standing(&self) -> Standing {
-        (self.pool.losses(), self.pool.members().len(), self.wanted.get())
+        (self.pool().losses(), self.pool().members().len(), self.wanted())
     }
 
     /// What there is to do, the most urgent first.
     pub(crate) async fn due(&self) -> Result<Vec<Job>> {
-        let members = self.pool.members();
+        let members = self.pool().members();
         let mut due = Vec::new();
         if members.iter().any(|member| member.is_lost()) {
             due.push(Job::Rebuild);
@@ -69,7 +69,7 @@ impl FsState {
                 (Job::Scrub, scrub::is_wanted(tx)?),
             ])
         };
-        let wanted = self.meta.run(wanted).await?;
+        let wanted = self.meta().run(wanted).await?;
         due.extend(wanted.into_iter().filter(|(_, is_due)| *is_due).map(|(job, _)| job));
         Ok(due)
     }
@@ -80,7 +80,7 @@ impl FsState {
             tried.iter().any(|tried| {
                 tried.job == *job
                     && tried.standing == self.standing()
-                    && self.rt.now() - tried.ended < AGAIN_AFTER
+                    && self.rt().now() - tried.ended < AGAIN_AFTER
             })
         };
         // Metadata that has failed has nothing to keep.
@@ -92,16 +92,16 @@ impl FsState {
 impl Fs {
     /// From now on jobs start automatically. `note` hears how each of them has ended.
     pub fn keep(&self, note: impl Fn(Job, Result<JobReport>) + 'static) {
-        if self.0.read_only {
+        if self.0.is_read_only() {
             return;
         }
-        self.0.keeps.set(true);
-        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
-        self.0.rt.spawn(async move {
+        self.0.begin_jobs_automatically();
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
+        self.0.rt().spawn(async move {
             let mut tried: Vec<FailedAttempt> = Vec::new();
             loop {
                 rt.sleep(LOOK_EVERY).await;
-                let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
+                let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
                 let fs = Self(fs);
                 let Some(job) = fs.0.next_job(&tried).await else { continue };
                 let Ok(running) = fs.begin_job(job) else { continue };

@@ -111,23 +111,24 @@ impl FsState {
             progress.store(tx)?;
             Ok(progress)
         };
-        let progress = self.meta.run(begin).await?;
+        let progress = self.meta().run(begin).await?;
         self.commit().await?;
         let ended = self.scrub_from(progress).await;
         if !self.job_goes_on_later(&ended) {
             // If this fails, the next mount does the rest again.
-            let _ = self.meta.run(forget).await;
+            let _ = self.meta().run(forget).await;
         }
         ended
     }
 
     async fn scrub_from(&self, mut progress: Progress) -> Result<ScrubReport> {
-        self.job_total(self.pool.members().iter().map(|member| member.used_blocks()).sum());
+        self.job_total(self.pool().members().iter().map(|member| member.used_blocks()).sum());
         self.job_done(progress.report.blocks);
         let mut checked_records: u64 = 0;
         loop {
             let from = progress.next;
-            let records = self.meta.run(|tx| tx.records_from(from, self.meta.at_a_time())).await?;
+            let records =
+                self.meta().run(|tx| tx.records_from(from, self.meta().at_a_time())).await?;
             if records.is_empty() {
                 break;
             }
@@ -147,24 +148,24 @@ impl FsState {
                 checked_records += 1;
                 if checked_records.is_multiple_of(NOTE_EVERY) {
                     let note = |tx: &Tx<'_>| self.job_may_go_on().and_then(|()| progress.store(tx));
-                    self.meta.run(note).await?;
+                    self.meta().run(note).await?;
                 }
             }
         }
         let mut report = progress.report;
-        for member in self.pool.members() {
-            report.diagnostic_blocks += self.pool.mend_diagnostics(&member).await;
+        for member in self.pool().members() {
+            report.diagnostic_blocks += self.pool().mend_diagnostics(&member).await;
         }
-        let pages = self.meta.check_pages().await?;
+        let pages = self.meta().check_pages().await?;
         // The array takes the first copy for right. What is left to it is dead then: the log and
         // the journal.
         self.sync().await?;
-        self.meta.checkpoint().await?;
+        self.meta().checkpoint().await?;
         let mode = match pages.damaged.is_empty() {
             true => ScrubMode::Repair,
             false => ScrubMode::Check,
         };
-        let metadata = self.meta.array.scrub(mode).await?;
+        let metadata = self.meta().array.scrub(mode).await?;
         report.metadata_mismatches = pages.repaired + metadata.mismatches;
         report.metadata_damaged = pages.damaged.len() as u64;
         self.job_nears_end()?;

@@ -80,30 +80,30 @@ pub(crate) async fn claim(
 
 impl FsState {
     fn marked_disks(&self) -> Vec<(u16, Rc<dyn Disk>)> {
-        let members = self.pool.members();
+        let members = self.pool().members();
         let works = members.iter().filter(|member| !member.is_lost());
         works.filter_map(|member| Some((member.number, member.present()?.whole.clone()))).collect()
     }
 
     /// Changes the mark of a disk, unless another host has mounted it.
     async fn beat(&self, disk: &Rc<dyn Disk>, mark: Mark) {
-        let fs_id = self.label.fs_id;
+        let fs_id = self.label().fs_id;
         let found = Mark::read(&**disk, fs_id).await;
         let is_other = |found: &Mark| found.state == State::Mounted && found.nonce != mark.nonce;
         match found.filter(is_other) {
-            Some(other) => self.meta.fail(&other.refusal().to_string()),
-            None if self.mark_ended.get() => {}
+            Some(other) => self.meta().fail(&other.refusal().to_string()),
+            None if self.has_mark_ended() => {}
             None => mark.write(std::slice::from_ref(disk), fs_id).await,
         }
     }
 
     /// Ends the marks: other hosts may mount the disks.
     pub(crate) async fn end_mark(&self) {
-        self.mark_ended.set(true);
-        if let Some((host, nonce)) = self.marked_as {
+        self.set_mark_ended();
+        if let Some((host, nonce)) = self.marked_as() {
             let mark = Mark { state: State::Ended, nonce, beat: 0, host };
             let disks: Vec<_> = self.marked_disks().into_iter().map(|(_, disk)| disk).collect();
-            mark.write(&disks, self.label.fs_id).await;
+            mark.write(&disks, self.label().fs_id).await;
         }
     }
 }
@@ -112,14 +112,14 @@ impl Fs {
     /// Keeps the marks changing, each disk's independently: one that takes long to answer must not
     /// delay the marks of the other disks.
     pub(crate) fn keep_marked(&self) {
-        let Some((host, nonce)) = self.0.marked_as else { return };
-        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
+        let Some((host, nonce)) = self.0.marked_as() else { return };
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
         let busy: Rc<RefCell<BTreeSet<u16>>> = Rc::default();
-        self.0.rt.spawn(async move {
+        self.0.rt().spawn(async move {
             let mut mark = Mark { state: State::Mounted, nonce, beat: 0, host };
             loop {
                 rt.sleep(BEAT).await;
-                let alive = |fs: &Rc<FsState>| !fs.mark_ended.get() && !fs.meta.is_failed();
+                let alive = |fs: &Rc<FsState>| !fs.has_mark_ended() && !fs.meta().is_failed();
                 let Some(fs) = fs.upgrade().filter(alive) else { return };
                 mark.beat += 1;
                 for (number, disk) in fs.marked_disks() {

@@ -23,22 +23,22 @@ impl FsState {
             return Err(FsError::Busy(running.job.name()));
         }
         let status = JobStatus { job, done_blocks: 0, total_blocks: 0 };
-        self.job_after(JobEvent::Begin(JobRun { status, losses: self.pool.losses() }));
+        self.job_after(JobEvent::Begin(JobRun { status, losses: self.pool().losses() }));
         Ok(CurrentJob(self.clone()))
     }
 
     /// An event happens to the job. Returns whether it can happen now.
     pub(crate) fn job_after(&self, event: JobEvent) -> bool {
-        let after = self.job.get().after(event);
+        let after = self.job().after(event);
         if let Some(state) = after {
-            self.job.set(state);
+            self.set_job(state);
         }
         after.is_some()
     }
 
     /// How far the running job is.
     pub(crate) fn job_status(&self) -> Option<JobStatus> {
-        self.job.get().run().map(|run| run.status)
+        self.job().run().map(|run| run.status)
     }
 
     /// Carries out a job. If the caller is dropped, it goes on.
@@ -49,21 +49,21 @@ impl FsState {
     ) -> Result<T> {
         let fs = self.clone();
         let run = || async move { work(&fs.begin_job(job)?.0).await };
-        self.rt.attach(run).await
+        self.rt().attach(run).await
     }
 
     fn note_job(&self, change: impl FnOnce(&mut JobStatus)) {
-        self.job.set(self.job.get().with(change));
+        self.set_job(self.job().with(change));
     }
 
     /// Between steps of the running job: fails if the file system is being unmounted, the job was
     /// cancelled, or a disk was lost since it started and a rebuild will start automatically.
     pub(crate) fn job_may_go_on(&self) -> Result<()> {
         self.check()?;
-        match self.job.get() {
+        match self.job() {
             JobState::Cancelled(_) => Err(FsError::Cancelled),
             JobState::Running(run) | JobState::Completing(run)
-                if self.keeps.get() && self.pool.losses() > run.losses =>
+                if self.begins_jobs() && self.pool().losses() > run.losses =>
             {
                 Err(FsError::GivenWay)
             }
@@ -80,7 +80,7 @@ impl FsState {
 
     /// Whether a job that ended like this resumes later automatically.
     pub(crate) fn job_goes_on_later<T>(&self, ended: &Result<T>) -> bool {
-        self.stopped.get() || matches!(ended, Err(FsError::GivenWay))
+        self.is_stopped() || matches!(ended, Err(FsError::GivenWay))
     }
 
     /// What the running job has to do.

@@ -34,7 +34,7 @@ impl Deref for FileGuard<'_> {
 impl FsState {
     /// The node of a file, for an operation.
     pub(crate) fn node(&self, ino: Ino) -> NodeGuard<'_> {
-        self.in_use.node(ino)
+        self.open_files().node(ino)
     }
 
     /// For reading bytes of a file.

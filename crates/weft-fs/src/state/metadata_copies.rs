@@ -98,7 +98,7 @@ impl FsState {
     /// Takes a disk's slice out of the metadata array; a spare takes its place, and with `wait` has
     /// all contents when this returns.
     pub(crate) async fn vacate_metadata(&self, member: &Member, wait: bool) -> Result<()> {
-        let array = &self.meta.array;
+        let array = &self.meta().array;
         let name = slice_name(member.number);
         let status = array.status();
         if status.spares.contains(&name) {
@@ -113,7 +113,7 @@ impl FsState {
             array.fail(slot.slot).await?;
         }
         while wait && self.is_rebuilding_metadata() {
-            self.rt.sleep(LOOK_EVERY_MS * MILLISECOND).await;
+            self.rt().sleep(LOOK_EVERY_MS * MILLISECOND).await;
         }
         let status = array.status();
         // Older versions called slices as their disks were called. A slot that is missing, and is
@@ -132,7 +132,7 @@ impl FsState {
 
     /// Whether a copy of the metadata is being made, or is about to be.
     fn is_rebuilding_metadata(&self) -> bool {
-        let status = self.meta.array.status();
+        let status = self.meta().array.status();
         let is = |state| status.slots.iter().any(|slot| slot.state == state);
         status.broken.is_none()
             && (is(MemberState::Rebuilding)
@@ -141,11 +141,11 @@ impl FsState {
 
     /// Disks that work and whose slices are out of the metadata array.
     fn without_copies(&self) -> Vec<Rc<Member>> {
-        let status = self.meta.array.status();
+        let status = self.meta().array.status();
         if status.broken.is_some() {
             return Vec::new();
         }
-        let mut members = self.pool.members();
+        let mut members = self.pool().members();
         members.retain(|member| {
             !member.is_lost() && copy_on(&status, member.number) == MetaCopy::None
         });
@@ -156,7 +156,7 @@ impl FsState {
     async fn give_copies_back(&self, waits: &mut Waits) {
         self.extend_spares().await;
         for member in self.without_copies() {
-            let now = self.rt.now();
+            let now = self.rt().now();
             let (tried, wait) = waits.get(&member.number).copied().unwrap_or_default();
             if now < tried + wait {
                 continue;
@@ -164,10 +164,10 @@ impl FsState {
             // One whose errors are long past has to wait no longer than one that never had any.
             let wait = if now > tried + 2 * WAIT_MAX { 0 } else { wait };
             waits.insert(member.number, (now, (2 * wait).clamp(WATCH_EVERY, WAIT_MAX)));
-            let _alone = self.changing_slices.acquire(1).await;
+            let _alone = self.change_slices().await;
             let is_out = |other: &Rc<Member>| other.number == member.number;
             // It may have left, or failed, meanwhile.
-            if self.without_copies().iter().any(is_out) && self.pool.diagnose(&member).await {
+            if self.without_copies().iter().any(is_out) && self.pool().diagnose(&member).await {
                 // If that fails, it is tried again.
                 let _ = self.give_copy_back(&member).await;
             }
@@ -176,7 +176,7 @@ impl FsState {
 
     pub(crate) async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
-        let array = &self.meta.array;
+        let array = &self.meta().array;
         // The metadata may have grown without it.
         self.fit_slice(member).await?;
         if array.take_back(present.slice()?).await.ok().flatten().is_some() {
@@ -190,20 +190,20 @@ impl Fs {
     /// From now on disks that are cut short are noticed, and the slices of disks that work are
     /// given back to the metadata array.
     pub(crate) fn watch_copies(&self) {
-        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
-        self.0.rt.spawn(async move {
+        let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
+        self.0.rt().spawn(async move {
             let mut waits = Waits::new();
             let mut before = None;
             loop {
                 rt.sleep(WATCH_EVERY).await;
-                let Some(fs) = fs.upgrade().filter(|fs| !fs.stopped.get()) else { return };
-                fs.pool.look_at_sizes().await;
+                let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
+                fs.pool().look_at_sizes().await;
                 fs.give_copies_back(&mut waits).await;
-                let (current, _) = count_copies(&fs.meta.array.status(), usize::MAX);
+                let (current, _) = count_copies(&fs.meta().array.status(), usize::MAX);
                 // A copy that was made takes what it was made of for right.
                 if before.replace(current).is_some_and(|before| before < current) {
                     // What fails here stops the metadata, or is found by the next scrub.
-                    let _ = fs.meta.check_pages().await;
+                    let _ = fs.meta().check_pages().await;
                 }
             }
         });

@@ -94,8 +94,8 @@ struct Now {
 
 impl Now {
     fn of(fs: &FsState) -> Self {
-        let status = fs.meta.array.status();
-        let members = fs.pool.members();
+        let status = fs.meta().array.status();
+        let members = fs.pool().members();
         let has_copy = |member: &Rc<Member>| {
             let name = slice_name(member.number);
             let is_in = |slot: &weft_array::SlotStatus| {
@@ -133,13 +133,13 @@ fn missing_blocks(member: &Member, slice_bytes: u64) -> u64 {
 impl FsState {
     /// The steps in which the metadata can grow, if disks have so many free blocks.
     fn steps(&self, now: &Now, free: &[u64]) -> Vec<Step> {
-        let (mut steps, mut capacity) = (Vec::new(), self.meta.capacity());
-        if self.read_only || !self.meta.may_grow() || now.is_short {
+        let (mut steps, mut capacity) = (Vec::new(), self.meta().capacity());
+        if self.is_read_only() || !self.meta().may_grow() || now.is_short {
             return steps;
         }
         for _ in 0..STEPS_MAX {
             capacity = Meta::next_capacity(capacity);
-            let Ok(array_bytes) = self.meta.array_bytes_for(capacity) else { return steps };
+            let Ok(array_bytes) = self.meta().array_bytes_for(capacity) else { return steps };
             let more = array_bytes.saturating_sub(now.array_bytes);
             let member_bytes = now.member_bytes + more.next_multiple_of(now.unit_bytes);
             let slice_bytes = member_bytes + SPARE_BYTES;
@@ -168,7 +168,7 @@ impl FsState {
             let left = row_bytes_for_all(capacity).saturating_sub(rows);
             (files.described(left), files.blocks)
         };
-        let now = on(free.clone(), self.meta.capacity());
+        let now = on(free.clone(), self.meta().capacity());
         if now.0 == now.1 {
             return now;
         }
@@ -183,27 +183,27 @@ impl FsState {
     /// How many small files there may be yet.
     pub(crate) fn left_files(&self) -> u64 {
         let free: Vec<u64> =
-            self.pool.members().iter().map(|member| member.free_blocks()).collect();
+            self.pool().members().iter().map(|member| member.free_blocks()).collect();
         let steps = self.steps(&Now::of(self), &free);
-        let capacity = steps.last().map_or(self.meta.capacity(), |step| step.capacity);
-        let (rows, _) = self.meta.usage();
+        let capacity = steps.last().map_or(self.meta().capacity(), |step| step.capacity);
+        let (rows, _) = self.meta().usage();
         Meta::files_in(row_bytes_for_all(capacity).saturating_sub(rows))
     }
 
     /// Whether the metadata is to have more room.
     fn is_room_scarce(&self) -> bool {
-        let (_, most) = self.meta.usage();
-        self.meta.left_bytes() < (most / 8).max(LEFT_BYTES_MIN)
+        let (_, most) = self.meta().usage();
+        self.meta().left_bytes() < (most / 8).max(LEFT_BYTES_MIN)
     }
 
     /// Before an operation that may need rows: lets the metadata grow if it is nearly full, and
     /// that is possible. The caller holds nothing.
     pub(crate) async fn make_metadata_room(&self) {
-        while self.is_room_scarce() && !self.read_only && !self.meta.is_failed() {
-            let _one = self.metadata_room.growing.acquire(1).await;
+        while self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
+            let _one = self.metadata_room().growing.acquire(1).await;
             if !self.is_room_scarce()
-                || self.stopped.get()
-                || self.rt.now() < self.metadata_room.not_before.get()
+                || self.is_stopped()
+                || self.rt().now() < self.metadata_room().not_before.get()
             {
                 return;
             }
@@ -211,7 +211,7 @@ impl FsState {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(_) => {
-                    self.metadata_room.not_before.set(self.rt.now() + WAIT);
+                    self.metadata_room().not_before.set(self.rt().now() + WAIT);
                     return;
                 }
             }
@@ -221,7 +221,7 @@ impl FsState {
     /// Lets the metadata grow by a step. `false` if the disks have no room for that, or a copy is
     /// not complete.
     async fn grow_metadata(&self) -> Result<bool> {
-        let _slices = self.changing_slices.acquire(1).await;
+        let _slices = self.change_slices().await;
         self.check_writable()?;
         let now = Now::of(self);
         let free: Vec<u64> = now.members.iter().map(|member| member.free_blocks()).collect();
@@ -229,33 +229,33 @@ impl FsState {
         if !now.is_complete {
             return Ok(false);
         }
-        self.meta.prepare_growth().await?;
+        self.meta().prepare_growth().await?;
         let slice_bytes = step.member_bytes + SPARE_BYTES;
         for (member, has_copy) in now.members.iter().zip(&now.has_copy) {
             match self.extend_slice(member, slice_bytes).await {
                 Ok(()) => {}
                 Err(FsError::NoSpace) if *has_copy => return Ok(false),
                 Err(error) if *has_copy => {
-                    self.pool.diagnose(member).await;
+                    self.pool().diagnose(member).await;
                     return Err(error);
                 }
                 // It is too small for a copy until it has room.
                 Err(_) => {}
             }
         }
-        if self.meta.array.status().member_bytes < step.member_bytes {
-            self.meta.array.grow(Some(step.member_bytes)).await?;
+        if self.meta().array.status().member_bytes < step.member_bytes {
+            self.meta().array.grow(Some(step.member_bytes)).await?;
         }
-        self.meta.grow(step.capacity).await?;
+        self.meta().grow(step.capacity).await?;
         Ok(true)
     }
 
     /// Gives spares of the metadata array that have become too small for it what they lack.
     pub(crate) async fn extend_spares(&self) {
-        let status = self.meta.array.status();
-        for member in self.pool.members() {
+        let status = self.meta().array.status();
+        for member in self.pool().members() {
             if status.spares_too_small.contains(&slice_name(member.number)) {
-                let _slices = self.changing_slices.acquire(1).await;
+                let _slices = self.change_slices().await;
                 // It is tried again.
                 let _ = self.fit_slice(&member).await;
             }
@@ -268,7 +268,7 @@ impl FsState {
     /// # Errors
     /// As [`FsState::extend_slice`].
     pub(crate) async fn fit_slice(&self, member: &Member) -> Result<()> {
-        let needed = self.meta.array.status().member_bytes;
+        let needed = self.meta().array.status().member_bytes;
         match missing_blocks(member, needed) {
             0 => Ok(()),
             _ => self.extend_slice(member, needed + SPARE_BYTES).await,
@@ -301,8 +301,8 @@ impl FsState {
             let mut space = member.space.borrow_mut();
             taken.iter().for_each(|run| space.release(run.start, run.end - run.start));
         };
-        let dirty = self.dirty_blocks.get();
-        if blocks > 0 && !self.promised.fits_lines(&self.pool, dirty, 0, 0) {
+        let dirty = self.unwritten().blocks();
+        if blocks > 0 && !self.promised().fits_lines(&self.pool(), dirty, 0, 0) {
             give_back();
             return Err(FsError::NoSpace);
         }
@@ -323,8 +323,8 @@ impl Fs {
     /// If it is mounted read-only, or a disk fails.
     pub async fn grow_metadata(&self) -> Result<bool> {
         self.0.check()?;
-        let _one = self.0.metadata_room.growing.acquire(1).await;
+        let _one = self.0.metadata_room().growing.acquire(1).await;
         let fs = self.0.clone();
-        self.0.rt.attach(|| async move { fs.grow_metadata().await }).await
+        self.0.rt().attach(|| async move { fs.grow_metadata().await }).await
     }
 }

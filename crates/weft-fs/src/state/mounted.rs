@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use weft_rt::sync::{Notify, Permit, Semaphore};
+use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
 use crate::disks::pool::{Pool, runs_of};
@@ -28,6 +28,7 @@ use crate::state::job::JobState;
 use crate::state::metadata_room::MetadataRoom;
 use crate::state::open_files::OpenFiles;
 use crate::state::promised_room::Promised;
+use crate::state::unwritten::Unwritten;
 use crate::tokens::local_node::Tokens;
 
 /// Which reads of files and folders change the time of the last access. Those that the kernel
@@ -81,67 +82,57 @@ const STEPS_TO_COMMIT: u64 = 16;
 /// Hears of a file with blocks that were written and are nowhere.
 type TellLost = Box<dyn Fn(Ino)>;
 
+/// The state of a mounted file system. Its parts are private: each has a method that lends it, and
+/// state of the whole has methods that say what happens to it.
 pub(crate) struct FsState {
-    pub(crate) rt: Rt,
-    pub(crate) label: Label,
-    pub(crate) meta: Meta,
-    pub(crate) pool: Rc<Pool>,
-    pub(crate) log: Log,
-    pub(crate) tokens: Rc<Tokens>,
+    rt: Rt,
+    label: Label,
+    meta: Meta,
+    pool: Rc<Pool>,
+    log: Log,
+    tokens: Rc<Tokens>,
     /// Opens disks again.
-    pub(crate) reopen: Option<Reopen>,
-    pub(crate) in_use: OpenFiles,
+    reopen: Option<Reopen>,
+    open_files: OpenFiles,
     /// Held while blocks are written: shared by streams of new lines
-    /// ([`crate::write::new_line_stream`]), alone by all else.
-    pub(crate) flushing: Semaphore,
+    /// ([`crate::write::new_line_stream`]), exclusively by all else.
+    flushing: Semaphore,
     /// Batches of new lines that were begun while others were written.
-    pub(crate) overlapped_batches: Cell<u64>,
-    pub(crate) dirty_blocks: Cell<u64>,
-    pub(crate) dirty_blocks_max: u64,
+    overlapped_batches: Cell<u64>,
+    unwritten: Unwritten,
     /// Room that is promised.
-    pub(crate) promised: Promised,
-    /// Writes to the cache so far.
-    pub(crate) writes: Cell<u64>,
-    /// Held while dirty blocks are written because there are many.
-    pub(crate) draining: Semaphore,
-    /// Dirty blocks were written.
-    pub(crate) written: Notify,
-    /// Held by the writer that waits for memory next: they have turns, so that a fast one leaves
-    /// some to the others.
-    pub(crate) waiting: Semaphore,
+    promised: Promised,
     /// Held by the operation that commits because much has changed.
     crowded: Semaphore,
-    /// Overwrites that the last drain skipped.
-    pub(crate) left_blocks: Cell<u64>,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
     /// first block, record. The disks may have them in their caches only.
-    pub(crate) unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
-    pub(crate) stopped: Cell<bool>,
+    unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
+    stopped: Cell<bool>,
     /// Nothing may be changed.
-    pub(crate) read_only: bool,
-    pub(crate) access_times: AccessTimes,
+    read_only: bool,
+    access_times: AccessTimes,
     /// Format of the metadata.
-    pub(crate) format: Cell<u64>,
+    format: Cell<u64>,
     /// Held while slices join the metadata array or leave it.
-    pub(crate) changing_slices: Semaphore,
+    changing_slices: Semaphore,
     /// How the metadata gets more room.
-    pub(crate) metadata_room: MetadataRoom,
+    metadata_room: MetadataRoom,
     /// Held while all of the metadata is checked.
-    pub(crate) checking: Semaphore,
+    checking: Semaphore,
     /// Held while blocks that have failed are moved.
-    pub(crate) relocating: Semaphore,
+    relocating: Semaphore,
     /// The job that runs.
-    pub(crate) job: Cell<JobState>,
-    /// Whether jobs begin by themselves.
-    pub(crate) keeps: Cell<bool>,
+    job: Cell<JobState>,
+    /// Whether jobs start automatically.
+    begins_jobs: Cell<bool>,
     /// How often a file was given a redundancy.
-    pub(crate) wanted: Cell<u64>,
+    wanted: Cell<u64>,
     /// This host and mount, if the disks are marked as mounted ([`crate::mount::claim`]).
-    pub(crate) marked_as: Option<(Host, u64)>,
+    marked_as: Option<(Host, u64)>,
     /// Whether the marks have ended.
-    pub(crate) mark_ended: Cell<bool>,
+    mark_ended: Cell<bool>,
     /// Told of files with blocks that were written and are nowhere.
     tell_lost: RefCell<Option<TellLost>>,
     /// The first block that was written and is nowhere, of which no sync of the whole file system
@@ -170,7 +161,7 @@ impl FsState {
         options: &MountOptions,
         reopen: Option<Reopen>,
     ) -> Self {
-        let dirty_blocks_max = pool.at_hand.waiting_max();
+        let unwritten = Unwritten::new(pool.at_hand.waiting_max());
         let tokens = Tokens::new(log.epoch());
         Self {
             reopen,
@@ -185,18 +176,12 @@ impl FsState {
             pool,
             log,
             tokens,
-            in_use: OpenFiles::default(),
+            open_files: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
-            dirty_blocks: Cell::new(0),
             promised: Promised::default(),
-            writes: Cell::new(0),
-            draining: Semaphore::new(1),
-            written: Notify::default(),
-            waiting: Semaphore::new(1),
             crowded: Semaphore::new(1),
-            left_blocks: Cell::new(0),
-            dirty_blocks_max,
+            unwritten,
             freed: RefCell::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
@@ -208,11 +193,176 @@ impl FsState {
             checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::default(),
-            keeps: Cell::new(false),
+            begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),
             lost_write: Cell::default(),
         }
+    }
+
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    /// The label that all disks have.
+    pub(crate) fn label(&self) -> &Label {
+        &self.label
+    }
+
+    pub(crate) fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// The disks.
+    pub(crate) fn pool(&self) -> &Rc<Pool> {
+        &self.pool
+    }
+
+    /// The RAID log.
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn tokens(&self) -> &Rc<Tokens> {
+        &self.tokens
+    }
+
+    /// Opens disks again.
+    pub(crate) fn reopen(&self) -> Option<&Reopen> {
+        self.reopen.as_ref()
+    }
+
+    pub(crate) fn open_files(&self) -> &OpenFiles {
+        &self.open_files
+    }
+
+    /// What waits to be written.
+    pub(crate) fn unwritten(&self) -> &Unwritten {
+        &self.unwritten
+    }
+
+    /// Room that is promised.
+    pub(crate) fn promised(&self) -> &Promised {
+        &self.promised
+    }
+
+    /// Which reads of files and folders are noted.
+    pub(crate) fn access_times(&self) -> AccessTimes {
+        self.access_times
+    }
+
+    /// Whether nothing may be changed.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether it is unmounted, or is being unmounted.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.get()
+    }
+
+    /// The unmount begins: no more operations do.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+    }
+
+    /// The format of the metadata.
+    pub(crate) fn format(&self) -> u64 {
+        self.format.get()
+    }
+
+    /// The metadata was found to have this format.
+    pub(crate) fn set_format(&self, format: u64) {
+        self.format.set(format);
+    }
+
+    /// The job that runs.
+    pub(crate) fn job(&self) -> JobState {
+        self.job.get()
+    }
+
+    pub(crate) fn set_job(&self, state: JobState) {
+        self.job.set(state);
+    }
+
+    /// Whether jobs start automatically.
+    pub(crate) fn begins_jobs(&self) -> bool {
+        self.begins_jobs.get()
+    }
+
+    /// From now on jobs start automatically.
+    pub(crate) fn begin_jobs_automatically(&self) {
+        self.begins_jobs.set(true);
+    }
+
+    /// How often a file was given a redundancy.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted.get()
+    }
+
+    /// A file is given a redundancy.
+    pub(crate) fn note_wanted(&self) {
+        self.wanted.set(self.wanted.get() + 1);
+    }
+
+    /// This host and mount, if the disks are marked as mounted.
+    pub(crate) fn marked_as(&self) -> Option<(Host, u64)> {
+        self.marked_as
+    }
+
+    /// Whether the marks on the disks have ended.
+    pub(crate) fn has_mark_ended(&self) -> bool {
+        self.mark_ended.get()
+    }
+
+    /// The marks on the disks end.
+    pub(crate) fn set_mark_ended(&self) {
+        self.mark_ended.set(true);
+    }
+
+    /// Batches of new lines that were begun while others were written.
+    pub(crate) fn overlapped_batches(&self) -> u64 {
+        self.overlapped_batches.get()
+    }
+
+    /// `count` more batches of new lines were begun while others were written.
+    pub(crate) fn note_overlapped(&self, count: u64) {
+        self.overlapped_batches.set(self.overlapped_batches.get() + count);
+    }
+
+    /// These lines may be in the caches of disks only: file, first block, record.
+    pub(crate) fn note_unflushed(&self, lines: impl IntoIterator<Item = (Ino, u64, Extent)>) {
+        self.unflushed.borrow_mut().extend(lines);
+    }
+
+    /// Waits until only streams of new lines write blocks: the caller is one of them.
+    pub(crate) async fn share_flushes(&self) -> Permit {
+        self.flushing.acquire(1).await
+    }
+
+    /// As [`FsState::share_flushes`], unless that must wait.
+    pub(crate) fn try_share_flushes(&self) -> Option<Permit> {
+        self.flushing.try_acquire(1)
+    }
+
+    /// How the metadata gets more room.
+    pub(crate) fn metadata_room(&self) -> &MetadataRoom {
+        &self.metadata_room
+    }
+
+    /// Waits until no slices join the metadata array or leave it.
+    pub(crate) async fn change_slices(&self) -> Permit {
+        self.changing_slices.acquire(1).await
+    }
+
+    /// Waits until the metadata is not being checked.
+    pub(crate) async fn begin_check(&self) -> Permit {
+        self.checking.acquire(1).await
+    }
+
+    /// Waits until no blocks that have failed are being moved.
+    pub(crate) async fn begin_relocation(&self) -> Permit {
+        self.relocating.acquire(1).await
     }
 
     /// The time now.
@@ -349,7 +499,7 @@ impl FsState {
     /// A block of a file that was written is nowhere. The next fsync says so, and the next sync of
     /// the whole file system, and what others have of the file is not what is there.
     pub(crate) fn lose_block(&self, ino: Ino, block: u64) {
-        if let Some(node) = self.in_use.get(ino) {
+        if let Some(node) = self.open_files.get(ino) {
             node.lost_block.set(Some(block));
         }
         self.lose_write(FsError::Unreadable { inode: ino, block });
@@ -432,7 +582,7 @@ impl FsState {
 
     /// An inode as users see it: with what is not in the metadata yet.
     pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
-        if let Some(live) = self.in_use.get(ino).and_then(|node| node.live.get()) {
+        if let Some(live) = self.open_files.get(ino).and_then(|node| node.live.get()) {
             inode.size = live.size;
             inode.modified = live.modified;
             // A program may have set a time to come. It is not that of the change.
@@ -445,7 +595,7 @@ impl FsState {
     /// count twice, but not behind what the file can have.
     pub(crate) fn seen(&self, ino: Ino, inode: Inode) -> Inode {
         let mut inode = self.live(ino, inode);
-        let Some(node) = self.in_use.get(ino) else { return inode };
+        let Some(node) = self.open_files.get(ino) else { return inode };
         let dirty = node.dirty.borrow();
         if !dirty.is_empty() {
             let end = inode.size.div_ceil(BLOCK_BYTES);
@@ -514,6 +664,6 @@ impl Fs {
 
     /// A use of a file begins: it was opened, or the kernel knows its number.
     pub fn begin_use(&self, ino: Ino) {
-        self.0.in_use.begin_use(ino);
+        self.0.open_files.begin_use(ino);
     }
 }

@@ -11,13 +11,13 @@ use crate::format::redundancy::{Redundancy, WIDTH_MAX};
 /// Room that is promised besides that of the blocks that wait.
 pub(crate) struct Promised {
     /// Blocks that are about to wait.
-    pub(crate) coming: Cell<u64>,
+    coming: Cell<u64>,
     /// Columns of the widest of the lines that these and the waiting blocks need at least.
-    pub(crate) columns: Cell<usize>,
+    columns: Cell<usize>,
     /// Blocks that a batch of a job may take.
-    pub(crate) held: Cell<u64>,
+    held: Cell<u64>,
     /// Held during such a batch.
-    pub(crate) batch: Semaphore,
+    batch: Semaphore,
 }
 
 impl Default for Promised {
@@ -92,6 +92,23 @@ impl Promised {
         pool.fits(waiting + lines, columns, self.held.get())
     }
 
+    /// Whether a batch of a job holds room back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.get() > 0
+    }
+
+    /// Waits until no batch of a job holds room back.
+    pub(crate) async fn after_batch(&self) {
+        drop(self.batch.acquire(1).await);
+    }
+
+    /// Holds `blocks` blocks back for a batch of a job, after the batch before.
+    pub(crate) async fn hold(&self, blocks: u64) -> HeldRoom<'_> {
+        let batch = self.batch.acquire(1).await;
+        self.held.set(blocks);
+        HeldRoom { of: self, _batch: batch }
+    }
+
     /// Lines of this redundancy wait, or are about to.
     pub(crate) fn note_columns(&self, redundancy: Redundancy) {
         self.columns.set(redundancy.columns_min().max(self.columns.get()));
@@ -121,13 +138,6 @@ impl Drop for Reserved<'_> {
 pub(crate) struct HeldRoom<'a> {
     of: &'a Promised,
     _batch: Permit,
-}
-
-impl<'a> HeldRoom<'a> {
-    pub(crate) fn new(of: &'a Promised, batch: Permit, blocks: u64) -> Self {
-        of.held.set(blocks);
-        Self { of, _batch: batch }
-    }
 }
 
 impl Drop for HeldRoom<'_> {

@@ -101,8 +101,9 @@ impl FsState {
     /// Blocks that files of this redundancy may still have, and how many the disks have room for
     /// then: the metadata may have no room for what describes them, however much it grows.
     pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
-        let free = self.pool.members().iter().map(|member| member.free_blocks()).collect();
-        self.described(free, redundancy, self.meta.usage().0)
+        let members = self.pool().members();
+        let free = members.iter().map(|member| member.free_blocks()).collect();
+        self.described(free, redundancy, self.meta().usage().0)
     }
 
     /// Blocks that files of this redundancy could have if there were nothing else.
@@ -111,7 +112,7 @@ impl FsState {
             member.data_blocks() - member.space.borrow().bad_blocks().len() as u64
         };
         let mut free: Vec<u64> = Vec::new();
-        for member in self.pool.members() {
+        for member in self.pool().members() {
             free.push(if member.takes_data() { usable(&member) } else { 0 });
         }
         self.described(free, redundancy, 0).0
@@ -122,7 +123,7 @@ impl Fs {
     /// What the labels say of this file system.
     #[must_use]
     pub fn label(&self) -> &Label {
-        &self.0.label
+        self.0.label()
     }
 
     /// Its state.
@@ -132,17 +133,17 @@ impl Fs {
     pub async fn status(&self) -> Result<FsStatus> {
         self.0.check()?;
         // A file system that has stopped still says so.
-        let inodes = self.0.meta.run(|tx| tx.inode_count()).await;
-        let stopped = self.0.meta.why_failed();
+        let inodes = self.0.meta().run(|tx| tx.inode_count()).await;
+        let stopped = self.0.meta().why_failed();
         let inodes = if stopped.is_some() { 0 } else { inodes? };
-        let array = self.0.meta.array.status();
+        let array = self.0.meta().array.status();
         let disk = |member: &std::rc::Rc<crate::disks::member::Member>| DiskStatus {
             number: member.number,
             name: member.row().name.clone(),
             present: member.is_present(),
             lost: member.is_lost(),
             lost_because: member.why_lost.borrow().clone().filter(|_| member.is_lost()),
-            back_as: self.0.pool.successor(member.number).map(|successor| successor.number),
+            back_as: self.0.pool().successor(member.number).map(|successor| successor.number),
             leaving: member.is_leaving(),
             data_bytes: member.data_blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,
@@ -161,25 +162,25 @@ impl Fs {
             }
         });
         Ok(FsStatus {
-            name: self.0.label.name.clone(),
-            id: self.0.label.fs_id.to_string(),
-            epoch: self.0.log.epoch(),
-            disks: self.0.pool.members().iter().map(disk).collect(),
+            name: self.0.label().name.clone(),
+            id: self.0.label().fs_id.to_string(),
+            epoch: self.0.log().epoch(),
+            disks: self.0.pool().members().iter().map(disk).collect(),
             space: space.collect(),
             stopped,
             inodes,
             free_inodes: self.0.left_files(),
-            meta_copies: count_copies(&array, self.0.pool.members().len()),
-            meta_bytes: self.0.meta.usage(),
-            files_in_memory: self.0.in_use.count(),
-            dirty_bytes: self.0.dirty_blocks.get() * BLOCK_BYTES,
-            overlapped_batches: self.0.overlapped_batches.get(),
-            at_hand_bytes: self.0.pool.at_hand.bytes(),
-            at_hand: self.0.pool.at_hand.counts.get(),
-            meta_cache: self.0.meta.cache_counts(),
-            meta_pages: self.0.meta.page_counts(),
+            meta_copies: count_copies(&array, self.0.pool().members().len()),
+            meta_bytes: self.0.meta().usage(),
+            files_in_memory: self.0.open_files().count(),
+            dirty_bytes: self.0.unwritten().blocks() * BLOCK_BYTES,
+            overlapped_batches: self.0.overlapped_batches(),
+            at_hand_bytes: self.0.pool().at_hand.bytes(),
+            at_hand: self.0.pool().at_hand.counts.get(),
+            meta_cache: self.0.meta().cache_counts(),
+            meta_pages: self.0.meta().page_counts(),
             job: self.0.job_status(),
-            counts: self.0.pool.counts.get(),
+            counts: self.0.pool().counts.get(),
         })
     }
 
@@ -201,6 +202,6 @@ impl Fs {
     /// # Errors
     /// If the metadata has failed.
     pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::format::extent::Extent)>> {
-        self.0.meta.run(|tx| tx.records(ino, 0, u64::MAX)).await
+        self.0.meta().run(|tx| tx.records(ino, 0, u64::MAX)).await
     }
 }

@@ -22,35 +22,35 @@ use crate::tokens::needs::Need;
 impl FsState {
     /// For what looks at all of the file system, or changes its disks.
     pub(crate) async fn hold_all_tokens(&self) -> HeldTokens {
-        self.tokens.hold(vec![Need::everything(Exclusive)]).await
+        self.tokens().hold(vec![Need::everything(Exclusive)]).await
     }
 
     /// For the attributes of a file.
     pub(crate) async fn hold_attributes(&self, ino: Ino, mode: Mode) -> HeldTokens {
-        self.tokens.hold(vec![Need::everything(Shared), Need::attributes(ino, mode)]).await
+        self.tokens().hold(vec![Need::everything(Shared), Need::attributes(ino, mode)]).await
     }
 
     /// For the attributes of several files.
     pub(crate) async fn hold_attributes_of(&self, inos: &[Ino], mode: Mode) -> HeldTokens {
         let files = inos.iter().map(|ino| Need::attributes(*ino, mode));
-        self.tokens.hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
+        self.tokens().hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
     /// For attributes and all contents of files.
     pub(crate) async fn hold_files(&self, inos: impl IntoIterator<Item = Ino>) -> HeldTokens {
         let file = |ino| [Need::attributes(ino, Exclusive), Need::all_data(ino, Exclusive)];
         let files = inos.into_iter().flat_map(file);
-        self.tokens.hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
+        self.tokens().hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
     /// For all contents of a file, which goes. The caller may have its attributes.
     pub(crate) async fn hold_contents(&self, ino: Ino) -> HeldTokens {
-        self.tokens.hold(vec![Need::all_data(ino, Exclusive)]).await
+        self.tokens().hold(vec![Need::all_data(ino, Exclusive)]).await
     }
 
     /// For blocks of a file that are compared with their checksums.
     pub(crate) async fn hold_to_check(&self, ino: Ino) -> HeldTokens {
-        self.tokens.hold(vec![Need::everything(Shared), Need::all_data(ino, Shared)]).await
+        self.tokens().hold(vec![Need::everything(Shared), Need::all_data(ino, Shared)]).await
     }
 
     /// For reading bytes of a file.
@@ -69,7 +69,7 @@ impl FsState {
         let (end, blocks) = (offset.saturating_add(len), blocks_of(offset, len));
         let attributes = Space { kind: Kind::Attributes, ino };
         // No other node knows a file that the store does not have.
-        if !self.tokens.is_free(attributes, Exclusive) && !self.meta.is_new(ino) {
+        if !self.tokens().is_free(attributes, Exclusive) && !self.meta().is_new(ino) {
             let held = self.hold_range(ino, Shared, blocks.clone(), Exclusive).await;
             if self.file(ino).await?.size >= end {
                 return Ok(held);
@@ -86,18 +86,18 @@ impl FsState {
 
     async fn hold_range(&self, ino: Ino, of: Mode, blocks: Range<u64>, mode: Mode) -> HeldTokens {
         let (attributes, data) = (Need::attributes(ino, of), Need::data(ino, blocks, mode));
-        self.tokens.hold(vec![Need::everything(Shared), attributes, data]).await
+        self.tokens().hold(vec![Need::everything(Shared), attributes, data]).await
     }
 
     /// For reading a folder.
     pub(crate) async fn hold_folder(&self, ino: Ino) -> HeldTokens {
         let (names, folder) = (Need::names(ino, Shared), Need::attributes(ino, Shared));
-        self.tokens.hold(vec![Need::everything(Shared), names, folder]).await
+        self.tokens().hold(vec![Need::everything(Shared), names, folder]).await
     }
 
     /// For looking a name up: [`FsState::hold_found`] follows.
     pub(crate) async fn hold_name(&self, folder: Ino, name: &[u8]) -> HeldTokens {
-        self.tokens.hold(vec![Need::everything(Shared), Need::name(folder, name, Shared)]).await
+        self.tokens().hold(vec![Need::everything(Shared), Need::name(folder, name, Shared)]).await
     }
 
     /// For the attributes of a file that was found by its name. `false` if they may have changed
@@ -107,9 +107,9 @@ impl FsState {
         if held.has(need.space) {
             return true;
         }
-        let is_free = self.tokens.is_free(need.space, Shared);
+        let is_free = self.tokens().is_free(need.space, Shared);
         let is_at_once = {
-            let mut more = pin!(self.tokens.hold_more(held, vec![need]));
+            let mut more = pin!(self.tokens().hold_more(held, vec![need]));
             let is_ready = poll_fn(|cx| Poll::Ready(more.as_mut().poll(cx).is_ready())).await;
             if !is_ready {
                 more.await;
@@ -131,9 +131,9 @@ impl FsState {
         let moves = (folders.len() > 1).then(|| Need::names(0, Exclusive));
         let each = names.iter().map(|(folder, name)| Need::name(*folder, name, Exclusive));
         let needs = [Need::everything(Shared)].into_iter().chain(moves).chain(each);
-        let mut held = self.tokens.hold(needs.collect()).await;
+        let mut held = self.tokens().hold(needs.collect()).await;
         let mut inos: BTreeSet<Ino> = files.iter().copied().chain(folders).collect();
-        self.meta
+        self.meta()
             .run(|tx| {
                 for (folder, name) in names {
                     inos.extend(tx.entry(*folder, name)?.map(|entry| entry.ino));
@@ -142,7 +142,7 @@ impl FsState {
             })
             .await?;
         let attributes = inos.into_iter().map(|ino| Need::attributes(ino, Exclusive));
-        self.tokens.hold_more(&mut held, attributes.collect()).await;
+        self.tokens().hold_more(&mut held, attributes.collect()).await;
         Ok(held)
     }
 }

@@ -25,29 +25,28 @@ impl FsState {
     /// Puts a block into the cache. One that waits there already keeps its place: a flush that has
     /// it queued writes the newer contents.
     pub(crate) fn dirty(&self, node: &Node, block: u64, data: Frozen) {
-        let write = self.writes.get() + 1;
-        self.writes.set(write);
+        let write = self.unwritten().next_write();
         let mut dirty = node.dirty.borrow_mut();
         match dirty.get_mut(&block) {
             Some((_, waiting)) => *waiting = data,
             None => {
                 dirty.insert(block, (write, data));
-                self.note_dirty(self.dirty_blocks.get() + 1);
+                self.note_dirty(self.unwritten().blocks() + 1);
             }
         }
     }
 
     /// So many blocks wait to be written now.
     pub(crate) fn note_dirty(&self, blocks: u64) {
-        self.dirty_blocks.set(blocks);
-        self.promised.note_waiting(blocks);
-        self.pool.at_hand.wait(blocks);
+        self.unwritten().set_blocks(blocks);
+        self.promised().note_waiting(blocks);
+        self.pool().at_hand.wait(blocks);
     }
 
     /// Forgets blocks of a file, from `first` on, that are not written yet.
     pub(crate) fn drop_dirty(&self, node: &Node, first: u64) {
         let dropped = node.dirty.borrow_mut().split_off(&first);
-        self.note_dirty(self.dirty_blocks.get() - dropped.len() as u64);
+        self.note_dirty(self.unwritten().blocks() - dropped.len() as u64);
     }
 
     /// A block is on the disks like this. If it was written again since, the next flush has it.
@@ -56,9 +55,9 @@ impl FsState {
         match dirty.get_mut(&block) {
             Some((_, waiting)) if waiting.as_ptr() == data.as_ptr() => {
                 dirty.remove(&block);
-                self.note_dirty(self.dirty_blocks.get() - 1);
+                self.note_dirty(self.unwritten().blocks() - 1);
             }
-            Some((write, _)) => *write = self.writes.get(),
+            Some((write, _)) => *write = self.unwritten().writes(),
             None => {}
         }
     }

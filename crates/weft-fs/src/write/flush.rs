@@ -45,11 +45,12 @@ impl FsState {
     /// blocks of one cannot be written, those of others may stay dirty as well.
     pub(crate) async fn flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         loop {
-            let losses = self.pool.losses();
+            let losses = self.pool().losses();
             match self.try_flush_nodes(nodes, extent).await {
                 // Disks were lost after places on them had been chosen: there are others.
                 Err(FsError::Unreadable { inode, block })
-                    if self.pool.losses() > losses && self.holds_nothing(inode, block).await? => {}
+                    if self.pool().losses() > losses
+                        && self.holds_nothing(inode, block).await? => {}
                 flushed => return flushed,
             }
         }
@@ -57,13 +58,13 @@ impl FsState {
 
     /// Whether nothing was written to the line of a block: it is new, or only reserved.
     async fn holds_nothing(&self, ino: Ino, block: u64) -> Result<bool> {
-        let covered = self.meta.run(|tx| covering(tx, ino, block)).await?;
+        let covered = self.meta().run(|tx| covering(tx, ino, block)).await?;
         Ok(covered.is_none_or(|(_, record)| record.unwritten))
     }
 
     async fn try_flush_nodes(&self, nodes: &[Rc<Node>], extent: FlushScope) -> Result<()> {
         // What is written meanwhile is left to the next flush, if a stream does not take it.
-        let mut until = self.writes.get();
+        let mut until = self.unwritten().writes();
         let mut live = live_of(nodes);
         while nodes.iter().any(|node| node.has_dirty(until)) {
             match self.flush_new(nodes, &mut until, extent, &mut live).await? {
@@ -87,7 +88,7 @@ impl FsState {
             return Ok(());
         }
         let now = self.now();
-        self.meta.run(|tx| live.iter().try_for_each(|file| put_live(tx, file, now))).await?;
+        self.meta().run(|tx| live.iter().try_for_each(|file| put_live(tx, file, now))).await?;
         forget_live(nodes, &live);
         Ok(())
     }
@@ -103,10 +104,10 @@ impl FsState {
         let mut afresh = self.choose_out_of_place(&mut files).await?;
         let files = &files[..];
         let mut targets = loop {
-            let losses = self.pool.losses();
+            let losses = self.pool().losses();
             match self.lines_of_all(files, std::mem::take(&mut afresh)).await {
                 // Lines must be narrower than it seemed before another disk was lost.
-                Err(FsError::NoSpace) if self.pool.losses() > losses => {}
+                Err(FsError::NoSpace) if self.pool().losses() > losses => {}
                 targets => break targets?,
             }
         };
@@ -120,7 +121,7 @@ impl FsState {
         let nodes: Vec<Rc<Node>> = files.iter().map(|(node, _)| node.clone()).collect();
         self.take_over(&nodes, &targets, until, live, &logged).await?;
         if targets.iter().any(|target| !target.moved.is_empty()) {
-            self.pool.bad.note_logged_elsewhere();
+            self.pool().bad.note_logged_elsewhere();
         }
         live.retain(|file| !logged.contains(file));
         Ok(())
@@ -159,13 +160,13 @@ impl FsState {
         let planned = of_file().flat_map(LineWrite::written).map(|(block, _)| block);
         let planned = planned.filter(|block| node.waits_since(*block, until)).count();
         let is_logged = planned == node.count_dirty(until) && of_file().all(LineWrite::overwrites);
-        if !is_logged || self.meta.has_changed(file.ino)? {
+        if !is_logged || self.meta().has_changed(file.ino)? {
             return Ok(false);
         }
         if are_logged_with_contents(targets) {
             return Ok(true);
         }
-        let size = self.meta.run(|tx| Ok(tx.inode(file.ino)?.size)).await?;
+        let size = self.meta().run(|tx| Ok(tx.inode(file.ino)?.size)).await?;
         Ok(file.size <= size)
     }
 }

@@ -64,27 +64,27 @@ impl FsState {
         if is_logged {
             // Another log record tells recovery that all blocks are where those before it name
             // them.
-            if self.pool.bad.any_logged_elsewhere()
+            if self.pool().bad.any_logged_elsewhere()
                 || targets.iter().any(|target| self.is_reshaped(target))
             {
                 self.commit_within_flush().await?;
             }
             if !with_contents {
-                self.pool.flush().await;
+                self.pool().flush().await;
             }
             let record = LogRecord { bands: log, is_bare: !with_contents, files: files.to_vec() };
             while !self.append(&record).await? {
                 self.commit_within_flush().await?;
             }
         }
-        if self.pool.unrecorded_losses().is_some() {
+        if self.pool().unrecorded_losses().is_some() {
             self.commit_within_flush().await?;
         }
         let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
         if is_logged && matches!(stored, Err(FsError::NoSpace)) {
             // Lines may be half written. Their log record stays live, and the next mount replays
             // it.
-            self.meta.fail("there is no room left below a disk");
+            self.meta().fail("there is no room left below a disk");
         }
         stored
     }
@@ -136,14 +136,14 @@ impl FsState {
         ready: &[ReadyBand],
         flushes: bool,
     ) -> Result<()> {
-        let laid = targets.iter().map(|target| self.pool.lay(&target.record));
+        let laid = targets.iter().map(|target| self.pool().lay(&target.record));
         let laid = laid.collect::<Result<Vec<_>>>()?;
         let stores = ready.iter().map(|ReadyBand { target, writes }| {
             let laid = &laid[*target];
             async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
         });
         for ReadyBand { target, writes } in ready {
-            self.pool.at_hand.forget_before(&targets[*target].record, writes);
+            self.pool().at_hand.forget_before(&targets[*target].record, writes);
         }
         let mut no_space = false;
         for (ReadyBand { writes, .. }, (laid, stored)) in ready.iter().zip(join_all(stores).await) {
@@ -152,9 +152,9 @@ impl FsState {
         for ReadyBand { target, writes } in ready {
             if let Some(ReplacedLines { record, .. }) = &targets[*target].replaced {
                 // Its blocks will be free, and others take their place.
-                runs_of(record).for_each(|run| self.pool.at_hand.forget(run));
+                runs_of(record).for_each(|run| self.pool().at_hand.forget(run));
             }
-            self.pool.at_hand.put_written(&targets[*target].record, writes);
+            self.pool().at_hand.put_written(&targets[*target].record, writes);
         }
         laid.iter().for_each(ExtentStripe::written);
         if no_space {
@@ -167,7 +167,7 @@ impl FsState {
             }
         }
         if flushes {
-            self.pool.flush().await;
+            self.pool().flush().await;
         }
         for (target, laid) in targets.iter().zip(&laid) {
             self.note_gone(target, laid);
@@ -204,15 +204,15 @@ impl FsState {
         for target in targets.iter().filter(|target| !target.is_reserved()) {
             let activated = target.activated();
             let columns = target.record.active().filter(|(unit, _)| activated.contains(*unit));
-            self.pool.release(columns.map(|(_, column)| column.run()));
+            self.pool().release(columns.map(|(_, column)| column.run()));
         }
     }
 
     /// Appends to the log. After a failure nothing is known of the log's end.
     async fn append(&self, record: &LogRecord) -> Result<bool> {
-        let appended = self.log.append(&self.meta.array, record).await;
+        let appended = self.log().append(&self.meta().array, record).await;
         if let Err(error) = &appended {
-            self.meta.fail(&error.to_string());
+            self.meta().fail(&error.to_string());
         }
         appended
     }
@@ -222,7 +222,7 @@ impl FsState {
     fn is_reshaped(&self, target: &LineWrite) -> bool {
         let first = |line: u64| target.first + line * target.k();
         let mut lines = target.blocks.iter().map(|(line, _, _)| *line);
-        lines.any(|line| self.meta.is_reshaped(target.ino, first(line)))
+        lines.any(|line| self.meta().is_reshaped(target.ino, first(line)))
     }
 
     /// Computes what the disks must get for a band of a target, its checksums, and what must be in
@@ -235,7 +235,7 @@ impl FsState {
         with_contents: bool,
         log: &mut Vec<LoggedBand>,
     ) -> Result<Vec<UnitWrite>> {
-        let laid = self.pool.lay(&target.record)?;
+        let laid = self.pool().lay(&target.record)?;
         let ino = target.ino;
         let lines = lines_of(band.from, band.len);
         let stripe = laid.stripe();
@@ -306,11 +306,11 @@ impl FsState {
         let active: UnitSet = target.record.active().map(|(unit, _)| unit).collect();
         let mut known = zeros_of(target, band);
         let Some(old) = target.old.as_ref().filter(|_| coded.p() > 0) else { return Ok(known) };
-        let lost = self.pool.lay(old)?.stripe().lost;
+        let lost = self.pool().lay(old)?.stripe().lost;
         let parity = active.difference(&data).difference(&lost);
         let others = active.intersection(&data).difference(&band.units).difference(&activated);
         let olds = band.units.difference(&activated).union(&parity);
-        let at_hand = &self.pool.at_hand;
+        let at_hand = &self.pool().at_hand;
         let reads = |units: &UnitSet| units.difference(&at_hand.units(old, &lines)).len();
         let wanted = if reads(&others) <= reads(&olds) { others } else { olds };
         let mut missing = UnitSet::new();
@@ -324,7 +324,7 @@ impl FsState {
             return Ok(known);
         }
         let at = (target.ino, target.first);
-        let read = self.pool.lay(old)?.read(old, at, missing, lines.clone()).await?;
+        let read = self.pool().lay(old)?.read(old, at, missing, lines.clone()).await?;
         for (unit, buf) in read {
             // The others are about to be written.
             if others.contains(unit) {
@@ -362,28 +362,28 @@ impl FsState {
             let replaced = targets.iter().filter(|target| !target.is_reserved());
             replaced.filter_map(|target| target.replaced.as_ref())
         };
-        self.meta
+        self.meta()
             .run(|tx| {
                 files.iter().try_for_each(|(targets, end)| put_targets(tx, targets, *end))?;
                 replaced().for_each(|replaced| self.free_later(&replaced.record));
                 tx.logged(|| logged.iter().try_for_each(|file| put_live(tx, file, self.now())))
             })
             .await?;
-        self.log.complete();
+        self.log().complete();
         let afresh: u64 = replaced().map(|replaced| replaced.record.active_blocks()).sum();
-        self.pool.count(|counts| counts.out_of_place_blocks += afresh);
+        self.pool().count(|counts| counts.out_of_place_blocks += afresh);
         // The disks may have these in their caches only. What the log has with all contents as
         // well.
         let with_contents = are_logged_with_contents(targets);
         let unflushed = targets.iter().filter(|target| target.old.is_none() || with_contents);
         let unflushed = unflushed.map(|target| (target.ino, target.first, target.record.clone()));
-        self.unflushed.borrow_mut().extend(unflushed);
+        self.note_unflushed(unflushed);
         for (targets, _) in files {
             for (block, data) in targets.iter().flat_map(LineWrite::written) {
                 self.drop_written(node_of(targets), block, data);
             }
         }
-        self.written.notify_all();
+        self.unwritten().note_written();
         forget_live(nodes, logged);
         Ok(())
     }

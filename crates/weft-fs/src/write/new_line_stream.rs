@@ -229,7 +229,7 @@ impl FsState {
         extent: FlushScope,
         live: &mut Vec<LoggedFile>,
     ) -> Result<StreamEnd> {
-        let _shared = self.flushing.acquire(1).await;
+        let _shared = self.share_flushes().await;
         let mut stream = Stream::new(nodes, *until, extent);
         let mut under_way = InFlight(VecDeque::new());
         let (mut result, mut ended, mut is_dry) = (Ok(()), None, false);
@@ -238,7 +238,7 @@ impl FsState {
                 match under_way.beside(self.next_batch(&mut stream)).await {
                     Ok(targets) if !targets.is_empty() => {
                         let others = u64::from(!under_way.0.is_empty());
-                        self.overlapped_batches.set(self.overlapped_batches.get() + others);
+                        self.note_overlapped(others);
                         under_way.add(self.write_batch(targets));
                     }
                     Ok(_) if stream.is_through() => {
@@ -249,7 +249,7 @@ impl FsState {
                     Err(error) => result = Err(error),
                 }
             }
-            if ended.is_none() && self.flushing.try_acquire(1).is_none() {
+            if ended.is_none() && self.try_share_flushes().is_none() {
                 ended = Some(StreamEnd::Interrupted);
             }
             let may_go_on =
@@ -259,7 +259,7 @@ impl FsState {
                 let taking = self.take_over(nodes, &targets, *until, live, &[]);
                 result = result.and(written).and(under_way.beside(taking).await);
                 if std::mem::take(&mut is_dry) {
-                    *until = self.writes.get();
+                    *until = self.unwritten().writes();
                     *live = live_of(nodes);
                     stream.go_on(*until);
                 }
@@ -268,7 +268,7 @@ impl FsState {
                 ended = Some(StreamEnd::Blocked);
             }
             if may_go_on {
-                under_way.beside(self.rt.yield_now()).await;
+                under_way.beside(self.rt().yield_now()).await;
             }
         }
         result.map(|()| ended.unwrap_or(StreamEnd::Complete))
@@ -282,16 +282,16 @@ impl FsState {
         stream.extent != FlushScope::All
             && !stream.has_left
             && !stream.nodes.iter().any(|node| node.is_wanted())
-            && stream.nodes.iter().map(blocks).sum::<u64>() == self.dirty_blocks.get()
+            && stream.nodes.iter().map(blocks).sum::<u64>() == self.unwritten().blocks()
     }
 
     /// The lines of the next batch; none if the stream must end.
     async fn next_batch(&self, stream: &mut Stream<'_>) -> Result<Vec<LineWrite>> {
         let mut targets = Vec::new();
-        if self.pool.unrecorded_losses().is_some() {
+        if self.pool().unrecorded_losses().is_some() {
             return Ok(targets);
         }
-        let planned = self.meta.run(|tx| stream.plan(self, tx, &mut targets)).await;
+        let planned = self.meta().run(|tx| stream.plan(self, tx, &mut targets)).await;
         if planned.is_err() {
             self.release_new(&targets);
         }

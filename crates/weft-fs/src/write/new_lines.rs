@@ -146,7 +146,7 @@ impl FsState {
         blocks_max: usize,
     ) -> Result<LineWrite> {
         let block = dirty[0].0;
-        let coded = self.pool.coded_now(redundancy)?;
+        let coded = self.pool().coded_now(redundancy)?;
         let k = coded.k() as u64;
         let start = before.map_or(start, |(first, record)| first + record.blocks());
         let first = start + (block - start) / k * k;
@@ -173,7 +173,7 @@ impl FsState {
         let before = before.filter(|(at, record)| at + record.blocks() == first);
         let before = before.map(|(_, record)| record);
         let units = units.union(&(coded.k()..coded.columns).collect());
-        let record = self.pool.allocate(coded, units, lines, before, (ino, first / k))?;
+        let record = self.pool().allocate(coded, units, lines, before, (ino, first / k))?;
         blocks.retain(|(line, _, _)| *line < record.lines);
         let moved = Vec::new();
         Ok(LineWrite { ino, first, old: None, replaced: None, record, blocks, moved })
@@ -182,7 +182,7 @@ impl FsState {
     /// Blocks with which a batch is full. Long runs of new blocks are cut into lines of this
     /// number.
     pub(crate) fn batch_blocks(&self) -> usize {
-        let blocks = usize::try_from(self.dirty_blocks_max).unwrap_or(usize::MAX);
+        let blocks = usize::try_from(self.unwritten().blocks_max()).unwrap_or(usize::MAX);
         (blocks / BATCHES_WAITING).max(1)
     }
 }

@@ -228,7 +228,7 @@ impl FsState {
         if dirty <= CONTENTS_BLOCKS_MAX {
             return Ok(NewPlaces::default());
         }
-        let chosen = self.meta.run(|tx| self.choose(tx, files)).await?;
+        let chosen = self.meta().run(|tx| self.choose(tx, files)).await?;
         let fresh = chosen.into_iter().map(|chosen| self.complete(chosen));
         let fresh = join_all(fresh).await;
         fresh.into_iter().filter_map(Result::transpose).collect()
@@ -240,7 +240,7 @@ impl FsState {
         files: &mut Vec<(Rc<Node>, Dirty)>,
     ) -> Result<Vec<OutOfPlaceCandidate>> {
         let mut chosen = Vec::new();
-        let mut room = self.log.record_bytes_max();
+        let mut room = self.log().record_bytes_max();
         room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
         let mut to_read = BLOCKS_MAX as u64;
         for n in 0..files.len() {
@@ -299,21 +299,21 @@ impl FsState {
                 return None;
             }
         }
-        let at_hand = (0..record.columns.len()).map(|unit| self.pool.at_hand.lines(record, unit));
+        let at_hand = (0..record.columns.len()).map(|unit| self.pool().at_hand.lines(record, unit));
         let known = Known {
             record,
             data: units.intersection(&UnitSet::first(k)),
             dirty: lines,
             at_hand: at_hand.collect(),
-            request: self.pool.request_blocks(record),
+            request: self.pool().request_blocks(record),
         };
         (known.is_better_out_of_place() && self.has_ample_room(record)).then(|| known.to_read())
     }
 
     /// Whether each disk has more than enough room for these lines and all dirty blocks.
     fn has_ample_room(&self, record: &Extent) -> bool {
-        let needed = record.lines + self.dirty_blocks.get();
-        AMPLE * needed <= self.pool.least_free(record.coded.columns)
+        let needed = record.lines + self.unwritten().blocks();
+        AMPLE * needed <= self.pool().least_free(record.coded.columns)
     }
 
     /// Reads the missing blocks of a record; none if that cannot be had: blocks that are
@@ -323,7 +323,7 @@ impl FsState {
         chosen: OutOfPlaceCandidate,
     ) -> Result<Option<((Ino, u64), NewContents)>> {
         let OutOfPlaceCandidate { ino, first, record, dirty } = chosen;
-        let at_hand = &self.pool.at_hand;
+        let at_hand = &self.pool().at_hand;
         let mut blocks: BTreeMap<(u64, usize), Frozen> = BTreeMap::new();
         for (block, data) in &dirty {
             blocks.insert(record.locate(block - first), data.clone());
@@ -346,7 +346,7 @@ impl FsState {
         }
         if !missing.is_empty() {
             let lines = span(lines);
-            let laid = self.pool.lay(&record)?;
+            let laid = self.pool().lay(&record)?;
             let read = match laid.read(&record, (ino, first), missing, lines.clone()).await {
                 Err(FsError::Unreadable { .. }) => return Ok(None),
                 read => read?,
@@ -384,14 +384,14 @@ impl FsState {
         let before = before.filter(|(at, record)| at + record.blocks() == first);
         let units = old.active().map(|(unit, _)| unit).collect();
         let before = before.map(|(_, record)| record);
-        match self.pool.allocate(old.coded, units, old.lines, before, (ino, first / old.k())) {
+        match self.pool().allocate(old.coded, units, old.lines, before, (ino, first / old.k())) {
             Ok(record) if record.lines == old.lines => {
                 let replaced = Some(ReplacedLines { record: old, dirty });
                 let moved = Vec::new();
                 Ok(Some(LineWrite { ino, first, old: None, replaced, record, blocks, moved }))
             }
             Ok(record) => {
-                self.pool.release(runs_of(&record));
+                self.pool().release(runs_of(&record));
                 Ok(None)
             }
             Err(FsError::NoSpace) => Ok(None),

@@ -37,7 +37,7 @@ impl FsState {
                 Ok(())
             })
         };
-        self.meta.run(cut).await
+        self.meta().run(cut).await
     }
 
     /// Rewrites, as narrow as needed, lines with a newly active block for which no disk is left:
@@ -46,7 +46,7 @@ impl FsState {
     pub(crate) async fn make_narrower(&self, ino: Ino, dirty: &[(u64, Frozen)]) -> Result<bool> {
         let mut any = false;
         for (block, _) in dirty {
-            let covering = self.meta.run(|tx| covering(tx, ino, *block)).await?;
+            let covering = self.meta().run(|tx| covering(tx, ino, *block)).await?;
             let Some((first, record)) = covering.filter(|(_, record)| !record.unwritten) else {
                 continue;
             };
@@ -54,11 +54,11 @@ impl FsState {
             let range = first..first + record.blocks();
             let new = dirty.iter().filter(|(block, _)| range.contains(block) && is_new(*block));
             let new = new.count();
-            if !is_new(*block) || self.pool.has_columns_for(&record, new) {
+            if !is_new(*block) || self.pool().has_columns_for(&record, new) {
                 continue;
             }
-            let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
-            if self.pool.coded_now(redundancy)? != record.coded {
+            let redundancy = self.meta().run(|tx| tx.inode(ino)).await?.redundancy;
+            if self.pool().coded_now(redundancy)? != record.coded {
                 let old = self.old(ino, first, record).await?;
                 self.relayout_all(&[old]).await?;
                 any = true;
@@ -75,8 +75,8 @@ impl FsState {
         mut afresh: NewPlaces,
     ) -> Result<Vec<LineWrite>> {
         let mut targets: Vec<LineWrite> = Vec::new();
-        let planned = self.meta.run(|tx| {
-            let mut room = self.log.record_bytes_max();
+        let planned = self.meta().run(|tx| {
+            let mut room = self.log().record_bytes_max();
             room = room.saturating_sub(files.len() as u64 * LoggedFile::BYTES);
             for (node, dirty) in files {
                 if !self.plan_file(tx, (node.ino, dirty), &mut afresh, &mut room, &mut targets)? {
@@ -192,7 +192,7 @@ impl FsState {
                 let column = before.columns[unit].as_ref()?;
                 Some((column.disk, column.start + before.lines))
             });
-            record.columns[unit] = Some(self.pool.allocate_column(record, behind)?);
+            record.columns[unit] = Some(self.pool().allocate_column(record, behind)?);
         }
         Ok(())
     }

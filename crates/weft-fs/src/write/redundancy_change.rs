@@ -17,7 +17,7 @@ impl FsState {
         let now = self.now();
         let _held = self.hold_files([ino]).await;
         // What waits of it has room for the lines that it was to have.
-        if let Some(node) = self.in_use.unclean_node(ino) {
+        if let Some(node) = self.open_files().unclean_node(ino) {
             self.flush_file(&node).await?;
         }
         let set = |tx: &Tx<'_>| {
@@ -26,8 +26,8 @@ impl FsState {
             tx.put_inode(ino, &inode)?;
             if inode.kind() == Kind::File { tx.put_relayout(ino) } else { Ok(()) }
         };
-        self.wanted.set(self.wanted.get() + 1);
-        self.meta.run(set).await
+        self.note_wanted();
+        self.meta().run(set).await
     }
 
     /// Rewrites the lines of a waiting file, some at a time: users access the file in between.
@@ -40,7 +40,7 @@ impl FsState {
     ) -> Result<u64> {
         let mut done = 0;
         loop {
-            let redundancy = match self.meta.run(|tx| tx.inode(ino)).await {
+            let redundancy = match self.meta().run(|tx| tx.inode(ino)).await {
                 Ok(inode) => inode.redundancy,
                 Err(FsError::NotFound) => break,
                 Err(error) => return Err(error),
@@ -64,11 +64,11 @@ impl FsState {
                 _ if lacks_room => Ok(false),
                 _ => tx.remove_relayout(ino).map(|()| false),
             };
-            if !self.meta.run(is_set_again).await? {
+            if !self.meta().run(is_set_again).await? {
                 return laid.map(|()| done);
             }
         }
-        self.meta.run(|tx| tx.remove_relayout(ino)).await?;
+        self.meta().run(|tx| tx.remove_relayout(ino)).await?;
         Ok(done)
     }
 
@@ -94,13 +94,13 @@ impl FsState {
             let next = tx.next_relayout(from)?;
             Ok(next.map(|ino| (ino, tx.inode(ino).map_or(0, |inode| inode.blocks))))
         };
-        while let Some((ino, blocks)) = self.meta.run(|tx| next(tx, from)).await? {
+        while let Some((ino, blocks)) = self.meta().run(|tx| next(tx, from)).await? {
             total += blocks;
             from = ino + 1;
         }
         self.job_total(total);
         let (mut done, mut from, mut result) = (0, 0, Ok(()));
-        while let Some(ino) = self.meta.run(|tx| tx.next_relayout(from)).await? {
+        while let Some(ino) = self.meta().run(|tx| tx.next_relayout(from)).await? {
             let step = |blocks| {
                 self.job_done(blocks);
                 self.job_may_go_on()
@@ -135,13 +135,14 @@ impl FsState {
         redundancy: Redundancy,
         from: u64,
     ) -> Result<(u64, Option<u64>)> {
-        let blocks = self.meta.run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+        let blocks =
+            self.meta().run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
         let columns = redundancy.columns_min() as u64;
         let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
         let _file = self.lock_whole(ino).await;
         let _one = self.flush_alone().await;
-        let max = self.meta.at_a_time();
-        let found = self.meta.run(|tx| match tx.inode(ino) {
+        let max = self.meta().at_a_time();
+        let found = self.meta().run(|tx| match tx.inode(ino) {
             Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max),
             // It was set again, or deleted.
             Ok(_) | Err(FsError::NotFound) => Ok(Vec::new()),
@@ -156,7 +157,7 @@ impl FsState {
         for (_, first, record) in some {
             let old = self.old(ino, first, record).await?;
             next = Some(old.end);
-            if self.pool.coded_now(redundancy)? != old.record.coded {
+            if self.pool().coded_now(redundancy)? != old.record.coded {
                 records.push(old);
             }
         }
@@ -164,7 +165,7 @@ impl FsState {
         if matches!(laid, Err(FsError::NoSpace)) {
             laid = Ok(());
             for old in &records {
-                let again = self.meta.run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
+                let again = self.meta().run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
                 if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
                 {
                     laid = laid.and(self.relayout_last(std::slice::from_ref(old)).await);
@@ -198,6 +199,6 @@ impl Fs {
     ) -> Result<u64> {
         let fs = self.0.clone();
         let set = || async move { fs.set_redundancy(ino, redundancy, &goes_on).await };
-        self.0.rt.attach(set).await
+        self.0.rt().attach(set).await
     }
 }

@@ -46,7 +46,7 @@ impl OldLines {
 impl FsState {
     /// A record to rewrite; `first` is its first block.
     pub(crate) async fn old(&self, ino: Ino, first: u64, record: Extent) -> Result<OldLines> {
-        let next = self.meta.run(|tx| tx.next_record(ino, first + 1)).await?;
+        let next = self.meta().run(|tx| tx.next_record(ino, first + 1)).await?;
         let end = (first + record.blocks()).min(next.unwrap_or(u64::MAX));
         Ok(OldLines { ino, first, end, record })
     }
@@ -113,9 +113,9 @@ impl FsState {
             Err(error) => return Err(error),
         }
         // What they replace is intact, and stays so until they are durable.
-        self.pool.flush().await;
+        self.pool().flush().await;
         targets.retain(|target| {
-            let laid = self.pool.lay(&target.record);
+            let laid = self.pool().lay(&target.record);
             let whole = laid.is_ok_and(|laid| laid.stripe().lost.is_empty());
             if !whole {
                 self.release_new(std::slice::from_ref(target));
@@ -141,14 +141,14 @@ impl FsState {
         let replace = |tx: &Tx<'_>| {
             done.iter().try_for_each(|(old, lines)| self.replace_record(tx, old, lines))
         };
-        self.meta.run(replace).await?;
+        self.meta().run(replace).await?;
         Ok(again)
     }
 
     /// New lines for the blocks of a record.
     async fn lines_for(&self, old: &OldLines, blocks: &[(u64, Frozen)]) -> Result<Vec<LineWrite>> {
         let OldLines { ino, first, end, .. } = *old;
-        let redundancy = self.meta.run(|tx| tx.inode(ino)).await?.redundancy;
+        let redundancy = self.meta().run(|tx| tx.inode(ino)).await?.redundancy;
         let mut lines: Vec<LineWrite> = Vec::new();
         let mut rest = blocks;
         while !rest.is_empty() {
@@ -194,7 +194,7 @@ impl FsState {
             let bytes = part_of(0, record.lines - 1).end;
             units.iter().map(|unit| (unit, Frozen::zeros(bytes))).collect()
         } else {
-            let laid = self.pool.lay(record)?;
+            let laid = self.pool().lay(record)?;
             let read = laid.read(record, (*ino, *first), units, 0..record.lines).await?;
             read.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect()
         };
@@ -214,7 +214,7 @@ impl FsState {
     /// Fails if there are too few disks for this.
     pub(crate) fn check_redundancy(&self, redundancy: Redundancy) -> Result<()> {
         self.check_writable()?;
-        let members = self.pool.members();
+        let members = self.pool().members();
         let usable = members.iter().filter(|member| !member.is_lost()).count();
         match redundancy.coded(usable) {
             Some(_) => Ok(()),

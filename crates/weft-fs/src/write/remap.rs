@@ -172,7 +172,7 @@ impl FsState {
                 for (_, unit, column) in target.moved.iter().filter(|(of, _, _)| *of == line) {
                     alone.columns[*unit] = Some(column.clone());
                 }
-                match self.pool.write_elsewhere(&alone, write.unit, &data).await {
+                match self.pool().write_elsewhere(&alone, write.unit, &data).await {
                     Some(column) => target.moved.push((line, write.unit, column)),
                     None => unplaced.entry(line).or_default().insert(write.unit),
                 }
@@ -190,11 +190,11 @@ impl FsState {
 
     /// Moves blocks that could not be read, in the background.
     pub(crate) fn relocate_soon(self: &Rc<Self>) {
-        if !self.pool.bad.any_suspects() || self.stopped.get() {
+        if !self.pool().bad.any_suspects() || self.is_stopped() {
             return;
         }
         let fs = self.clone();
-        self.rt.launch(Box::pin(async move {
+        self.rt().launch(Box::pin(async move {
             // If the metadata has failed, the next request says so.
             let _ = fs.relocate().await;
         }));
@@ -202,15 +202,15 @@ impl FsState {
 
     /// Moves blocks that could not be read. The caller holds no lock, and no token.
     pub(crate) async fn relocate(&self) -> Result<()> {
-        if !self.pool.bad.any_suspects() {
+        if !self.pool().bad.any_suspects() {
             return Ok(());
         }
-        let _one = self.relocating.acquire(1).await;
-        while let Some((spot, suspect)) = self.pool.bad.next_suspect() {
+        let _one = self.begin_relocation().await;
+        while let Some((spot, suspect)) = self.pool().bad.next_suspect() {
             let _file = self.lock_whole(suspect.ino).await;
             let _one = self.flush_alone().await;
             let moved = self.relocate_block(spot, suspect).await;
-            self.pool.bad.clear(spot);
+            self.pool().bad.clear(spot);
             moved?;
         }
         Ok(())
@@ -221,20 +221,20 @@ impl FsState {
     async fn relocate_block(&self, spot: Spot, suspect: Suspect) -> Result<()> {
         let (disk, at) = spot;
         let Suspect { ino, block, unit } = suspect;
-        let covered = self.meta.run(|tx| covering(tx, ino, block)).await?;
+        let covered = self.meta().run(|tx| covering(tx, ino, block)).await?;
         let Some((first, record)) = covered else { return Ok(()) };
         let (line, _) = record.locate(block - first);
         let column = record.columns.get(unit).and_then(Option::as_ref);
         let is_there = |column: &&Column| (column.disk, column.start + line) == spot;
-        let member = self.pool.member(disk).filter(|member| !member.is_lost());
+        let member = self.pool().member(disk).filter(|member| !member.is_lost());
         let (Some(_), Some(member)) = (column.filter(is_there), member) else { return Ok(()) };
-        let laid = self.pool.lay(&record)?;
+        let laid = self.pool().lay(&record)?;
         let read = laid.read(&record, (ino, first), UnitSet::one(unit), line..line + 1).await;
         let data = match read {
             Ok(mut read) => read.remove(0).1.freeze(),
             Err(FsError::Unreadable { .. }) => {
                 // It gets another place when it is written.
-                self.pool.mark_bad(&member, at);
+                self.pool().mark_bad(&member, at);
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -243,15 +243,15 @@ impl FsState {
             return Ok(());
         }
         let alone = record.part(line..line + 1);
-        if let Some(column) = self.pool.write_elsewhere(&alone, unit, &data).await {
-            self.meta.run(|tx| replace_block(tx, ino, block, unit, &column)).await?;
-            self.pool.mark_bad(&member, at);
-            self.pool.count(|counts| counts.repaired_blocks += 1);
+        if let Some(column) = self.pool().write_elsewhere(&alone, unit, &data).await {
+            self.meta().run(|tx| replace_block(tx, ino, block, unit, &column)).await?;
+            self.pool().mark_bad(&member, at);
+            self.pool().count(|counts| counts.repaired_blocks += 1);
         } else if let Some(disk) = member.data()
             && disk.write(at * BLOCK_BYTES, data, WriteOpts::USER).await.is_ok()
         {
             member.written.set(true);
-            self.pool.count(|counts| counts.repaired_blocks += 1);
+            self.pool().count(|counts| counts.repaired_blocks += 1);
         }
         Ok(())
     }

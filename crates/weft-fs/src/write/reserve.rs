@@ -50,19 +50,19 @@ fn record_row_bytes(columns: usize) -> u64 {
 impl FsState {
     /// Bytes of the rows that what waits may need: each block a record of its own.
     fn waiting_row_bytes(&self) -> u64 {
-        self.promised.waiting_blocks(self.dirty_blocks.get())
-            * record_row_bytes(self.pool.len().min(COLUMNS_USUAL))
+        self.promised().waiting_blocks(self.unwritten().blocks())
+            * record_row_bytes(self.pool().len().min(COLUMNS_USUAL))
     }
 
     /// Writes what waits, if the metadata might have no room for all of it and these blocks. The
     /// caller holds nothing.
     pub(crate) async fn write_if_rows_are_scarce(&self, blocks: Range<u64>) {
-        let waits = self.dirty_blocks.get() > 0;
+        let waits = self.unwritten().blocks() > 0;
         let records = (blocks.end - blocks.start) / LINES_USUAL + 2;
         let wanted = records * record_row_bytes(COLUMNS_USUAL);
         if waits
-            && self.meta.has_room(wanted, false)
-            && !self.meta.has_room(self.waiting_row_bytes() + wanted, false)
+            && self.meta().has_room(wanted, false)
+            && !self.meta().has_room(self.waiting_row_bytes() + wanted, false)
         {
             // The blocks stay dirty if this fails, and fsync reports it.
             let _ = self.write_all().await;
@@ -71,21 +71,21 @@ impl FsState {
 
     /// Whether the metadata has room for rows of these blocks, and of what waits.
     pub(crate) fn has_rows_for(&self, redundancy: Redundancy, blocks: u64) -> bool {
-        let Ok(coded) = self.pool.coded_now(redundancy) else { return false };
+        let Ok(coded) = self.pool().coded_now(redundancy) else { return false };
         let records = blocks / coded.k() as u64 / LINES_USUAL + 2;
         let rows = self.waiting_row_bytes() + records * record_row_bytes(coded.columns);
-        self.meta.has_room(rows, false)
+        self.meta().has_room(rows, false)
     }
 
     /// Whether there is room for `blocks` more blocks of a file, even if all waiting blocks are
     /// new. If so they are taken into account as soon as they wait or are [`Reserved`].
     pub(crate) fn has_room_for(&self, inode: &Inode, blocks: u64) -> bool {
         let redundancy = inode.redundancy;
-        let dirty = self.dirty_blocks.get();
+        let dirty = self.unwritten().blocks();
         let has_room = self.has_rows_for(redundancy, blocks)
-            && self.promised.fits_blocks(&self.pool, dirty, redundancy, blocks);
+            && self.promised().fits_blocks(self.pool(), dirty, redundancy, blocks);
         if has_room {
-            self.promised.note_columns(redundancy);
+            self.promised().note_columns(redundancy);
         }
         has_room
     }
@@ -102,22 +102,22 @@ impl FsState {
     ) -> Result<Reserved<'_>> {
         let wanted = blocks.end - blocks.start;
         if self.has_room_for(inode, wanted) {
-            return Ok(Reserved::new(&self.promised, wanted));
+            return Ok(Reserved::new(self.promised(), wanted));
         }
         self.flush_node(node).await?;
         self.commit().await?;
-        let lines = self.meta.run(|tx| lines_for(tx, node.ino, blocks)).await?;
+        let lines = self.meta().run(|tx| lines_for(tx, node.ino, blocks)).await?;
         // Blocks that have a place need no other.
         if lines > 0 {
             let redundancy = inode.redundancy;
             if !self.has_rows_for(redundancy, wanted)
-                || !self.promised.fits(&self.pool, self.dirty_blocks.get(), redundancy, lines)
+                || !self.promised().fits(self.pool(), self.unwritten().blocks(), redundancy, lines)
             {
                 return Err(FsError::NoSpace);
             }
-            self.promised.note_columns(redundancy);
+            self.promised().note_columns(redundancy);
         }
-        Ok(Reserved::new(&self.promised, lines.max(wanted)))
+        Ok(Reserved::new(self.promised(), lines.max(wanted)))
     }
 
     /// Runs an operation that needs room. If there is none for it, it is tried again when what
@@ -126,14 +126,14 @@ impl FsState {
         for _ in 0..RETRIES {
             self.make_metadata_room().await;
             let done = operation().await;
-            let may_find_room = self.promised.waiting_blocks(self.dirty_blocks.get()) > 0
-                || self.promised.held.get() > 0;
+            let may_find_room = self.promised().waiting_blocks(self.unwritten().blocks()) > 0
+                || self.promised().is_held();
             if !matches!(done, Err(FsError::NoSpace)) || !may_find_room {
                 return done;
             }
             // What fails to be written is told by the fsync of its file.
             let _ = self.write_all().await;
-            drop(self.promised.batch.acquire(1).await);
+            self.promised().after_batch().await;
         }
         operation().await
     }

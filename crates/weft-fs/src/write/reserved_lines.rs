@@ -32,7 +32,7 @@ impl FsState {
     fn are_usable(&self, record: &Extent) -> bool {
         record.active().all(|(_, column)| {
             let run = column.run();
-            let member = self.pool.member(run.disk).filter(|member| !member.is_lost());
+            let member = self.pool().member(run.disk).filter(|member| !member.is_lost());
             member.is_some_and(|member| {
                 member.space.borrow().bad_blocks().range(run.start..run.start + run.blocks).count()
                     == 0
@@ -43,13 +43,13 @@ impl FsState {
     /// Other places for columns of an unwritten record that lie on lost disks. None if there are
     /// none.
     fn with_other_places(&self, record: &Extent) -> Option<Extent> {
-        let is_lost = |disk| self.pool.member(disk).is_none_or(|member| member.is_lost());
+        let is_lost = |disk| self.pool().member(disk).is_none_or(|member| member.is_lost());
         let lost = record.active().filter(|(_, column)| is_lost(column.disk));
         let lost: UnitSet = lost.map(|(unit, _)| unit).collect();
         let (mut fresh, mut allocated) = (record.clone(), Vec::new());
         for unit in lost.iter() {
-            let Ok(column) = self.pool.allocate_column(&fresh, None) else {
-                self.pool.release(allocated);
+            let Ok(column) = self.pool().allocate_column(&fresh, None) else {
+                self.pool().release(allocated);
                 return None;
             };
             allocated.push(column.run());
@@ -69,7 +69,7 @@ impl FsState {
                 other.into_iter().for_each(|(old, _)| self.free_run_later(old));
                 return tx.put_record(ino, from, &fresh);
             }
-            self.pool.release(other.into_iter().map(|(_, new)| new));
+            self.pool().release(other.into_iter().map(|(_, new)| new));
         }
         let mut inode = tx.inode(ino)?;
         inode.blocks -= part.data_blocks();
@@ -81,7 +81,7 @@ impl FsState {
     /// Whether an unwritten record, with some lines written but not in the metadata yet, can be cut
     /// again.
     pub(crate) fn can_cut_again(&self) -> bool {
-        self.meta.has_room(CUT_BYTES, false)
+        self.meta().has_room(CUT_BYTES, false)
     }
 
     /// The lines of an unwritten record for the first of these blocks and for later ones in the

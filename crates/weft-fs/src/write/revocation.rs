@@ -38,7 +38,7 @@ impl FsState {
             .map(|given| given.space.ino);
         let inos: BTreeSet<Ino> = of_file.collect();
         let unclean: Vec<Rc<Node>> =
-            inos.into_iter().filter_map(|ino| self.in_use.unclean_node(ino)).collect();
+            inos.into_iter().filter_map(|ino| self.open_files().unclean_node(ino)).collect();
         self.flush_many(unclean, FlushScope::All).await?;
         self.commit().await?;
         for Revocation { space, range, leaves } in given {
@@ -54,11 +54,11 @@ impl FsState {
         loop {
             let next = rest.clone();
             let some =
-                self.meta.run(|tx| tx.first_records(ino, next, self.meta.at_a_time())).await?;
+                self.meta().run(|tx| tx.first_records(ino, next, self.meta().at_a_time())).await?;
             let runs = some.iter().flat_map(|(_, record)| runs_of(record));
-            runs.for_each(|run| self.pool.at_hand.forget(run));
+            runs.for_each(|run| self.pool().at_hand.forget(run));
             match some.last() {
-                Some((last, _)) if some.len() >= self.meta.at_a_time() => rest.start = last + 1,
+                Some((last, _)) if some.len() >= self.meta().at_a_time() => rest.start = last + 1,
                 _ => return Ok(()),
             }
         }
@@ -68,15 +68,15 @@ impl FsState {
 impl Fs {
     /// From now on other nodes may ask for tokens.
     pub(crate) fn revoke_when_asked(&self) {
-        let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt.clone());
-        self.0.tokens.on_give_up(move |given| {
+        let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
+        self.0.tokens().on_give_up(move |given| {
             let (weak, rt) = (weak.clone(), rt.clone());
             rt.clone().launch(Box::pin(async move {
                 while let Some(fs) = weak.upgrade() {
                     if fs.give_up(&given).await.is_ok() {
-                        return given.iter().for_each(|given| fs.tokens.written(given));
+                        return given.iter().for_each(|given| fs.tokens().written(given));
                     }
-                    if fs.check().is_err() || fs.meta.is_failed() {
+                    if fs.check().is_err() || fs.meta().is_failed() {
                         // It can write no more. It is dead for the others, who fence it.
                         return;
                     }
@@ -90,24 +90,24 @@ impl Fs {
     /// Another node mounts the file system, with a number that is not 0. `deliver` is called with
     /// each message for it.
     pub fn join_node(&self, number: u16, deliver: impl Fn(ToNode) + 'static) -> NodeId {
-        let node = NodeId { number, epoch: self.0.log.epoch() };
-        self.0.tokens.join(node, Rc::new(deliver));
+        let node = NodeId { number, epoch: self.0.log().epoch() };
+        self.0.tokens().join(node, Rc::new(deliver));
         node
     }
 
     /// Takes the message of another node.
     pub fn from_node(&self, node: NodeId, message: ToAuthority) {
-        self.0.tokens.take(node, message);
+        self.0.tokens().take(node, message);
     }
 
     /// Another node is dead: it writes no more. No other node gets its tokens until it is
     /// recovered.
     pub fn fence_node(&self, node: NodeId) {
-        self.0.tokens.fence(node);
+        self.0.tokens().fence(node);
     }
 
     /// What a dead node left is recovered: others may have what it held.
     pub fn recovered_node(&self, node: NodeId) {
-        self.0.tokens.recovered(node);
+        self.0.tokens().recovered(node);
     }
 }

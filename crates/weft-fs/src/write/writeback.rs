@@ -30,7 +30,7 @@ impl FsState {
     /// Writes a file's dirty blocks and size.
     pub(crate) async fn flush_file(&self, node: &Rc<Node>) -> Result<()> {
         let flushed = self.flush_files(std::slice::from_ref(node), FlushScope::All, false).await;
-        self.in_use.forget_clean(node);
+        self.open_files().forget_clean(node);
         flushed
     }
 
@@ -95,11 +95,11 @@ impl FsState {
     /// that is not why it cannot be written. Returns whether there are any. What is only reserved
     /// needs none of these disks.
     async fn drop_unwritable(&self, node: &Node, block: u64) -> Result<bool> {
-        let covered = self.meta.run(|tx| covering(tx, node.ino, block)).await?;
+        let covered = self.meta().run(|tx| covering(tx, node.ino, block)).await?;
         let Some((first, record)) = covered.filter(|(_, record)| !record.unwritten) else {
             return Ok(false);
         };
-        let blocks = match self.pool.lay(&record)?.is_readable() {
+        let blocks = match self.pool().lay(&record)?.is_readable() {
             true => {
                 let start = first + record.locate(block - first).0 * record.k();
                 start..start + record.k()
@@ -112,7 +112,7 @@ impl FsState {
     /// Forgets the dirty blocks of a file that have no place yet. Returns whether there are any.
     async fn drop_without_place(&self, node: &Node) -> Result<bool> {
         let blocks: Vec<u64> = node.dirty.borrow().keys().copied().collect();
-        let without_place = self.meta.run(|tx| {
+        let without_place = self.meta().run(|tx| {
             let mut found = BTreeSet::new();
             for block in blocks {
                 let has_place = covering(tx, node.ino, block)?.is_some_and(|(first, record)| {
@@ -135,15 +135,15 @@ impl FsState {
         dirty.retain(|block, _| !is_dropped(*block));
         let dropped = before - dirty.len();
         drop(dirty);
-        self.note_dirty(self.dirty_blocks.get() - dropped as u64);
-        self.written.notify_all();
+        self.note_dirty(self.unwritten().blocks() - dropped as u64);
+        self.unwritten().note_written();
         dropped > 0
     }
 
     /// The memory for blocks that wait is full, and they cannot be written: those go for which
     /// there is no room, so that other files can be written. Their files are told.
     async fn give_up_what_has_no_room(&self) {
-        for node in self.in_use.unclean() {
+        for node in self.open_files().unclean() {
             // What fails to be written for other reasons stays, and fsync reports it.
             let _ = self.flush_files(std::slice::from_ref(&node), FlushScope::All, true).await;
         }
@@ -151,7 +151,7 @@ impl FsState {
 
     /// Writes dirty blocks and sizes of all files.
     pub(crate) async fn flush_all(&self, extent: FlushScope) -> Result<()> {
-        self.flush_many(self.in_use.unclean(), extent).await
+        self.flush_many(self.open_files().unclean(), extent).await
     }
 
     /// Dirty blocks of these files, in the order of their numbers.
@@ -172,7 +172,7 @@ impl FsState {
         }
         // Other operations may hold them too: the last to release them removes them.
         for node in nodes {
-            self.in_use.forget_clean(&node);
+            self.open_files().forget_clean(&node);
         }
         result
     }
@@ -180,38 +180,40 @@ impl FsState {
     /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
     /// lock.
     pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
-        let (dirty, part) = (self.dirty_blocks.get(), self.dirty_blocks_max / DRAINED_PART);
-        let extent = match dirty + part >= self.dirty_blocks_max {
+        let (dirty, part) =
+            (self.unwritten().blocks(), self.unwritten().blocks_max() / DRAINED_PART);
+        let extent = match dirty + part >= self.unwritten().blocks_max() {
             true => FlushScope::Whole,
-            false if dirty >= self.left_blocks.get() + part => FlushScope::New,
+            false if dirty >= self.unwritten().skipped() + part => FlushScope::New,
             false => return Ok(()),
         };
-        if let Some(draining) = self.draining.try_acquire(1) {
+        if let Some(draining) = self.unwritten().begin_drain() {
             let fs = self.clone();
-            self.rt.launch(Box::pin(async move {
-                let until = fs.writes.get();
+            self.rt().launch(Box::pin(async move {
+                let until = fs.unwritten().writes();
                 // The blocks stay dirty if this fails, and fsync reports it.
                 let _ = fs.flush_all(extent).await;
-                fs.left_blocks.set(fs.in_use.count_dirty(until) as u64);
+                fs.unwritten().set_skipped(fs.open_files().count_dirty(until) as u64);
                 drop(draining);
             }));
         }
-        if self.dirty_blocks.get() < self.dirty_blocks_max {
+        if !self.unwritten().is_full() {
             return Ok(());
         }
-        let _turn = self.waiting.acquire(1).await;
-        while self.dirty_blocks.get() >= self.dirty_blocks_max {
-            let (drained, written) = (pin!(self.draining.acquire(1)), pin!(self.written.wait()));
+        let _turn = self.unwritten().turn().await;
+        while self.unwritten().is_full() {
+            let (drained, written) =
+                (pin!(self.unwritten().drained()), pin!(self.unwritten().written()));
             match select(drained, written).await {
                 Either::Left((none, _)) => {
                     drop(none);
-                    if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                    if self.unwritten().is_full() {
                         let flushed = self.flush_all(FlushScope::All).await;
                         // What fails to be written of other files is told by their own fsync.
-                        if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                        if self.unwritten().is_full() {
                             self.give_up_what_has_no_room().await;
                         }
-                        if self.dirty_blocks.get() >= self.dirty_blocks_max {
+                        if self.unwritten().is_full() {
                             return flushed;
                         }
                     }
@@ -225,10 +227,9 @@ impl FsState {
     /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The
     /// caller holds nothing.
     pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
-        let batch = self.promised.batch.acquire(1).await;
-        let held = HeldRoom::new(&self.promised, batch, blocks);
-        if self.dirty_blocks.get() > 0
-            && !self.promised.fits(&self.pool, self.dirty_blocks.get(), Redundancy::Single, 0)
+        let held = self.promised().hold(blocks).await;
+        if self.unwritten().blocks() > 0
+            && !self.promised().fits(self.pool(), self.unwritten().blocks(), Redundancy::Single, 0)
         {
             // Without room the batch is not done, and without this the blocks wait as before.
             let _ = self.write_all().await;
@@ -259,7 +260,7 @@ impl Fs {
     /// whether or not the fsync of the file has told of it.
     pub async fn sync(&self) -> Result<()> {
         self.0.check()?;
-        if self.0.read_only {
+        if self.0.is_read_only() {
             return Ok(());
         }
         let synced = self.0.sync().await;
