@@ -40,7 +40,7 @@ pub enum DiskErrorKind {
     /// These sectors cannot be read; the rest of the disk works. The array repairs them from
     /// redundancy and writes them back.
     Medium,
-    /// The disk is gone, or its owner has given it up.
+    /// The disk is gone, or its owner has severed it.
     Gone,
     /// The disk has become shorter than it was when it was opened. What it held may be lost: also
     /// before its new end, if it was longer again in between.

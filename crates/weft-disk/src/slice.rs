@@ -3,8 +3,8 @@
 //! Several owners may share a device: arrays, file systems, a cache. Each gets a slice, and reaches
 //! nothing else. All slices are made from the device's one queue, so they share its depth and its
 //! classes: however many owners there are, a user's request waits for no more than the queue's
-//! rules say ([`QueuedDisk`]), and the device never has more requests than its depth. A time limit
-//! belongs below the queue, where it measures the device alone.
+//! rules allow ([`QueuedDisk`]), and the device never has more requests than its depth. A time
+//! limit belongs below the queue, where it measures only the device.
 //!
 //! ```text
 //!   array ── slice ─┐
@@ -18,7 +18,7 @@
 //! for each.
 //!
 //! A flush of a slice flushes the device: it makes the writes of all slices durable. Giving up a
-//! slice ([`Disk::sever`]) ends the requests of its owner; the others keep the device.
+//! slice ([`Disk::sever`]) ends the requests of its owner; the other owners keep the device.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -109,10 +109,10 @@ impl std::fmt::Debug for SliceDisk {
 }
 
 impl SliceDisk {
-    /// The bytes in `range` of the device behind this queue, as the disk `name`.
+    /// The bytes in `range` of this queue's device, as the disk `name`.
     ///
     /// # Errors
-    /// If the range reaches beyond the device, or does not begin and end with a sector.
+    /// If the range reaches beyond the device, or does not start and end with a sector.
     pub fn new(device: &Rc<QueuedDisk>, range: Range<u64>, name: &str) -> Result<Self, DiskError> {
         let size_bytes = range.end.saturating_sub(range.start);
         let ranges = Ranges::new(vec![range.start..range.start.saturating_add(size_bytes)]);
@@ -167,7 +167,7 @@ impl SliceDisk {
         &*self.device
     }
 
-    /// Fails if the request reaches outside the slice, or the slice was given up.
+    /// Fails if the request reaches outside the slice, or the slice is severed.
     fn check(&self, op: DiskOp, offset: u64, len: u64) -> Result<(), DiskError> {
         self.info.check_within(self.ranges.bytes(), op, offset, len)?;
         self.given_up.check(&self.info.name, op, offset, len)

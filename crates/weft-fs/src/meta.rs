@@ -1,4 +1,4 @@
-//! The metadata: a redb database on a mirrored array, behind an [`Image`] that has a part of it in
+//! The metadata: a redb database on a mirrored array, through an [`Image`] that has a part of it in
 //! memory.
 //!
 //! *Two halves.* An operation is a closure ([`Meta::run`]). It changes rows in memory, in the half
@@ -6,10 +6,10 @@
 //! half of the keeper ([`keeper`]) has the store, and gets the changes of a commit as plain data.
 //!
 //! One operation runs at a time, to its end: where it needs a page that is not in memory, it waits,
-//! and the next ones wait behind it. What is *not* metadata may change meanwhile. So a closure
-//! holds no borrow while it looks at rows, and what it looked at before counts only if a lock or
-//! token keeps it as it was. An operation checks everything before it changes anything: what it has
-//! changed cannot be undone alone.
+//! and the next ones wait after it. State that is *not* metadata may change during this. So a
+//! closure holds no borrow while it looks at rows, and what it looked at before counts only if a
+//! lock or token keeps it unchanged. An operation checks everything before it changes anything: its
+//! changes cannot be undone separately.
 //!
 //! A commit freezes what waits, sends it to the store in parts, between which operations go on,
 //! ends the batch, and then writes its epochs.
@@ -99,7 +99,7 @@ const ROW_BYTES: &str = "row bytes with keys";
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
 
-/// How the metadata array of a file system on so many disks is made, if these are not looked at any
+/// How the metadata array of a file system on `disks` disks is made, if these are not examined any
 /// more.
 pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64) -> CreateOptions {
     CreateOptions {
@@ -275,8 +275,8 @@ impl Meta {
         if self.node.frozen().is_some() { 0 } else { self.image.changed_bytes() }
     }
 
-    /// Before a commit that is due as much waits: says whether it is, after all. The commit that is
-    /// under way ends first. Then changes go to the store early, so that it is known which pages
+    /// Before a commit that is due as much waits: returns whether it is, after all. The commit that
+    /// is under way ends first. Then changes go to the store early, so that it is known which pages
     /// they change.
     pub(crate) async fn needs_commit(&self) -> Result<bool> {
         let _none = self.committing.acquire(1).await;
@@ -304,7 +304,7 @@ impl Meta {
         Ok(())
     }
 
-    /// Sends what is frozen, and ends the batch. The caller holds `committing`.
+    /// Sends the frozen changes, and ends the batch. The caller holds `committing`.
     async fn send_frozen(&self) -> Result<()> {
         let Some(frozen) = self.node.frozen() else { return Ok(()) };
         let mut last = None;
@@ -337,8 +337,8 @@ impl Meta {
         room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
     }
 
-    /// Whether there may be so many more bytes of files, names, attributes and places: for
-    /// everyone, or for root and the file system itself.
+    /// Whether there is room for this number of bytes more of files, names, attributes and places:
+    /// for everyone, or for root and the file system itself.
     pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
         let most = match for_root {
             true => room::row_bytes_max(self.capacity()),
@@ -376,8 +376,8 @@ impl Meta {
         Ok(report)
     }
 
-    /// How many rows an operation on very many is to handle at a time: they and what they change
-    /// fit into memory, and others run in between.
+    /// How many rows an operation on very many is to handle at a time: they and their changes fit
+    /// into memory, and other operations run in between.
     pub(crate) fn at_a_time(&self) -> usize {
         (self.image.pages_max() / 64).clamp(2, ROWS_MAX)
     }
@@ -415,9 +415,9 @@ impl Meta {
         }
     }
 
-    /// Runs an operation, on a fiber: it waits where a page must be read, and others run behind it.
-    /// If it is dropped then, or the database itself fails, everything ends: the transaction may
-    /// hold a part of the operation.
+    /// Runs an operation, on a fiber: it waits where a page must be read, and other operations run
+    /// after it. If it is dropped then, or the database itself fails, everything ends: the
+    /// transaction may hold a part of the operation.
     pub(crate) async fn run<T>(&self, operation: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
         let _alone = self.operating.acquire(1).await;
         self.run_alone(operation).await
@@ -535,7 +535,7 @@ impl Meta {
         self.changes.watch(false);
     }
 
-    /// Whether a file or folder may have changed since the watch began.
+    /// Whether a file or folder may have changed since the watch started.
     pub(crate) fn may_have_changed(&self, ino: Ino) -> bool {
         self.changes.may_have_changed(ino)
     }

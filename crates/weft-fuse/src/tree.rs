@@ -2,9 +2,9 @@
 //!
 //! One node serves the file system, and everything passes through its kernel: so what the kernel
 //! has cached stays valid, files keep their pages when they are opened again, and names, also that
-//! there is none, and attributes are believed for a day. What changes by itself it is told. Writes
-//! come at once: only then a write that finds no room can be refused itself. Pages that a program
-//! maps and writes the kernel gathers. Permissions are the kernel's business
+//! there is none, and attributes are believed for a day. The server tells it about all other
+//! changes. Writes come at once: only then a write that finds no room can be refused itself. Pages
+//! that a program maps and writes the kernel gathers. Permissions are the kernel's business
 //! (`default_permissions`, with the access control lists that it reads), and so are locks.
 //!
 //! A file is in use while the kernel knows its number or has it open; a file without names goes
@@ -60,8 +60,8 @@ const CUT_BLOCKS: u64 = 256 << 10;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-/// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that are
-/// to be added. With `latency` ([`crate::awake::open`]) processors are kept awake.
+/// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that
+/// join. With `latency` ([`crate::awake::open`]) processors are kept awake.
 ///
 /// # Errors
 /// If the channel cannot be read.
@@ -131,8 +131,8 @@ struct Tree {
     writers: Writers,
     long: Rc<Long>,
     /// For each folder that is read, the position at which its readers end: where it ended when the
-    /// last of them began. What comes later, and that is what a reader makes itself, would lead it
-    /// on for ever.
+    /// last of them started. What comes later, and that is what a reader makes itself, would lead
+    /// it on for ever.
     folders: RefCell<BTreeMap<Ino, u64>>,
     /// Files that were cut to nothing, and not closed since.
     cut: RefCell<BTreeSet<Ino>>,
@@ -146,7 +146,7 @@ impl Tree {
             Body::Write(io, data) => {
                 let written = self.write(&head, &io, data).await;
                 if written.is_err() && io.io_flags & wire::WRITE_CACHE != 0 {
-                    // The pages of a mapped file hold what was refused, and are not dirty any more.
+                    // The pages of a mapped file hold the refused data, and are not dirty any more.
                     let end = io.offset.saturating_add(io.size.into());
                     forget_pages(&self.rt, &self.fd, head.nodeid, io.offset..end);
                 }
@@ -176,8 +176,8 @@ impl Tree {
         self.answer(&head, answer);
     }
 
-    /// Whether a request may take long, or waits for requests that come behind it. It must not hold
-    /// up others.
+    /// Whether a request may take long, or waits for later requests. It must not hold up other
+    /// requests.
     fn takes_long(&self, head: &InHeader, body: &[u8]) -> bool {
         let key =
             |before: usize| body.get(before..).and_then(|rest| name(rest).ok()).map(|key| key.0);
@@ -196,7 +196,7 @@ impl Tree {
         }
     }
 
-    /// Whether a request cuts off so much of a file that it takes long.
+    /// Whether a request truncates a file by enough to take long.
     async fn cuts_much(&self, head: &InHeader, body: &[u8]) -> bool {
         let Ok((wanted, _)) = parse::<SetattrIn>(body) else { return false };
         if wanted.valid & set::SIZE == 0 {
@@ -207,7 +207,7 @@ impl Tree {
     }
 
     /// Cuts a file. A program that is killed does not wait for that: the file has its new size at
-    /// once, and what lies behind it is freed in the background.
+    /// once, and blocks beyond it are freed in the background.
     async fn cut(self: Rc<Self>, mut going: Going, head: InHeader, body: Vec<u8>) {
         if let Err(errno) = going.turn().await {
             return self.answer(&head, Err(errno));
@@ -545,7 +545,7 @@ impl Tree {
     async fn read_folder(&self, ino: Ino, io: &IoIn, plus: bool) -> Answer {
         let (mut out, mut after) = (Vec::new(), io.offset);
         if io.offset == 0 {
-            // A reader begins, or begins again.
+            // A reader starts, or starts again.
             let end = self.fs.attr(ino).await.map_err(errno_of)?.next_position;
             self.folders.borrow_mut().insert(ino, end);
         }
@@ -596,7 +596,7 @@ impl Tree {
         // One that has stopped is still to be recognized.
         let root = self.fs.attr(ROOT).await.map_or(Redundancy::Auto, |root| root.redundancy);
         let free = self.fs.free_bytes(root) / weft_fs::BLOCK_BYTES;
-        // As much as there is without any files, however redundant those that there are may be.
+        // The size without any files, regardless of the redundancy of existing files.
         let all = (self.fs.all_bytes(root) / weft_fs::BLOCK_BYTES).max(free);
         bytes(&StatfsOut {
             blocks: all,
@@ -679,7 +679,7 @@ impl Tree {
     /// for the rest.
     async fn copy(&self, going: &Going, head: &InHeader, wanted: &CopyIn) -> Answer {
         let from = head.nodeid;
-        // Unlike with a write, the kernel does not say whether the program may keep the bits of the
+        // Unlike for a write, the kernel does not tell whether the program may keep the bits of the
         // mode: root may.
         self.end_privileges(wanted.node_to, head.uid != 0).await?;
         let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);

@@ -1,8 +1,8 @@
 //! The pool's own disks as coordinator, for clusters with no third machine: Disk Paxos (Gafni and
 //! Lamport, 2000), as sanlock has it.
 //!
-//! Each node has a *block* on each disk, which it alone writes, and all read. A change of the
-//! record is one instance of Disk Paxos, and needs a majority of the disks:
+//! Each node has a *block* on each disk, which only it writes, and all read. A change of the record
+//! is one instance of Disk Paxos, and needs a majority of the disks:
 //!
 //! ```text
 //!   phase 1   write "I try ballot 7" to my blocks, then read all blocks on these disks.
@@ -41,11 +41,11 @@
 //! own; when another has it, it ends.
 //!
 //! *What a crash leaves.* Blocks are pairs of frames (see `frame.rs`): a write that is torn leaves
-//! the block as it was before, and it had not been confirmed. When both frames of a block are
-//! damaged, its disk does not count for who reads it. A node that starts reads its own blocks from
-//! a majority of disks, goes on with the newest, and writes it to a majority with a sequence
-//! number above all that an earlier process may have left on a minority. A disk that was being set
-//! up anew has no marker.
+//! the old block, and it had not been confirmed. When both frames of a block are damaged, its disk
+//! does not count for who reads it. A node that starts reads its own blocks from a majority of
+//! disks, goes on with the newest, and writes it to a majority with a sequence number above all
+//! that an earlier process may have left on a minority. A disk that was being set up anew has no
+//! marker.
 //!
 //! *Limits.* Each node has a number of its own. A write of a process that died must not reach a
 //! disk after the next process of the same node has started. Disks of the same machine and SANs
@@ -105,7 +105,7 @@ pub struct DiskLeaseConfig {
 struct Place {
     disk: Rc<dyn Disk>,
     turn: Semaphore,
-    /// The highest sequence number whose write was begun.
+    /// The highest sequence number whose write was started.
     begun: Cell<u64>,
     /// The highest one that was written.
     written: Cell<u64>,
@@ -382,7 +382,7 @@ impl Shared {
         self.places.len() / 2 + 1
     }
 
-    /// On each disk: writes a frame, if one is given, and then reads all blocks. Gives what was
+    /// On each disk: writes a frame, if one is given, and then reads all blocks. Returns the blocks
     /// read on the disks of a majority, or of more; `None` if there is none in time.
     async fn round(self: &Rc<Self>, own: Option<(u64, Frozen)>) -> Option<Vec<Visit>> {
         let (found, news) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::default()));
@@ -497,8 +497,7 @@ impl Shared {
                 }
                 place.written.set(sequence);
             }
-            // A later state of the block that came first says all that this one does, if it is
-            // there.
+            // A later state of the first block contains all of this one, if it is there.
             if place.written.get() < sequence {
                 return None;
             }
@@ -524,7 +523,7 @@ impl Shared {
         Ok(visits)
     }
 
-    /// Takes over what others know to be decided, and notes who gives signs of life.
+    /// Takes over decisions that other nodes know, and notes which nodes give signs of life.
     fn learn(&self, disks: &[Visit]) {
         let now = self.clock.now();
         let mut signs = self.signs.borrow_mut();
@@ -584,7 +583,7 @@ impl Shared {
         if let Some(progress) = self.judge(&disks, instance, ballot, highest) {
             return Ok(progress);
         }
-        // Of what was accepted before, the value of the highest ballot must be kept.
+        // Of the values accepted before, the one of the highest ballot must be kept.
         let own = self.own.borrow().ballot.clone();
         let others = disks.iter().flat_map(|visit| &visit.blocks).map(|(_, block)| &block.ballot);
         let accepted = others.chain([&own]).filter(|other| other.instance == instance);

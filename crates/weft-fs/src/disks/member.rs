@@ -24,13 +24,13 @@ pub(crate) struct PresentDisk {
     pub(crate) label: RefCell<Label>,
     /// All of it, with label and metadata.
     pub(crate) whole: Rc<dyn Disk>,
-    /// The whole disk behind a path that can be opened again, if it can.
+    /// The whole disk, with a path that can be opened again, if it can.
     pub(crate) path: Option<Rc<PathDisk>>,
     /// What is asked of it, in turn.
     pub(crate) queue: Rc<QueuedDisk>,
     /// Its data blocks.
     pub(crate) data: Rc<dyn Disk>,
-    /// The same, which may become larger.
+    /// The same data as a slice, which may become larger.
     pub(crate) slice: Rc<SliceDisk>,
     /// What the metadata slice has: pieces that are in the label, durably.
     pub(crate) metadata: Rc<Ranges>,
@@ -82,7 +82,7 @@ pub(crate) enum DiskState {
 /// What happens to a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskEvent {
-    /// It is to be emptied, so that it can go.
+    /// It is being emptied, so that it can go.
     Leave,
     /// It is not to go after all.
     Stay,
@@ -108,10 +108,10 @@ pub(crate) struct Member {
     row: RefCell<DiskRow>,
     present: Option<PresentDisk>,
     state: Cell<DiskState>,
-    /// What it said when it was lost, if it said anything.
+    /// Its error when it was lost, if there was one.
     pub(crate) why_lost: RefCell<Option<String>>,
     pub(crate) busy: Cell<u32>,
-    /// Whether writes to it have completed since its last flush began.
+    /// Whether writes to it have completed since its last flush started.
     pub(crate) written: Cell<bool>,
     pub(crate) space: RefCell<Space>,
     /// Held while it is diagnosed.
@@ -130,7 +130,7 @@ impl Member {
         Self { number, row, present, state, why_lost, busy, written, space, diagnosing }
     }
 
-    /// What the metadata says of it.
+    /// Its row in the metadata.
     pub(crate) fn row(&self) -> Ref<'_, DiskRow> {
         self.row.borrow()
     }
@@ -140,7 +140,7 @@ impl Member {
         self.row().blocks
     }
 
-    /// It has become larger, and its label says so.
+    /// It has become larger, and its label records that.
     pub(crate) fn grow(&self, label: &Label) {
         if let Some(present) = &self.present {
             *present.label.borrow_mut() = label.clone();
@@ -164,7 +164,7 @@ impl Member {
         self.state.get() == DiskState::InUse
     }
 
-    /// It is to be emptied. A lost disk stays lost.
+    /// It is being emptied. A lost disk stays lost.
     pub(crate) fn leave(&self) {
         self.happens(DiskEvent::Leave);
     }

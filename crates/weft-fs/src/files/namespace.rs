@@ -5,8 +5,8 @@
 //!
 //! Each entry of a folder has a position, which is never used again in that folder, but by the
 //! entry that replaces it: who replaces what a reader has just seen does not lead it on for ever.
-//! Readers of a folder continue behind the position of the last entry they saw, whatever is added
-//! or removed meanwhile.
+//! Readers of a folder continue after the position of the last entry they saw, regardless of
+//! entries added or removed since.
 
 use weft_token::Mode;
 
@@ -66,7 +66,7 @@ pub struct DirEntry {
     pub ino: Ino,
     /// Its type.
     pub kind: Kind,
-    /// Readers continue with the position behind it.
+    /// Readers continue with the next position.
     pub position: u64,
 }
 
@@ -95,7 +95,7 @@ fn folder_to_add(tx: &Tx<'_>, ino: Ino) -> Result<()> {
     inode.flags.check_change()
 }
 
-/// A folder of which names go.
+/// A folder from which names are removed.
 fn folder_to_take(tx: &Tx<'_>, ino: Ino) -> Result<Inode> {
     let inode = folder(tx, ino)?;
     inode.flags.check_set().map(|()| inode)
@@ -227,8 +227,8 @@ impl FsState {
     }
 
     /// Writes the blocks of a file that is to replace another one. Programs write a new version of
-    /// a file and rename it without fsync: what is there after a crash is to be the old one or the
-    /// new one, and not an empty file. The commit with the new name comes behind these blocks.
+    /// a file and rename it without fsync: after a crash there must be the old one or the new one,
+    /// and not an empty file. The commit with the new name comes after these blocks.
     async fn write_before_replace(
         &self,
         (from, name): (Ino, &[u8]),
@@ -338,7 +338,7 @@ impl FsState {
         }
     }
 
-    /// Makes the inode of a file in a folder, with so many names, which do not point to it yet.
+    /// Makes the inode of a file in a folder, with `names` names, which do not point to it yet.
     fn make_inode(
         &self,
         tx: &Tx<'_>,
@@ -452,7 +452,7 @@ impl Fs {
         Ok((ino, self.0.seen(ino, inode)))
     }
 
-    /// The file with a number, of which a use begins. One that has no name any more is there as
+    /// The file with a number, which is used from now on. One that has no name any more is there as
     /// long as it is in use.
     ///
     /// # Errors
@@ -489,8 +489,8 @@ impl Fs {
         self.0.make(parent, None, new).await
     }
 
-    /// Gives a file another name, or a name to one in use that has none: whether it may have one
-    /// again is for the kernel to say.
+    /// Gives a file another name, or a name to one in use that has none: the kernel decides whether
+    /// it may have one again.
     ///
     /// # Errors
     /// If the name is taken or not possible, or it is a folder.
@@ -559,7 +559,7 @@ impl Fs {
     /// group: a character device with the number 0, to overlay file systems a name that is gone.
     ///
     /// # Errors
-    /// As [`Fs::rename`]; if there is no room for the whiteout, or the names are to be exchanged.
+    /// As [`Fs::rename`]; if there is no room for the whiteout, or the request exchanges the names.
     pub async fn rename_leaving_whiteout(
         &self,
         from: (Ino, &[u8]),
@@ -585,7 +585,7 @@ impl Fs {
         self.0.rt().attach(renamed).await
     }
 
-    /// Up to `max` entries of a folder behind a position, beginning with `.` and `..` at 0.
+    /// Up to `max` entries of a folder after a position, starting with `.` and `..` at 0.
     ///
     /// # Errors
     /// If it is no folder.

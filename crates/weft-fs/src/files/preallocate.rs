@@ -1,10 +1,10 @@
 //! Reserving space for parts of a file that have none.
 //!
 //! Where a file has no lines they get places, as if they were written
-//! ([`crate::write::new_lines`]), and the record says that nothing was written there: it reads as
-//! zeros, and is a hole for who looks for data. A write there needs no room
-//! ([`crate::write::reserved_lines`]). A block that has no place in a line that exists gets one
-//! with zeros, through the cache like all else.
+//! ([`crate::write::new_lines`]), and the record is marked as unwritten: it reads as zeros, and is
+//! a hole for who looks for data. A write there needs no room ([`crate::write::reserved_lines`]). A
+//! block that has no place in a line that exists gets one with zeros, through the cache like all
+//! else.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -132,7 +132,7 @@ impl FsState {
     }
 
     /// Reserves lines for the first of these blocks, which no record covers, and some that follow.
-    /// Returns the first block behind them.
+    /// Returns the first block after them.
     fn place_record(
         &self,
         tx: &Tx<'_>,
@@ -175,7 +175,7 @@ impl FsState {
 
 impl Fs {
     /// Gives a range of a file places on the disks: writing there later cannot fail for want of
-    /// room. The file grows to the end of the range, unless its size is to be kept.
+    /// room. The file grows to the end of the range, unless it must keep its size.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] if there is no room. If that shows only on the way, a part stays
@@ -184,7 +184,7 @@ impl Fs {
         self.allocate_while(ino, offset, len, keep_size, || true).await
     }
 
-    /// As above, while `goes_on` says so.
+    /// [`Fs::allocate`], while `goes_on` returns true.
     ///
     /// # Errors
     /// Also [`FsError::Cancelled`] if it was told to stop: a part stays reserved.

@@ -2,10 +2,10 @@
 //!
 //! Writes go to the cache; a part of a block is merged with the rest of it first.
 //!
-//! *The end.* No line behind the end of a file is active, unless it is unwritten or zeros: sizes
-//! grow together with records. Bytes of the last line that are behind the end may be anything: the
-//! line keeps its blocks when a file is cut, and a crash may leave a block new and the size old.
-//! They are not read, and are cleared when the end moves over them.
+//! *The end.* No line beyond the end of a file is active, unless it is unwritten or zeros: sizes
+//! grow together with records. Bytes of the last line beyond the end may be anything: the line
+//! keeps its blocks when a file is cut, and a crash may leave a block new and the size old. They
+//! are not read, and are cleared when the end moves over them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::state::open_files::{Node, PendingAttributes};
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
 /// Seconds after which a reader is noted although the file was not changed since the last one.
 const ACCESS_S: i64 = 24 * 3600;
-/// Blocks behind the end that are cleared at a time.
+/// Blocks beyond the end that are cleared at a time.
 const CLEARED_BLOCKS: usize = 1024;
 /// Blocks that are read in one go and then are at hand. Longer reads follow the order of a file:
 /// their blocks are seldom overwritten one by one.
@@ -62,7 +62,7 @@ impl RangeContents {
         self.cached.iter().for_each(|(block, data)| take(*block, data));
     }
 
-    /// All that was found, if that is so many blocks in their order in one piece of memory.
+    /// The result, if it is `blocks` consecutive blocks in one piece of memory.
     fn whole(&mut self, blocks: u64) -> Option<Buf> {
         let [BlocksRead { columns, places }] = &mut self.read[..] else { return None };
         let follow =
@@ -85,7 +85,7 @@ fn parts_of(offset: u64, data: &Frozen) -> impl Iterator<Item = (u64, usize, Fro
     })
 }
 
-/// A block of which a part is written; the rest is as in `old`, or zeros.
+/// A partly written block; the rest is as in `old`, or zeros.
 fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
     if part.len() == BLOCK && part.is_aligned_to(BLOCK) {
         return part;
@@ -131,7 +131,7 @@ async fn read_singly(
     Ok(all)
 }
 
-/// The bytes of a range of which the blocks are these, and otherwise zeros.
+/// The bytes of a range: these blocks, and zeros elsewhere.
 fn bytes_of(mut found: RangeContents, offset: u64, len: usize) -> Buf {
     let end = offset + len as u64;
     let blocks = blocks_of(offset, len as u64);
@@ -158,7 +158,7 @@ pub(crate) fn index(n: u64) -> usize {
     usize::try_from(n).expect("a length in memory")
 }
 
-/// Records that a search for holes looks at before others have a turn.
+/// Records that a search for holes looks at before other operations have a turn.
 const SOUGHT_RECORDS: usize = 256;
 
 impl FsState {
@@ -232,7 +232,7 @@ impl FsState {
         Ok(buf)
     }
 
-    /// The contents of one block, with zeros behind the end of the file.
+    /// The contents of one block, with zeros beyond the end of the file.
     async fn block_before(&self, node: &Node, block: u64, end: u64) -> Result<Buf> {
         let mut buf = self.block(node, block).await?;
         let within = end.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
@@ -256,7 +256,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Clears what is behind the end of a file in its last line, if the end moves without a write
+    /// Clears the bytes beyond the end of a file in its last line, if the end moves without a write
     /// there: the file is to grow to `to`, or to be written from there on.
     pub(crate) async fn clear_behind_end(&self, node: &Rc<Node>, end: u64, to: u64) -> Result<()> {
         if to <= end {
@@ -381,8 +381,8 @@ impl FsState {
         node.live.set(Some(PendingAttributes { size: known.max(end), modified: self.now() }));
     }
 
-    /// The first byte from `offset` on that is data, or a hole. Others have turns meanwhile, and it
-    /// ends when it is to go on no more.
+    /// The first byte from `offset` on that is data, or a hole. Other operations have turns in
+    /// between, and it ends when it is told to stop.
     async fn seek(
         &self,
         ino: Ino,

@@ -13,15 +13,15 @@ use crate::state::mounted::Fs;
 
 /// Longest value, in bytes.
 const VALUE_MAX: usize = 64 << 10;
-/// Longest list of names, each with a zero behind it: the kernel hands out no more.
+/// Longest list of names, each followed by a zero: the kernel hands out no more.
 pub const XATTR_LIST_MAX: usize = 64 << 10;
 /// The most bytes of names and values of a file: they go with it in one operation.
 const BYTES_MAX: u64 = 512 << 10;
 /// The attribute that shows and sets the redundancy of a file.
 pub const REDUNDANCY_XATTR: &[u8] = b"user.weft.redundancy";
 const REDUNDANCY: &[u8] = REDUNDANCY_XATTR;
-/// What names begin with. For the rest of `system.` and for other names, the kernel leaves it to
-/// the file system who may set them, and here nobody may.
+/// What names start with. For the rest of `system.` and for other names, the kernel leaves it to
+/// the file system who may set them, and weftfs refuses all.
 const NAME_SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Fails if there can be no attribute of this name.
@@ -96,7 +96,7 @@ impl Fs {
         self.set_xattr_while(ino, name, value, how, || true).await
     }
 
-    /// The same, until it is to go on no more, if it sets the redundancy of a file.
+    /// [`Fs::set_xattr`], until it is told to stop, if it sets the redundancy of a file.
     ///
     /// # Errors
     /// The same, and [`FsError::Cancelled`] then ([`Fs::set_redundancy_while`]).
@@ -165,7 +165,7 @@ impl Fs {
             let mut inode = tx.inode(ino)?;
             inode.flags.check_set()?;
             if !tx.remove_xattr(ino, name)? {
-                // To have no list is to have the list that the mode says.
+                // A file without a list has the list that follows from its mode.
                 let is_list = matches!(name, acl::ACCESS | acl::DEFAULT);
                 return if is_list { Ok(()) } else { Err(FsError::NoAttribute) };
             }

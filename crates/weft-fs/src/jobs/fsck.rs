@@ -1,4 +1,4 @@
-//! Whether what is stored makes sense.
+//! Whether the stored structures are consistent.
 //!
 //! All copies of the metadata are compared with its checksums. It is compared with itself: names,
 //! positions, inodes, links, records and places. With `data`, every block of every file is read,
@@ -6,7 +6,7 @@
 //! changed, except that blocks and pages of the metadata which do not match their checksum are
 //! rewritten from redundancy, and blocks that cannot be read get another place, as with every read.
 //!
-//! All of it goes in steps, between which others have turns, and in bounded memory
+//! All of it goes in steps, with other operations in between, and in bounded memory
 //! ([`crate::jobs::name_check`], [`crate::jobs::block_check`]).
 
 use std::collections::BTreeSet;
@@ -102,7 +102,7 @@ impl FsState {
         Ok(report)
     }
 
-    /// Compares the table of bad blocks with what is kept from being used.
+    /// Compares the table of bad blocks with the blocks kept out of use.
     fn check_bad_blocks(&self, tx: &Tx<'_>, report: &mut FsckReport) -> Result<()> {
         let mut kept = BTreeSet::new();
         for member in self.pool().members() {

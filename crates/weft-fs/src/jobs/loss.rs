@@ -1,8 +1,7 @@
-//! What would be lost with a disk, and what files are called that lose something.
+//! The data that would be lost with a disk, and the names of the files that lose blocks.
 //!
-//! A disk that works is not taken out of service if blocks of files are on it that nothing else
-//! gives, unless that is wanted: they are gone then, until it is added again
-//! ([`crate::disks::successor`]).
+//! A working disk is not taken out of service, unless forced, if only it can give blocks of files:
+//! they are gone then, until it is added again ([`crate::disks::successor`]).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +16,7 @@ use crate::state::mounted::{Fs, FsState};
 /// Files that are named in a report.
 const NAMED_MAX: usize = 16;
 
-/// Files of which blocks would be lost.
+/// Files that would lose blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Loss {
     /// How many files that are.
@@ -109,7 +108,7 @@ impl FsState {
 }
 
 impl Fs {
-    /// Files of which blocks would be lost if a disk were taken out of service now.
+    /// Files that would lose blocks if a disk were taken out of service now.
     ///
     /// # Errors
     /// If there is no such disk, or the metadata has failed.

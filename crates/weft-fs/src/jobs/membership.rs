@@ -4,19 +4,19 @@
 //! other disk ever gets it. Then it is marked as joining, so that it can be added again if that is
 //! cut short. Then its slice joins the metadata array as a spare, its label is written, and last it
 //! comes into the metadata. After a crash before the label it is no disk of the file system; after
-//! a crash behind it the next mount with it completes the join.
+//! a crash past the label the next mount with the disk completes the join.
 //!
 //! *Growing.* A disk that has become larger gets a new label, and then more blocks in the metadata
 //! ([`crate::format::label`]). Its metadata slice may take of them
 //! ([`crate::state::metadata_room`]).
 //!
 //! *Leaving.* A disk that works is emptied first, like a lost one that is rebuilt, but it is read
-//! as long as it is there. Each record is as it was or as it is to be, so a crash leaves a disk
-//! that is emptier than before and belongs to the file system as before; that it is to leave is in
-//! the metadata, so that a mount goes on ([`crate::jobs::scheduler`]). Until it is empty that can
-//! be cancelled, and it stays ([`crate::jobs::cancellation`]). Then its slice leaves the metadata
-//! array, whose copies go to a spare. Then it leaves the metadata; last its label is erased. A disk
-//! with a label that the metadata does not know is left alone by a mount.
+//! as long as it is there. Each record is old or new, so a crash leaves a disk that is emptier than
+//! before and belongs to the file system as before; the departure is in the metadata, so that a
+//! mount goes on ([`crate::jobs::scheduler`]). Until it is empty that can be cancelled, and it
+//! stays ([`crate::jobs::cancellation`]). Then its slice leaves the metadata array, whose copies go
+//! to a spare. Then it leaves the metadata; last its label is erased. A mount does not touch a disk
+//! with a label that the metadata does not know.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -277,7 +277,7 @@ impl FsState {
         self.move_off(&BTreeSet::from([number])).await
     }
 
-    /// Fails if the other disks cannot hold what is on this one.
+    /// Fails if the other disks cannot hold the contents of this one.
     async fn check_others_suffice(&self, leaving: &Member) -> Result<()> {
         let mut others = self.pool().members();
         others.retain(|member| !member.is_lost() && member.number != leaving.number);
@@ -379,8 +379,8 @@ impl Fs {
         grown.map(|blocks| blocks * BLOCK_BYTES)
     }
 
-    /// Moves what a working disk holds to the others; then it leaves the file system. It stays if
-    /// files are left on it, which are in the report.
+    /// Moves the contents of a working disk to the other disks; then it leaves the file system. It
+    /// stays if files are left on it, which are in the report.
     ///
     /// # Errors
     /// If the other disks are too few or have too little room (nothing is changed then), the disk

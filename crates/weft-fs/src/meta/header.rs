@@ -41,7 +41,7 @@ const IN_PIECES: u32 = 6;
 const OLD_NO_JOURNAL: u32 = 1;
 /// Bytes of the header: it is written as one sector.
 const HEADER_BYTES: usize = 512;
-/// Where the log begins.
+/// Where the log starts.
 const LOG_AT: u64 = 64 << 10;
 /// Bytes of the log.
 const LOG_BYTES: Range<u64> = 256 << 10..64 << 20;
@@ -60,7 +60,7 @@ struct Header {
     db_bytes: U64,
 }
 
-/// Where the journal begins; behind it.
+/// Where the journal starts; behind it.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct JournalPart {
@@ -149,7 +149,7 @@ impl Pieces {
 pub(super) struct HeaderFields {
     /// The length of the database.
     pub(super) db_bytes: u64,
-    /// Where the page journal begins. None: this file system was made without one.
+    /// Where the page journal starts. None: this file system was made without one.
     pub(super) journal: Option<Tail>,
     /// Whether there is a table of checksums.
     pub(super) has_sums: bool,
@@ -176,7 +176,7 @@ pub(super) struct Areas {
     pub(super) sums: Spans,
 }
 
-/// Bytes of a metadata array whose database may have so many bytes of pages.
+/// Bytes of a metadata array whose database may have this number of bytes of pages.
 pub(crate) fn array_bytes(pages: u64) -> u64 {
     let db = room::capacity_for(pages);
     // The table is as long as all that is left for both would need.

@@ -1,8 +1,8 @@
 //! The keeper's half of the metadata: the database, and its file.
 //!
 //! It takes changes of rows as plain data ([`super::batch`]), and applies the parts of a batch all
-//! or none: they go to one transaction of redb, which ends with the batch. Reads see the store as
-//! the last batch left it, whatever is in the open transaction.
+//! or none: they go to one transaction of redb, which ends with the batch. Reads see the store
+//! after the last batch, without the open transaction.
 //!
 //! All of this is synchronous, and runs on a fiber, one call at a time: redb's locks are never met
 //! by another call while one waits for a page.
@@ -114,7 +114,7 @@ impl Keeper {
         Ok(Self { db, batch: Cell::new(0), open: RefCell::default(), snapshot })
     }
 
-    /// What `look` says of a row.
+    /// The result of `look` for a row.
     pub(super) fn row<'k, K: StoreKey, V: Value, T>(
         &self,
         table: &Table<K, V>,

@@ -4,7 +4,7 @@
 //! full; most are half full or more, but deletes chosen with care leave a third. And nothing is
 //! overwritten: pages that a transaction changes get other places, and the old ones are free when
 //! it or the next one is durable. So up to two generations of what changes lie beside the tree. A
-//! transaction that finds no room cannot be undone alone and ends the file system. Two rules
+//! transaction that finds no room cannot be undone separately and ends the file system. Two rules
 //! prevent that:
 //!
 //! ```text
@@ -19,8 +19,8 @@
 //! is too much, they are sent to the transaction, which tells what they change.
 //!
 //! A row that is longer than a third of a page may have a page of its own, and one that is longer
-//! than a page takes several *that lie together*: what is free may lie apart. So long values are
-//! cut into parts ([`super::values`]).
+//! than a page takes several *that lie together*: free pages may lie apart. So long values are cut
+//! into parts ([`super::values`]).
 //!
 //! The last part of the room ([`KEPT_PART`]) is for root and for what the file system does itself.
 //!
@@ -76,7 +76,7 @@ pub(crate) struct LongFiles {
 }
 
 impl LongFiles {
-    /// Those for which disks with so many free blocks have room.
+    /// The long files for which disks with these free blocks have room.
     pub(crate) fn on(free: Vec<u64>, redundancy: Redundancy) -> Self {
         let (mut blocks, mut row_bytes) = (0, 0);
         lines_within(free, redundancy, |lines, coded| {
@@ -88,7 +88,7 @@ impl LongFiles {
         Self { blocks, row_bytes }
     }
 
-    /// How many of these blocks so many bytes of rows describe.
+    /// How many of these blocks this number of bytes of rows describes.
     pub(crate) fn described(self, row_bytes: u64) -> u64 {
         if self.row_bytes <= row_bytes {
             return self.blocks;
@@ -104,7 +104,7 @@ pub(super) fn row_bytes<K: Key, V: Value>(key: &K::SelfType<'_>, value: &V::Self
     key + key / KEY_PART + V::as_bytes(value).as_ref().len() as u64 + ROW_BYTES
 }
 
-/// Bytes of pages that a database in so many bytes can have.
+/// Bytes of pages that a database in `capacity` bytes can have.
 pub(super) fn pages_bytes(capacity: u64) -> u64 {
     let regions = capacity / (REGION_BYTES + HEADER_BYTES);
     if regions > 0 {
@@ -140,7 +140,7 @@ pub(crate) fn step_below(pages: u64) -> u64 {
     }
 }
 
-/// Bytes for a database that grows to so many bytes of pages.
+/// Bytes for a database that grows to this number of bytes of pages.
 pub(crate) fn capacity_for(pages: u64) -> u64 {
     pages + pages.div_ceil(REGION_BYTES) * HEADER_BYTES
 }
@@ -150,12 +150,12 @@ fn usable_bytes(capacity: u64) -> u64 {
     pages_bytes(capacity) / 16 * 15
 }
 
-/// Bytes of pages that a transaction may always change, in a database in so many bytes.
+/// Bytes of pages that a transaction may always change, in a database of this room.
 pub(super) fn reserve_bytes(capacity: u64) -> u64 {
     (pages_bytes(capacity) / RESERVE_PART).clamp(*RESERVE.start(), *RESERVE.end())
 }
 
-/// Bytes of rows that a database in so many bytes may have.
+/// Bytes of rows that a database of this room may have.
 pub(super) fn row_bytes_max(capacity: u64) -> u64 {
     let usable = usable_bytes(capacity);
     let needed = (usable / 3).max(usable.saturating_sub(2 * reserve_bytes(capacity)));

@@ -1,4 +1,4 @@
-//! The checksums of the database's pages: a table of CRC32C on the metadata array, behind the
+//! The checksums of the database's pages: a table of CRC32C on the metadata array, after the
 //! database, and in memory.
 //!
 //! ```text
@@ -8,13 +8,13 @@
 //! A page and its checksum lie in two places, so no write changes both. The page journal knows the
 //! pages that may disagree after a crash: it has the new checksum of each page that is about to be
 //! written, with the page or without it ([`super::journal`]). The table is written when the journal
-//! is cut, before the header says so. So an entry of a page that the journal does not name is
-//! right, on every copy.
+//! is cut, before the header records the cut. So an entry of a page that the journal does not name
+//! is right, on every copy.
 //!
 //! The CRC of a sector includes where it lies and whose it is. It is written as a whole or not, as
 //! disks write sectors. A copy of the table may have rotted, or have missed a write. Of a sector
-//! the first copy with a right CRC counts. Where such copies differ, and the journal says nothing,
-//! the checksum counts that more copies of the page itself have.
+//! the first copy with a right CRC counts. Where such copies differ, and the journal does not have
+//! the page, the checksum counts that more copies of the page itself match.
 //!
 //! A checksum that is not known is 0: file systems that are older than the table get its entries as
 //! pages are written, and by the next scrub. A page without one counts as it is found.
@@ -35,9 +35,9 @@ use crate::format::checksum::crc32c;
 const SECTOR: usize = 512;
 /// Checksums in a sector.
 const SUMS: usize = 127;
-/// Pages of which a sector has the checksums.
+/// Pages whose checksums are in a sector.
 const PER_SECTOR: u64 = SUMS as u64;
-/// Pages of which a block has the checksums.
+/// Pages whose checksums are in a block.
 const PER_BLOCK: u64 = PER_SECTOR * (BLOCK / SECTOR) as u64;
 /// Blocks of the table that are read or written together.
 const RUN_BLOCKS: u64 = 64;
@@ -57,7 +57,7 @@ pub(super) fn sum_of(page: &[u8]) -> u32 {
     crc32c(page).max(1)
 }
 
-/// Bytes of the table for a database of so many bytes.
+/// Bytes of the table for a database of this number of bytes.
 pub(super) fn table_bytes(db_bytes: u64) -> u64 {
     (db_bytes / BLOCK_BYTES).div_ceil(PER_BLOCK) * BLOCK_BYTES
 }
@@ -74,7 +74,7 @@ pub(super) struct Sums {
     doubtful: BTreeMap<u64, Vec<u32>>,
 }
 
-/// Blocks of the table that lie together, as they are to be written.
+/// Adjacent blocks of the table, with their new contents.
 pub(super) struct Run {
     pub(super) at: u64,
     pub(super) bytes: Frozen,
@@ -195,7 +195,7 @@ impl Sums {
         }
     }
 
-    /// Pages of which copies of the table have different checksums, with these.
+    /// Pages with different checksums in the copies of the table, and these checksums.
     pub(super) fn doubtful(&self) -> BTreeMap<u64, Vec<u32>> {
         self.doubtful.clone()
     }
@@ -205,7 +205,7 @@ impl Sums {
         self.changed.is_empty()
     }
 
-    /// What is to be written, so that it is like this.
+    /// The writes that make it like this.
     pub(super) fn take_changed(&mut self) -> Vec<Run> {
         let changed: Vec<u64> = std::mem::take(&mut self.changed).into_iter().collect();
         let at = |block: u64| self.area.at(block * BLOCK_BYTES);

@@ -1,5 +1,5 @@
-//! The metadata as an operation sees it: the changes that wait, those that a commit carries to the
-//! store, and the store, as one; and rows that count as taking room.
+//! The metadata as an operation sees it: the changes that wait, the changes that a commit carries
+//! to the store, and the store, as one; and rows that count as taking room.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, ControlFlow};
@@ -31,7 +31,7 @@ impl<'a> Tx<'a> {
         Self { node, keeper, changes }
     }
 
-    /// What `look` says of a row.
+    /// The result of `look` for a row.
     pub(super) fn find<'k, K: StoreKey, V: Value, T>(
         &self,
         table: &Table<K, V>,
@@ -89,7 +89,8 @@ impl<'a> Tx<'a> {
         Ok(self.find(table, key, |_| ())?.is_some())
     }
 
-    /// Calls `each` for the rows of a part of a table, in order, until it says that it has enough.
+    /// Calls `each` for the rows of a part of a table, in order, until it returns that it has
+    /// enough.
     pub(super) fn scan<K: StoreKey, V: Value>(
         &self,
         table: &Table<K, V>,
@@ -144,7 +145,7 @@ impl<'a> Tx<'a> {
         }
     }
 
-    /// What `look` says of the last row of a part of a table.
+    /// The result of `look` for the last row of a part of a table.
     pub(super) fn last<K: StoreKey, V: Value, T>(
         &self,
         table: &Table<K, V>,
@@ -191,7 +192,7 @@ impl<'a> Tx<'a> {
         Ok(self.keeper.len(table)?.saturating_add_signed(grown))
     }
 
-    /// A row is to be as it is given, or to go; `is_below`: whether there was one before.
+    /// A row gets this value, or is removed; `is_below`: whether there was one before.
     fn set(
         &self,
         table: &Table<impl StoreKey, impl Value>,

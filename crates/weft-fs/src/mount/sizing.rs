@@ -34,7 +34,7 @@ pub struct PlannedRoom {
     pub grown_slice_bytes: u64,
 }
 
-/// The room of a new file system on disks of these sizes, with slices of so many bytes or of the
+/// The room of a new file system on disks of these sizes, with slices of this size or of the
 /// default.
 #[must_use]
 pub fn plan_room(disks: &[u64], redundancy: Redundancy, slice: Option<u64>) -> PlannedRoom {
@@ -57,7 +57,7 @@ pub fn plan_room(disks: &[u64], redundancy: Redundancy, slice: Option<u64>) -> P
     }
 }
 
-/// Bytes of slices for so many bytes of pages.
+/// Bytes of slices for this number of bytes of pages.
 fn slice_for(pages: u64) -> u64 {
     // The array's own share comes on top.
     let slice = array_bytes(pages) + pages / 1024 + (1 << 20);

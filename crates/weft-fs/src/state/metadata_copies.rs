@@ -5,19 +5,19 @@
 //!   spare ──── another disk's slice has gone ─────────────────────────▶ filling ──▶ current
 //! ```
 //!
-//! The slices of some disks are the members of the metadata array, and those of the others are its
-//! spares. One error excludes a slice from the array, even if the disk works: what it misses from
-//! then on nobody knows. So it is looked now and then whether the slice of a disk that works is
-//! out, and it is given back: what was written meanwhile is copied to it. A slice that fails again
+//! The slices of some disks are the members of the metadata array, and the slices of the other
+//! disks are its spares. One error excludes a slice from the array, even if the disk works: its
+//! missed writes are not recorded. So it is looked now and then whether the slice of a disk that
+//! works is out, and it is given back: writes made since are copied to it. A slice that fails again
 //! and again has to wait longer each time.
 //!
 //! The array knows slices by the numbers of their disks ([`slice_name`]). What a disk is called may
 //! belong to another one after the next boot, or be that of a new disk in the same bay.
 //!
 //! *Stale copies.* If more than half of the copies are missing at a mount, the file system may have
-//! been used without those that are there. If they were all unmounted together that can only be if
-//! somebody mounted the others alone, as degraded. If not, those that are there may have been
-//! excluded at any time before: then a mount takes more than that ([`MountOptions::stale`]).
+//! been used without the copies present. If these were all unmounted together, that is possible
+//! only by a degraded mount of the other copies. If not, the copies present may have been excluded
+//! at any time before: then a mount takes more than that ([`MountOptions::stale`]).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -85,7 +85,7 @@ pub(crate) fn copy_on(array: &weft_array::Status, number: u16) -> MetaCopy {
     }
 }
 
-/// Copies that have all of the metadata, and how many there are to be on so many disks.
+/// Copies that have all of the metadata, and the wanted number of copies on this number of disks.
 pub(crate) fn count_copies(array: &weft_array::Status, disks: usize) -> (usize, usize) {
     let current = array.slots.iter().filter(|slot| slot.state == MemberState::Active);
     (current.count(), array.slots.len().min(disks))
@@ -248,7 +248,7 @@ pub(crate) async fn assemble(
     }
 }
 
-/// The newest superblock of slices that hold a copy, as far as they say.
+/// The newest superblock of the slices that hold a copy.
 async fn newest(slices: &[Rc<dyn Disk>]) -> Option<Superblock> {
     let mut newest: Option<Superblock> = None;
     for slice in slices {
@@ -263,7 +263,7 @@ async fn newest(slices: &[Rc<dyn Disk>]) -> Option<Superblock> {
 
 /// A date and time of day, in UTC.
 fn date(unix_s: u64) -> String {
-    // Days since 1 March 2000, of which 146,097 are 400 years.
+    // Days since 1 March 2000; 146,097 of them are 400 years.
     let (days, s) = (unix_s / DAY_S, unix_s % DAY_S);
     let days = days.cast_signed() - 11_017;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,11 +1,11 @@
 //! A mounted file system: its parts, and commits.
 //!
-//! *Locks.* A file's lock is taken shared to read it and alone to write or flush it: it is the data
-//! token of this node. While it is held only to flush the file, blocks may be written to the cache
-//! that need nothing from the disks. Several files are locked in the order of their numbers. Then
-//! comes the lock of flushes, which only streams of new lines share; then that of commits. An
-//! operation on names takes none: it is one closure in the transaction. The metadata's own locks
-//! come last.
+//! *Locks.* A file's lock is taken shared to read it and exclusively to write or flush it: it is
+//! the data token of this node. While it is held only to flush the file, blocks may be written to
+//! the cache that need nothing from the disks. Several files are locked in the order of their
+//! numbers. Then comes the lock of flushes, which only streams of new lines share; then that of
+//! commits. An operation on names takes none: it is one closure in the transaction. The metadata's
+//! own locks come last.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -51,8 +51,8 @@ pub enum AccessTimes {
 pub struct MountOptions {
     /// Mount although disks are missing: they are lost from then on.
     pub degraded: bool,
-    /// As `degraded`, and mount copies of the metadata that may be stale: others that are missing
-    /// may have been used without them.
+    /// As `degraded`, and mount copies of the metadata that may be stale: missing copies may have
+    /// been used without them.
     pub stale: bool,
     /// Write nothing to the disks. What a crash has left to be done is done in memory.
     pub read_only: bool,
@@ -390,7 +390,7 @@ impl FsState {
         }
     }
 
-    /// Commits if the open transaction changes so much that the database may have no room for more
+    /// Commits if the database may have no room for more changes than the open transaction's
     /// ([`Meta::is_crowded`]). The caller does not hold the lock of flushes.
     pub(crate) async fn commit_if_crowded(&self) -> Result<()> {
         if !self.meta.is_crowded() {
@@ -432,7 +432,7 @@ impl FsState {
         self.commit_anyway().await
     }
 
-    /// Makes the open transaction durable, and with it the end of what is dead in the log.
+    /// Makes the open transaction durable, and with it the end of the dead part of the log.
     pub(crate) async fn commit_anyway(&self) -> Result<()> {
         let alone = self.flush_alone().await;
         self.commit_holding(Some(alone)).await
@@ -480,8 +480,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Lines were flushed, if their disks were not lost: notes the files of which nothing gives
-    /// the blocks.
+    /// Lines were flushed, if their disks were not lost: notes the files with blocks that nothing
+    /// can give.
     async fn note_lost(&self, lines: &[(Ino, u64, Extent)]) -> Result<()> {
         if self.pool.members().iter().all(|member| !member.is_lost()) {
             return Ok(());
@@ -518,8 +518,8 @@ impl FsState {
         self.lost_write.take()
     }
 
-    /// Writes the number of this mount, or of its end, to all disks, and to the metadata for those
-    /// that took it. All that was written before is durable.
+    /// Writes the number of this mount, or of its end, to all disks, and to the metadata for the
+    /// disks that took it. All that was written before is durable.
     pub(crate) async fn note_use(&self, is_unmount: bool) -> Result<()> {
         let number = use_number::number_of(self.log.epoch(), is_unmount);
         for member in self.pool.members() {
@@ -533,7 +533,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Makes durable what was done to a file. It needs no commit if the RAID log has all of that.
+    /// Makes the changes of a file durable. It needs no commit if the RAID log has all of that.
     pub(crate) async fn commit_file(&self, ino: Ino) -> Result<()> {
         match self.meta.has_changed(ino)? || self.pool.unrecorded_losses().is_some() {
             true => self.commit().await,
@@ -541,8 +541,8 @@ impl FsState {
         }
     }
 
-    /// Fails if the metadata has no room for so many bytes more, for everyone or for root. Within
-    /// an operation it counts what all before it have done.
+    /// Fails if the metadata has no room for this number of bytes more, for everyone or for root.
+    /// Within an operation it counts what all before it have done.
     pub(crate) fn check_room(&self, bytes: u64, for_root: bool) -> Result<()> {
         if self.meta.has_room(bytes, for_root) { Ok(()) } else { Err(FsError::NoSpace) }
     }
@@ -580,7 +580,7 @@ impl FsState {
         }
     }
 
-    /// An inode as users see it: with what is not in the metadata yet.
+    /// An inode as users see it: with changes that are not in the metadata yet.
     pub(crate) fn live(&self, ino: Ino, mut inode: Inode) -> Inode {
         if let Some(live) = self.open_files.get(ino).and_then(|node| node.live.get()) {
             inode.size = live.size;
@@ -591,8 +591,8 @@ impl FsState {
         inode
     }
 
-    /// The same with the blocks that wait to be written. Those of them that have a place already
-    /// count twice, but not behind what the file can have.
+    /// These attributes with the blocks that wait to be written. Those of them that have a place
+    /// already count twice, but not behind what the file can have.
     pub(crate) fn seen(&self, ino: Ino, inode: Inode) -> Inode {
         let mut inode = self.live(ino, inode);
         let Some(node) = self.open_files.get(ino) else { return inode };
@@ -621,8 +621,8 @@ impl FsState {
 }
 
 impl Fs {
-    /// Frees for others what was deleted, so that it counts as free. Without this it does with the
-    /// next commit.
+    /// Frees deleted blocks for other files, so that they count as free. Without this it does with
+    /// the next commit.
     ///
     /// # Errors
     /// If the metadata has failed.
@@ -642,8 +642,8 @@ impl Fs {
         self.0.meta.on_fail(tell);
     }
 
-    /// Tells of each file of which blocks were lost after they were written, before they were on
-    /// the disks: it reads otherwise now.
+    /// Reports each file that lost blocks after they were written, before they were on the disks:
+    /// it reads otherwise now.
     pub fn on_lost_blocks(&self, tell: impl Fn(Ino) + 'static) {
         *self.0.tell_lost.borrow_mut() = Some(Box::new(tell));
     }
@@ -662,7 +662,7 @@ impl Fs {
         self.0.meta.on_wrong_page(tell);
     }
 
-    /// A use of a file begins: it was opened, or the kernel knows its number.
+    /// A use of a file starts: it was opened, or the kernel knows its number.
     pub fn begin_use(&self, ino: Ino) {
         self.0.open_files.begin_use(ino);
     }

@@ -23,7 +23,7 @@ pub struct DiskStatus {
     pub present: bool,
     /// Whether it is not used any more: it failed, or was missing.
     pub lost: bool,
-    /// What it said when it failed, if it did since the mount and said anything.
+    /// Its error when it failed, if it failed since the mount with an error.
     pub lost_because: Option<String>,
     /// The number that it has since it came back, if it was lost and something of it is still to be
     /// rebuilt.
@@ -70,18 +70,18 @@ pub struct FsStatus {
     pub inodes: u64,
     /// Small files for which the metadata has room yet, as far as it can grow.
     pub free_inodes: u64,
-    /// Copies of the metadata that have all of it, and how many there are to be.
+    /// Complete copies of the metadata, and the wanted number of copies.
     pub meta_copies: (usize, usize),
     /// Bytes of the metadata, and the most that there may be before it grows.
     pub meta_bytes: (u64, u64),
-    /// Files of which more is in memory than their contents and metadata: they are open or are
-    /// used, or something of them waits to be written.
+    /// Files with more in memory than their contents and metadata: they are open or are used, or
+    /// something of them waits to be written.
     pub files_in_memory: u64,
     /// Why it takes no more requests, if so.
     pub stopped: Option<String>,
     /// Bytes that wait to be written.
     pub dirty_bytes: u64,
-    /// Batches of new lines that were computed while others were written, since the mount.
+    /// Batches of new lines that were computed while other batches were written, since the mount.
     pub overlapped_batches: u64,
     /// Bytes of blocks at hand that were read or written lately.
     pub at_hand_bytes: u64,
@@ -120,7 +120,7 @@ impl FsState {
 }
 
 impl Fs {
-    /// What the labels say of this file system.
+    /// The labels' description of this file system.
     #[must_use]
     pub fn label(&self) -> &Label {
         self.0.label()

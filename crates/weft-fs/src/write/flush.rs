@@ -10,16 +10,16 @@
 //! ```
 //!
 //! The order is what a crash needs: the log is durable before a block is overwritten, blocks are
-//! durable before a durable record names them, and a lost disk is on record before others get what
-//! it misses. A commit begins by flushing the disks. So new lines need no flush of their own, and
-//! neither do few blocks of lines that exist, as their contents are in the log. A flush takes as
-//! many blocks as its log record may name, and goes on with the next ones. Small files are written
-//! together. Many new lines are written in batches that overlap
-//! ([`crate::write::new_line_stream`]), and records of which much is overwritten become new lines
+//! durable before a durable record names them, and a lost disk is on record before other disks get
+//! the writes that it misses. A commit starts by flushing the disks. So new lines need no flush of
+//! their own, and neither do few blocks of lines that exist, as their contents are in the log. A
+//! flush takes as many blocks as its log record may name, and goes on with the next ones. Small
+//! files are written together. Many new lines are written in batches that overlap
+//! ([`crate::write::new_line_stream`]), and heavily overwritten records become new lines
 //! ([`crate::write::out_of_place`]).
 //!
 //! Blocks that cannot be written on disks that work go elsewhere ([`crate::write::remap`]). If a
-//! disk is lost while new lines are written, they are laid out anew on others. Active lines do
+//! disk is lost while new lines are written, they are rewritten on other disks. Active lines do
 //! without it. If it is lost when it is flushed, the lines that were in its cache do without it as
 //! well; fsync fails if they cannot ([`FsState::note_lost`], [`FsState::note_gone`]).
 
@@ -36,7 +36,7 @@ use crate::write::new_line_stream::StreamEnd;
 use crate::write::new_lines::{LineWrite, NewPlaces, covering};
 
 impl FsState {
-    /// Writes all dirty blocks of a file, and its size. The caller holds its lock alone.
+    /// Writes all dirty blocks of a file, and its size. The caller holds its lock exclusively.
     pub(crate) async fn flush_node(&self, node: &Rc<Node>) -> Result<()> {
         self.flush_nodes(std::slice::from_ref(node), FlushScope::All).await
     }
@@ -93,8 +93,7 @@ impl FsState {
         Ok(())
     }
 
-    /// Writes some dirty blocks, or finds that a disk is lost. Files of which nothing is left to do
-    /// go from `live`.
+    /// Writes some dirty blocks, or finds that a disk is lost. Completed files leave `live`.
     async fn flush_some(
         &self,
         mut files: Vec<(Rc<Node>, Dirty)>,
@@ -143,9 +142,9 @@ impl FsState {
     }
 
     /// Whether a file's size and time may be in the log record of these targets: they are all that
-    /// is left to write of it, and recovery will find the file as the metadata has it now. Behind
-    /// its end there may be lines with what was cut off: it does not grow over them by a log record
-    /// that lacks the contents.
+    /// is left to write of it, and recovery will find the file as the metadata has it now. Beyond
+    /// its end there may be lines with truncated contents: it does not grow over them by a log
+    /// record that lacks the contents.
     async fn may_log(
         &self,
         file: &LoggedFile,
@@ -171,9 +170,9 @@ impl FsState {
     }
 }
 
-/// Dirty blocks of files, as many as are written at a time. Of many, those that were written
-/// meanwhile go with them if they lie between: for the disks it is the same sweep, and to new
-/// places all of a record goes in any case.
+/// Dirty blocks of files, as many as are written at a time. Of many, blocks that were written since
+/// go with them if they lie between: for the disks it is the same sweep, and to new places all of a
+/// record goes in any case.
 fn dirty_of(nodes: &[Rc<Node>], until: u64) -> Vec<(Rc<Node>, Dirty)> {
     let mut left = BLOCKS_MAX;
     let mut files = Vec::new();

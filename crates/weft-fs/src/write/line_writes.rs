@@ -1,5 +1,5 @@
-//! Writing lines: parity and old contents, the RAID log, the blocks, and what the metadata then
-//! says.
+//! Writing lines: parity and old contents, the RAID log, the blocks, and the changes of the
+//! metadata that follow.
 //!
 //! `write/flush.rs` has the order of these steps and why it is that; it decides which lines there
 //! are.
@@ -38,8 +38,8 @@ struct ReadyBand {
 }
 
 impl FsState {
-    /// Writes targets to the disks; the next commit makes new lines durable. Those of which a disk
-    /// was lost meanwhile are taken out: their blocks are free again.
+    /// Writes targets to the disks; the next commit makes new lines durable. Lines that lost a disk
+    /// since are taken out: their blocks are free again.
     pub(crate) async fn write_targets(
         &self,
         targets: &mut Vec<LineWrite>,
@@ -128,8 +128,8 @@ impl FsState {
         Ok((ready, log))
     }
 
-    /// Writes what was prepared, durably if `flushes` is set. New lines of which a disk was lost,
-    /// or that lie on bad blocks, are taken out.
+    /// Writes the prepared lines, durably if `flushes` is set. New lines that lost a disk, or lie
+    /// on bad blocks, are taken out.
     async fn store_all(
         &self,
         targets: &mut Vec<LineWrite>,
@@ -185,8 +185,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Lines that exist were written: notes the file if nothing gives the blocks, as a disk was
-    /// lost meanwhile.
+    /// Lines that exist were written: notes the file if nothing gives the blocks, because a disk
+    /// was lost since.
     fn note_gone(&self, target: &LineWrite, laid: &ExtentStripe) {
         let lost = laid.stripe().lost;
         if target.old.is_none() || lost.is_empty() || laid.is_readable() {
@@ -198,7 +198,7 @@ impl FsState {
         }
     }
 
-    /// Gives back what was allocated for targets.
+    /// Frees the blocks allocated for targets.
     pub(crate) fn release_new(&self, targets: &[LineWrite]) {
         // What was reserved stays so.
         for target in targets.iter().filter(|target| !target.is_reserved()) {
@@ -261,7 +261,7 @@ impl FsState {
             set_sums(&mut target.record, unit, lines.clone(), |_| 0);
         }
         for (n, UnitWrite { unit, data, .. }) in writes.iter().enumerate() {
-            // A copy has the checksums of what was computed before.
+            // A copy has the checksums computed before.
             let is_same = |of: &&UnitWrite| of.data.as_ptr() == data.as_ptr();
             let of = writes[..n].iter().find(is_same).map(|of| of.unit);
             let of = of.and_then(|of| target.record.columns[of].clone());
@@ -336,7 +336,7 @@ impl FsState {
     }
 
     /// Puts written targets into the open transaction, and files that were logged with them. Their
-    /// blocks are not dirty any more, unless they were written again meanwhile.
+    /// blocks are not dirty any more, unless they were written again since.
     pub(crate) async fn take_over(
         &self,
         nodes: &[Rc<Node>],
@@ -419,8 +419,8 @@ fn written_end(node: &Node, targets: &[LineWrite], until: u64) -> u64 {
     last.map_or(0, |block| (block + 1) * BLOCK_BYTES)
 }
 
-/// Puts the records of a file's targets into the metadata. The file ends there, or behind what was
-/// written before.
+/// Puts the records of a file's targets into the metadata. The file ends there, or after earlier
+/// writes.
 fn put_targets(tx: &Tx<'_>, targets: &[LineWrite], end: u64) -> Result<()> {
     let mut blocks = 0;
     for target in targets {
@@ -468,7 +468,7 @@ pub(crate) fn put_live(tx: &Tx<'_>, file: &LoggedFile, now: Time) -> Result<()> 
     tx.put_inode(file.ino, &inode)
 }
 
-/// Sizes and times of files are in the metadata, as far as they were not changed again.
+/// Sizes and times of files are in the metadata, unless they were changed again.
 pub(crate) fn forget_live(nodes: &[Rc<Node>], files: &[LoggedFile]) {
     for LoggedFile { ino, size, modified } in files.iter().copied() {
         let node = node_among(nodes, ino);

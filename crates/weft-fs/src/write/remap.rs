@@ -2,13 +2,13 @@
 //!
 //! *A block cannot be read.* Its contents are computed from the rest of its line, written elsewhere
 //! – on the same disk, if it has room, as the paper does it – and the record is cut so that the
-//! line stands alone and can have a place of its own. The block is bad from then on. Readers hold
-//! files together with others, so this happens behind them ([`FsState::relocate_soon`]), and before
-//! everything is made durable.
+//! line has a record, and a place, of its own. The block is bad from then on. Readers share a
+//! file's lock, so this happens after them ([`FsState::relocate_soon`]), and before everything is
+//! made durable.
 //!
-//! *A block cannot be written.* A write of many blocks that fails is repeated block by block: those
-//! that fail again are bad ([`ExtentStripe::write_failed`]). New lines are laid out anew, as if a
-//! disk had been lost. A line that exists has been logged at its present place, and its other
+//! *A block cannot be written.* A write of many blocks that fails is repeated block by block:
+//! blocks that fail again are bad ([`ExtentStripe::write_failed`]). New lines get other places, as
+//! if a disk had been lost. A line that exists has been logged at its present place, and its other
 //! blocks are written: the block's contents, which are in memory, are written elsewhere, and the
 //! record with the new place is committed before anything else is logged. After a crash before that
 //! the last log record has the line at its old place: recovery writes it there, finds again that
@@ -39,8 +39,8 @@ use crate::state::mounted::FsState;
 use crate::write::new_lines::{LineWrite, covering, cut_out};
 
 impl ExtentStripe {
-    /// Writes failed. Disks that do not work are lost. On those that do, each block is written by
-    /// itself; those that fail are bad. Returns whether there was no room left below a disk.
+    /// Writes failed. Disks that do not work are lost. On working disks, each block is written
+    /// separately; blocks that fail are bad. Returns whether there was no room left below a disk.
     pub(crate) async fn write_failed(&self, failed: &[FailedWrite], writes: &[UnitWrite]) -> bool {
         let mut no_space = false;
         for FailedWrite { slot, error, .. } in failed {
@@ -133,8 +133,8 @@ impl Pool {
     }
 }
 
-/// Gives a block of the line that begins with block `block` of a file another place. The line
-/// stands alone then.
+/// Gives a block of the line that starts with block `block` of a file another place. The line then
+/// has its own record.
 pub(crate) fn replace_block(
     tx: &Tx<'_>,
     ino: Ino,
@@ -153,7 +153,7 @@ pub(crate) fn replace_block(
 
 impl FsState {
     /// Writes elsewhere what a target was to write to bad blocks. Returns whether there are such
-    /// blocks; new lines are to be laid out again then.
+    /// blocks; new lines must be laid out again then.
     pub(crate) async fn avoid_bad(
         &self,
         target: &mut LineWrite,
@@ -216,8 +216,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Moves a block, if it is still in use. The caller holds the lock of its file alone, and that
-    /// of flushes.
+    /// Moves a block, if it is still in use. The caller holds the lock of its file exclusively, and
+    /// the lock of flushes.
     async fn relocate_block(&self, spot: Spot, suspect: Suspect) -> Result<()> {
         let (disk, at) = spot;
         let Suspect { ino, block, unit } = suspect;

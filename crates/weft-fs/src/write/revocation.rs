@@ -1,5 +1,4 @@
-//! What another node's wish does here: what was changed becomes durable, and what is kept is
-//! forgotten.
+//! What another node's wish does here: changes become durable, and cached contents are forgotten.
 //!
 //! A file is flushed as a whole: that costs little more than a part of it, and the rest of it need
 //! not be flushed for the next wish. Then the open transaction is committed, so that the other node
@@ -23,11 +22,11 @@ use crate::state::open_files::Node;
 use crate::tokens::local_node::Revocation;
 use crate::write::dirty_memory::FlushScope;
 
-/// After this it is tried again to write what is given up.
+/// The time until the next attempt to write changes under returned tokens.
 const AGAIN_S: u64 = 1;
 
 impl FsState {
-    /// Makes durable what was changed under tokens, and forgets what is kept of it.
+    /// Makes changes under tokens durable, and forgets cached contents.
     async fn give_up(&self, given: &[Revocation]) -> Result<()> {
         if given.iter().any(|given| given.space.kind == Kind::Everything) {
             self.flush_all(FlushScope::All).await?;
@@ -106,7 +105,7 @@ impl Fs {
         self.0.tokens().fence(node);
     }
 
-    /// What a dead node left is recovered: others may have what it held.
+    /// What a dead node left is recovered: other nodes may have its tokens.
     pub fn recovered_node(&self, node: NodeId) {
         self.0.tokens().recovered(node);
     }

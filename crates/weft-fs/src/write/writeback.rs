@@ -35,7 +35,7 @@ impl FsState {
     }
 
     /// Flushes several files, in the order of their numbers. Each of them is flushed, even if
-    /// others cannot be. With `gives_up` blocks go for which there is no room.
+    /// another one fails. With `gives_up` blocks go for which there is no room.
     async fn flush_files(
         &self,
         nodes: &[Rc<Node>],
@@ -59,9 +59,9 @@ impl FsState {
     }
 
     /// Flushes a file. Blocks of lines that cannot be written, as nothing gives the rest of them
-    /// any more, are given up, so that the others are written and memory does not fill: as Linux
+    /// any more, are dropped, so that other blocks are written and memory does not fill: as Linux
     /// has it, the file's next fsync fails, and they are not there. With `gives_up` it is the same
-    /// with new blocks for which there is no room. The caller holds its lock alone.
+    /// with new blocks for which there is no room. The caller holds its lock exclusively.
     async fn flush_as_possible(
         &self,
         node: &Rc<Node>,
@@ -224,8 +224,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Holds back so many blocks for a batch of a job: what waits has its room besides these. The
-    /// caller holds nothing.
+    /// Holds back this number of blocks for a batch of a job: what waits has its room besides
+    /// these. The caller holds nothing.
     pub(crate) async fn hold_room(&self, blocks: u64) -> HeldRoom<'_> {
         let held = self.promised().hold(blocks).await;
         if self.unwritten().blocks() > 0

@@ -61,7 +61,7 @@ pub fn snapshot(snapshot: &Snapshot, details: Details<'_>) -> String {
     text
 }
 
-/// The same with all names and messages on lines of their own, whatever characters they have.
+/// The report with all names and messages on lines of their own, for any characters in them.
 fn visible(snapshot: &Snapshot) -> Snapshot {
     fn escape(value: &mut serde_json::Value) {
         match value {
@@ -323,8 +323,7 @@ fn attachment(text: &mut String, served: &ServedArray) {
 /// differ a little.
 const ROOM_SHARE: u64 = 100;
 
-/// What each member has in addition to what is used, and how to use it; `None` if that is not worth
-/// the words.
+/// The unused size of each member, and how to use it; `None` if that is not worth the words.
 pub fn unused_room(status: &Status) -> Option<String> {
     let unused = status.unused_member_bytes;
     if unused == 0 || unused < status.member_bytes / ROOM_SHARE {
