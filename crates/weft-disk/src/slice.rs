@@ -115,7 +115,9 @@ impl SliceDisk {
     /// If the range reaches beyond the device, or does not start and end with a sector.
     pub fn new(device: &Rc<QueuedDisk>, range: Range<u64>, name: &str) -> Result<Self, DiskError> {
         let size_bytes = range.end.saturating_sub(range.start);
-        let ranges = Ranges::new(vec![range.start..range.start.saturating_add(size_bytes)]);
+        let ranges = Ranges::new(
+            std::iter::once(range.start..range.start.saturating_add(size_bytes)).collect(),
+        );
         Self::of(device, &Rc::new(ranges), name)
     }
 
