@@ -366,7 +366,7 @@ impl Meter {
                     let copies = geometry.units().len();
                     let read = engine.unit_on(piece.at.stripe, self.slot).map(|_| {
                         self.mirrored.set(self.mirrored.get() + 1);
-                        self.mirrored.get() % copies == 0
+                        self.mirrored.get().is_multiple_of(copies)
                     });
                     read == Some(true)
                 }

@@ -407,10 +407,9 @@ async fn live(rt: Rt, disk: Weak<SharedDisk>) {
         if disk.state.get() != ServerState::Serves {
             return;
         }
-        match disk.beat().await {
-            Err(HeadError::Served(_)) => disk.depose(),
-            // A disk that fails or is slow gets no requests until a beat succeeds.
-            Err(_) | Ok(()) => {}
+        // A disk that fails or is slow gets no requests until a beat succeeds.
+        if let Err(HeadError::Served(_)) = disk.beat().await {
+            disk.depose();
         }
     }
 }

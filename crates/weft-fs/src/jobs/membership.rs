@@ -148,7 +148,7 @@ impl FsState {
         let working = members.iter().filter(|member| !member.is_lost());
         let bytes = working.filter_map(|member| member.present());
         let bytes = bytes.map(|present| present.label.borrow().metadata_bytes());
-        bytes.max().unwrap_or(self.label().slice_bytes)
+        bytes.max().unwrap_or_else(|| self.label().slice_bytes)
     }
 
     /// The number that the next disk gets.

@@ -185,7 +185,7 @@ impl FsState {
         let free: Vec<u64> =
             self.pool().members().iter().map(|member| member.free_blocks()).collect();
         let steps = self.steps(&Now::of(self), &free);
-        let capacity = steps.last().map_or(self.meta().capacity(), |step| step.capacity);
+        let capacity = steps.last().map_or_else(|| self.meta().capacity(), |step| step.capacity);
         let (rows, _) = self.meta().usage();
         Meta::files_in(row_bytes_for_all(capacity).saturating_sub(rows))
     }
@@ -302,7 +302,7 @@ impl FsState {
             taken.iter().for_each(|run| space.release(run.start, run.end - run.start));
         };
         let dirty = self.unwritten().blocks();
-        if blocks > 0 && !self.promised().fits_lines(&self.pool(), dirty, 0, 0) {
+        if blocks > 0 && !self.promised().fits_lines(self.pool(), dirty, 0, 0) {
             give_back();
             return Err(FsError::NoSpace);
         }
