@@ -179,8 +179,8 @@ fn a_crash_while_the_metadata_grows_leaves_what_there_was_and_it_grows_later() {
             let given: Vec<Rc<dyn Disk>> = all(given).into_iter().take(4).collect();
             let fs = Fs::mount(&rt, &given, options).await;
             let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
-            let most = most(&fs).await;
-            seen.borrow_mut().insert(most);
+            let reach = most(&fs).await;
+            seen.borrow_mut().insert(reach);
             assert_filled(&fs, &what).await;
             fill_again(&fs).await;
             // What was taken and is not used yet is enough, or there is room for more.
