@@ -390,7 +390,7 @@ impl Fs {
             return Ok(());
         }
         drop(self.0.unwritten().drained().await);
-        drop(self.0.metadata_room().growing.acquire(1).await);
+        drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;
         if ended.is_ok() {
             ended = self.0.note_use(true).await;

@@ -28,11 +28,9 @@
 //! not taken. `df` and `df -i` report what can be had when the metadata grows as far as the disks
 //! allow.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use weft_array::MemberState;
-use weft_rt::sync::Semaphore;
 use weft_rt::{Nanos, SECOND};
 
 use crate::disks::member::Member;
@@ -53,20 +51,6 @@ const SPARE_BYTES: u64 = 64 << 10;
 const STEPS_MAX: usize = 24;
 /// How long it is not tried again after it failed.
 const WAIT: Nanos = 5 * SECOND;
-
-/// What there is of growth.
-pub(crate) struct MetadataRoom {
-    /// Held while the metadata grows because it is nearly full.
-    pub(crate) growing: Semaphore,
-    /// When it is tried again.
-    not_before: Cell<Nanos>,
-}
-
-impl Default for MetadataRoom {
-    fn default() -> Self {
-        Self { growing: Semaphore::new(1), not_before: Cell::new(0) }
-    }
-}
 
 /// What the metadata can become.
 struct Step {
@@ -196,14 +180,21 @@ impl FsState {
         self.meta().left_bytes() < (most / 8).max(LEFT_BYTES_MIN)
     }
 
+    /// Before an operation that changes metadata and holds nothing yet.
+    pub(crate) async fn begin_change(&self) -> Result<()> {
+        self.check_writable()?;
+        self.make_metadata_room().await;
+        self.commit_if_crowded().await
+    }
+
     /// Before an operation that may need rows: lets the metadata grow if it is nearly full, and
     /// that is possible. The caller holds nothing.
     pub(crate) async fn make_metadata_room(&self) {
         while self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
-            let _one = self.metadata_room().growing.acquire(1).await;
+            let _one = self.metadata_growth().turn().await;
             if !self.is_room_scarce()
                 || self.is_stopped()
-                || self.rt().now() < self.metadata_room().not_before.get()
+                || self.rt().now() < self.metadata_growth().not_before()
             {
                 return;
             }
@@ -211,7 +202,7 @@ impl FsState {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(_) => {
-                    self.metadata_room().not_before.set(self.rt().now() + WAIT);
+                    self.metadata_growth().wait_until(self.rt().now() + WAIT);
                     return;
                 }
             }
@@ -323,7 +314,7 @@ impl Fs {
     /// If it is mounted read-only, or a disk fails.
     pub async fn grow_metadata(&self) -> Result<bool> {
         self.0.check()?;
-        let _one = self.0.metadata_room().growing.acquire(1).await;
+        let _one = self.0.metadata_growth().turn().await;
         let fs = self.0.clone();
         self.0.rt().attach(|| async move { fs.grow_metadata().await }).await
     }

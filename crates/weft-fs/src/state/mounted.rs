@@ -25,7 +25,7 @@ use crate::format::use_number;
 use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::job::JobState;
-use crate::state::metadata_room::MetadataRoom;
+use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::OpenFiles;
 use crate::state::promised_room::Promised;
 use crate::state::unwritten::Unwritten;
@@ -117,8 +117,8 @@ pub(crate) struct FsState {
     format: Cell<u64>,
     /// Held while slices join the metadata array or leave it.
     changing_slices: Semaphore,
-    /// How the metadata gets more room.
-    metadata_room: MetadataRoom,
+    /// Whether the metadata takes more room just now.
+    metadata_growth: MetadataGrowth,
     /// Held while all of the metadata is checked.
     checking: Semaphore,
     /// Held while blocks that have failed are moved.
@@ -189,7 +189,7 @@ impl FsState {
             access_times: options.access_times,
             format: Cell::new(FORMAT),
             changing_slices: Semaphore::new(1),
-            metadata_room: MetadataRoom::default(),
+            metadata_growth: MetadataGrowth::default(),
             checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
             job: Cell::default(),
@@ -345,9 +345,9 @@ impl FsState {
         self.flushing.try_acquire(1)
     }
 
-    /// How the metadata gets more room.
-    pub(crate) fn metadata_room(&self) -> &MetadataRoom {
-        &self.metadata_room
+    /// Whether the metadata takes more room just now.
+    pub(crate) fn metadata_growth(&self) -> &MetadataGrowth {
+        &self.metadata_growth
     }
 
     /// Waits until no slices join the metadata array or leave it.
@@ -560,13 +560,6 @@ impl FsState {
             }
             self.commit_if_crowded().await?;
         }
-    }
-
-    /// Before an operation that changes metadata and holds nothing yet.
-    pub(crate) async fn begin_change(&self) -> Result<()> {
-        self.check_writable()?;
-        self.make_metadata_room().await;
-        self.commit_if_crowded().await
     }
 
     /// The inode of a file that has contents.

@@ -4,15 +4,15 @@
 
 use std::rc::Rc;
 
-use serde_json::Value;
-use weft_array::drill::{self, DrillOptions};
+use weft_array::Array;
+use weft_array::drill::{self, DrillOptions, DrillReport};
 use weft_cli::failure::Failure;
 use weft_cli::thread;
-use weft_rt::MILLISECOND;
+use weft_code::SlotNo;
+use weft_rt::{MILLISECOND, Rt};
 
 use crate::daemon::isolation::Isolation;
-use crate::daemon::requests::{find_member, refused, value};
-use crate::daemon::{Daemon, log};
+use crate::daemon::log;
 
 /// Ends the drill's tasks, also if the drill is dropped before its end.
 struct Ended(Rc<Isolation>);
@@ -23,37 +23,33 @@ impl Drop for Ended {
     }
 }
 
-impl Daemon {
-    /// Rehearses the loss of a member.
-    pub(super) async fn drill(
-        &self,
-        array: &str,
-        member: &str,
-        (before_ms, during_ms): (u64, u64),
-        memory_bytes: u64,
-    ) -> Result<Value, Failure> {
-        let served = self.find(array)?;
-        let slot = find_member(&served, member)?.slot;
-        let name = served.array.status().name;
-        let isolation = Isolation::new(&self.opener.rt, move |isolated| {
-            let cause = isolated.to_string();
-            if !cause.is_empty() {
-                log::about(&name, &format!("a drill failed, the array did not: {cause}"));
-            }
-        });
-        let _ended = Ended(isolation.clone());
-        let nanos = |ms: u64| ms.saturating_mul(MILLISECOND);
-        let options = DrillOptions {
-            slot,
-            before: nanos(before_ms),
-            during: nanos(during_ms),
-            memory_bytes,
-            nonce: u64::from_le_bytes(thread::random()?),
-        };
-        let running = drill::run(isolation.rt(), &served.array, &options);
-        let report = isolation.guard(Box::pin(running)).await;
-        let report =
-            report.map_err(|isolated| Failure::new(format!("the drill failed: {isolated}")))?;
-        value(report.map_err(refused)?)
-    }
+/// Rehearses the loss of the member in a slot of `array`. `rt` is not of the array's domain.
+pub async fn drill(
+    rt: &Rt,
+    array: &Array,
+    slot: SlotNo,
+    (before_ms, during_ms): (u64, u64),
+    memory_bytes: u64,
+) -> Result<DrillReport, Failure> {
+    let name = array.status().name;
+    let isolation = Isolation::new(rt, move |isolated| {
+        let cause = isolated.to_string();
+        if !cause.is_empty() {
+            log::about(&name, &format!("a drill failed, the array did not: {cause}"));
+        }
+    });
+    let _ended = Ended(isolation.clone());
+    let nanos = |ms: u64| ms.saturating_mul(MILLISECOND);
+    let options = DrillOptions {
+        slot,
+        before: nanos(before_ms),
+        during: nanos(during_ms),
+        memory_bytes,
+        nonce: u64::from_le_bytes(thread::random()?),
+    };
+    let running = drill::run(isolation.rt(), array, &options);
+    let report = isolation.guard(Box::pin(running)).await;
+    let report =
+        report.map_err(|isolated| Failure::new(format!("the drill failed: {isolated}")))?;
+    report.map_err(|refused| Failure::new(refused.to_string()))
 }

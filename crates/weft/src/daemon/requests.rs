@@ -22,15 +22,16 @@ use crate::control::protocol::{
 };
 use crate::control::server::Call;
 use crate::daemon::caches;
+use crate::daemon::drill::drill;
 use crate::daemon::served::{Front, Served};
 use crate::daemon::{Daemon, log};
 use crate::report::status::unused_room;
 
-pub(super) fn refused(error: ArrayError) -> Failure {
+fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
 }
 
-pub(super) fn value(answer: impl serde::Serialize) -> Result<Value, Failure> {
+fn value(answer: impl serde::Serialize) -> Result<Value, Failure> {
     serde_json::to_value(answer).map_err(|e| Failure::new(e.to_string()))
 }
 
@@ -106,7 +107,10 @@ impl Daemon {
                 self.start_by_command(&targets, force_degraded, consistency, wait_s, dry_run).await
             }
             Request::Drill { array, member, before_ms, during_ms, memory_bytes } => {
-                self.drill(&array, &member, (before_ms, during_ms), memory_bytes).await
+                let served = self.find(&array)?;
+                let slot = find_member(&served, &member)?.slot;
+                let (rt, times) = (&self.opener.rt, (before_ms, during_ms));
+                drill(rt, &served.array, slot, times, memory_bytes).await.and_then(value)
             }
             Request::Remove { array, member, dry_run } => {
                 self.remove(&array, &member, dry_run).await
@@ -494,7 +498,7 @@ fn is_called(disk: &str, name: &str) -> bool {
 }
 
 /// The slot that the user means: by number, by a disk's whole name, or by the end of its path.
-pub(super) fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
+fn find_member(served: &Served, member: &str) -> Result<SlotStatus, Failure> {
     if member.is_empty() {
         return Err(Failure::usage("the member's name is empty"));
     }
