@@ -350,6 +350,12 @@ impl Members {
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
+    /// Whether the superblock in effect has the member of `slot` as active.
+    pub fn is_active_in_effect(&self, slot: SlotNo) -> bool {
+        let id = self.superblock().slots[slot.0].member_id;
+        id.is_some_and(|id| self.in_effect.borrow().active.contains(&id))
+    }
+
     /// Puts a disk into an empty slot, or next to its working member, in memory only. From now on
     /// requests use it where its lane is not stale. [`Change::publish`] must follow once the lane
     /// is durable.

@@ -61,6 +61,8 @@ struct Core {
     drawn: Option<Drawn>,
     /// Polls since the start: lets a simulation bound a livelock.
     polls: Cell<u64>,
+    /// [`Rt::kill_all`] is running: nothing is polled.
+    is_killing: Cell<bool>,
     /// See [`Rt::turn_time`]; none until it is asked for.
     turn_time: Cell<Option<Nanos>>,
     /// Last, since the tasks' own memory is kept too.
@@ -94,6 +96,7 @@ impl Rt {
             timers: RefCell::default(),
             drawn: Drawn::new(schedule),
             polls: Cell::new(0),
+            is_killing: Cell::new(false),
             turn_time: Cell::new(None),
             _keeping: Keeping::start(),
         };
@@ -218,12 +221,14 @@ impl Rt {
     /// Drops every task where it stands, without running it further: what a power cut does to
     /// a program. Buffers of I/O in flight stay with the driver until the I/O completes.
     pub fn kill_all(&self) {
-        // Destructors of tasks may spawn further tasks.
+        // Destructors of tasks may spawn further tasks, and launch some.
+        self.0.is_killing.set(true);
         while self.live_tasks() > 0 {
             let mut slots = 0..self.0.tasks.borrow().len();
             slots.by_ref().for_each(|slot| self.kill(slot));
         }
         self.0.ready.clear();
+        self.0.is_killing.set(false);
     }
 
     fn kill(&self, slot: usize) {
@@ -310,7 +315,7 @@ impl Rt {
     fn poll_task(&self, task: TaskId) {
         let core = &self.0;
         // A task that woke itself in the very poll that ended it.
-        if !core.ready.is_current(task) {
+        if core.is_killing.get() || !core.ready.is_current(task) {
             return;
         }
         core.polls.set(core.polls.get() + 1);

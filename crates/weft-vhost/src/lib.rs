@@ -23,7 +23,7 @@
 //! is closed.
 //!
 //! *Trust.* Who may open the socket reads and writes the volume, and is a program like QEMU, which
-//! a guest may have taken over. Everything that it and the guest say is checked ([`request`]).
+//! a guest may have taken over. Everything that it and the guest say is checked (`request`).
 //! Memory that it could shrink, so that this process dies of an access to it, is refused.
 #![forbid(unsafe_code)]
 

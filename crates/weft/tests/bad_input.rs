@@ -270,7 +270,7 @@ fn a_mistake_is_answered_with_what_is_wrong_and_what_to_do_next() {
             ("serve none", 1, "none: No such file", "→ check the name, and that"),
             ("serve --wait soon m0 m1", 2, "`soon` is not a time", "such as 30s"),
             ("status", 5, "no daemon answers", "→ start one with `weft serve"),
-            ("detach one", 1, "not attached", "→ `weft status` shows"),
+            ("detach one", 1, "not attached", "→ `weft status` lists"),
             ("rebuild one --half-life -3", 2, "--half-life", "give seconds, such as 10"),
             ("throttle one --max fast", 2, "`fast` is not a rate", "50MB/s"),
             ("throttle one --max -5", 2, "`-5` is not a rate", "50MB/s"),

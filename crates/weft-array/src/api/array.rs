@@ -481,6 +481,13 @@ impl Array {
         self.0.redundancy_without(slot)
     }
 
+    /// Whether the member of `slot` is active, and the superblocks on disk say so: from then on the
+    /// array could be assembled from it, if the code needs no other one.
+    pub fn is_active_on_disk(&self, slot: SlotNo) -> bool {
+        let members = self.0.members();
+        members.state(slot) == SlotState::Active && members.is_active_in_effect(slot)
+    }
+
     /// Slots, other than incomplete ones, whose loss now would lose data.
     pub fn essential_slots(&self) -> Vec<SlotNo> {
         let gone = self.0.incomplete_slots();

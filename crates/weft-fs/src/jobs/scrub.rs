@@ -7,7 +7,7 @@
 //! on near where it was ([`crate::jobs::scheduler`]): what it has checked since is checked again,
 //! and counted once.
 
-use weft_array::ScrubMode;
+use weft_array::{ArrayError, ScrubMode};
 
 use crate::error::Result;
 use crate::format::inode::Ino;
@@ -17,6 +17,8 @@ use crate::state::mounted::{Fs, FsState};
 
 /// Extents after which a scrub's progress is stored.
 const NOTE_EVERY: u64 = 64;
+/// How often a scrub of the metadata array is begun again, because the array grows.
+const GROWTHS_MAX: u32 = 3;
 
 /// Names of a scrub's rows in the state: the inode of the next record plus one, or 0 if none is
 /// wanted; the block of the file where it starts; and the findings.
@@ -165,11 +167,24 @@ impl FsState {
             true => ScrubMode::Repair,
             false => ScrubMode::Check,
         };
-        let metadata = self.meta().array.scrub(mode).await?;
+        let metadata = self.scrub_array(mode).await?;
         report.metadata_mismatches = pages.repaired + metadata.mismatches;
         report.metadata_damaged = pages.damaged.len() as u64;
         self.job_nears_end()?;
         Ok(report)
+    }
+
+    /// Scrubs the metadata array, when it does not take more room just now.
+    async fn scrub_array(&self, mode: ScrubMode) -> Result<weft_array::ScrubReport> {
+        let mut tries = 0;
+        loop {
+            drop(self.metadata_growth().turn().await);
+            match self.meta().array.scrub(mode).await {
+                // It began to grow before the scrub did.
+                Err(ArrayError::Refused(_)) if tries < GROWTHS_MAX => tries += 1,
+                scrubbed => return Ok(scrubbed?),
+            }
+        }
     }
 }
 

@@ -288,6 +288,8 @@ pub(super) async fn one_life(rt: &Rt, seed: u64, n: usize, before: Option<Moment
         }
         let report = pair.fs.rebuild().await.expect("rebuilt");
         assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{what}: {report:?}");
+        let left = pair.fs.status().await.expect("known").disks;
+        assert!(!left.iter().any(|disk| disk.lost), "{what}: {report:?}, then {left:?}");
         assert_sound(&pair.fs).await;
     }
     pair.compare().await;

@@ -264,7 +264,7 @@ mod tests {
                 none.clone(),
                 none.clone(),
                 3,
-                "log says why",
+                "log shows why",
             ),
             (
                 json!({
