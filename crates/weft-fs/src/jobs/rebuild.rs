@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
+use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 
@@ -101,6 +102,14 @@ impl FsState {
         self.move_off(&lost.collect()).await
     }
 
+    /// Whether records name one of these disks.
+    async fn are_used(&self, disks: &BTreeSet<u16>) -> Result<bool> {
+        let any = |tx: &Tx<'_>| {
+            disks.iter().try_fold(false, |used, disk| Ok(used || tx.is_disk_used(*disk)?))
+        };
+        self.meta().run(any).await
+    }
+
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
@@ -125,10 +134,11 @@ impl FsState {
                 }
                 self.job_may_go_on()?;
             }
-            if moved.waiting.is_empty() || moved.blocks + moved.kept == before {
+            if !self.are_used(disks).await? || moved.blocks + moved.kept == before {
                 break;
             }
-            // The old places of rewritten lines are free after a commit: there may be room now.
+            // Records that changed after the walk had found them were left alone. The old places of
+            // rewritten lines are free after a commit: there may be room now.
             self.commit().await?;
             is_first = false;
         }
