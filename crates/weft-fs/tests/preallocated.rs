@@ -298,7 +298,7 @@ fn lose_one_after_the_other(lose: Option<(usize, u64)>) -> usize {
 fn reserved_blocks_get_other_places_each_time_that_a_disk_is_lost_under_them() {
     let second = lose_one_after_the_other(None);
     let mut others = 0;
-    for after in (0..40).map(|n| 5 * n * MICROSECOND) {
+    for after in (0..40).map(|n| 5 * n * n * MICROSECOND) {
         others += usize::from(lose_one_after_the_other(Some((second, after))) != second);
     }
     assert!((1..40).contains(&others), "{others} times it was lost before it was used");
