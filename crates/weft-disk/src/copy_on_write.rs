@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use weft_rt::{Buf, Frozen};
+use weft_rt::{BUF_ALIGN, Buf, Frozen};
 
 use crate::{
     Class, Counters, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
@@ -60,7 +60,7 @@ impl CopyOnWriteDisk {
         for (at, number) in (first..first + len / self.sector_bytes()).enumerate() {
             let bytes = sector(at);
             let cost = |bytes: &Option<Frozen>| {
-                ENTRY_BYTES + bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
+                ENTRY_BYTES + bytes.as_ref().map_or(0, |bytes| bytes.len().max(BUF_ALIGN) as u64)
             };
             let old = sectors.get(&number).map_or(0, cost);
             let room = (self.room_bytes.get() + old).checked_sub(cost(&bytes));

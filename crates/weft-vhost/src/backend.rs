@@ -1,17 +1,22 @@
-//! The queues of one connection: requests are taken from them on the connection's own thread, and
-//! given back from the engine's.
+//! The queues of one connection. Requests are taken from them on threads of the connection: one that
+//! the guest wakes, and one that gives requests back.
+//!
+//! The engine's thread only passes on that a request has ended. It parses nothing of a guest, writes
+//! to no descriptor of its emulator, which may block, and takes no lock that is held meanwhile: a
+//! guest could hold up all arrays otherwise.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 use vhost_user_backend::{ShutdownHandle, VhostUserBackend, VringMutex, VringT as _};
-use virtio_queue::QueueOwnedT as _;
+use virtio_queue::{QueueOwnedT as _, QueueT as _};
 use vm_memory::{Bytes as _, GuestMemoryRegion as _};
 use vm_memory::{
     GuestAddressSpace as _, GuestMemoryAtomic, GuestMemoryBackend as _, GuestMemoryMmap,
@@ -29,6 +34,9 @@ use crate::request::{Request, Wrong};
 pub(crate) type Memory = Arc<GuestMemoryMmap<()>>;
 type MemoryNow = GuestMemoryAtomic<GuestMemoryMmap<()>>;
 type Vring = VringMutex<MemoryNow>;
+
+/// The type of a file system of huge pages (`linux/magic.h`).
+const HUGETLBFS: rustix::fs::FsWord = 0x9584_58f6;
 
 /// How long the end of a queue waits for its requests.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
@@ -49,12 +57,24 @@ pub(crate) struct Backend {
     me: Weak<Self>,
     disk: Arc<Disk>,
     jobs: UnboundedSender<Job>,
-    memory: Mutex<Option<MemoryNow>>,
+    /// The memory that was checked last.
+    memory: Mutex<Option<Memory>>,
     queues: Vec<Mutex<Queue>>,
     idle: Condvar,
+    answers: Sender<Answer>,
+    /// The guest flushes; otherwise each write has to be durable when it is answered.
+    has_flush: AtomicBool,
     /// Nothing is taken from the queues, or given back, any more.
     is_closed: AtomicBool,
     handle: Mutex<Option<ShutdownHandle>>,
+}
+
+/// How a request has ended.
+enum Answer {
+    /// With so many bytes written to the guest's memory.
+    Done(Job, u32),
+    /// Without a result.
+    Dropped(Job),
 }
 
 /// Requests of a queue, in its order.
@@ -79,17 +99,28 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Backend {
-    pub(crate) fn new(disk: Arc<Disk>, jobs: UnboundedSender<Job>) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
+    /// # Errors
+    /// If no thread can be started.
+    pub(crate) fn new(disk: Arc<Disk>, jobs: UnboundedSender<Job>) -> io::Result<Arc<Self>> {
+        let (answers, ended) = mpsc::channel();
+        // It ends with the last handle of the connection.
+        std::thread::Builder::new().name("vhost-answers".into()).spawn(move || {
+            for answer in ended {
+                Self::give_answer(answer);
+            }
+        })?;
+        Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             disk,
             jobs,
             memory: Mutex::default(),
             queues: (0..QUEUES).map(|_| Mutex::default()).collect(),
             idle: Condvar::new(),
+            answers,
+            has_flush: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             handle: Mutex::default(),
-        })
+        }))
     }
 
     /// The name of the disk.
@@ -122,9 +153,14 @@ impl Backend {
         self.is_closed() || self.disk.is_ending()
     }
 
-    /// Whether no request is being carried out.
+    /// Whether no request is being carried out, as far as can be told without waiting.
     pub(crate) fn is_idle(&self) -> bool {
-        self.queues.iter().all(|queue| lock(queue).busy == 0)
+        self.queues.iter().all(|queue| queue.try_lock().is_ok_and(|queue| queue.busy == 0))
+    }
+
+    /// Whether the guest flushes.
+    pub(crate) fn has_flush(&self) -> bool {
+        self.has_flush.load(Ordering::SeqCst)
     }
 
     /// Waits until every request has ended.
@@ -153,10 +189,9 @@ impl Backend {
     /// Takes requests; returns whether more than a queue's worth are in progress. A driver that
     /// follows the rules cannot offer more.
     fn take_some(self: &Arc<Self>, index: usize, vring: &Vring) -> io::Result<bool> {
-        let Some(now) = lock(&self.memory).clone() else {
+        let Some(memory) = lock(&self.memory).clone() else {
             return Err(io::Error::other("a queue without memory"));
         };
-        let memory = now.memory().into_inner();
         let mut queue = lock(&self.queues[index]);
         if self.is_closed() || self.disk.is_ending() {
             return Ok(true);
@@ -165,6 +200,10 @@ impl Backend {
         let mut chains = Vec::new();
         {
             let mut state = vring.get_mut();
+            if !state.get_queue().ready() {
+                // It has been stopped, and only gives back what it has taken.
+                return Ok(true);
+            }
             let mut offered =
                 state.get_queue_mut().iter(memory.clone()).map_err(io::Error::other)?;
             while room > 0
@@ -217,8 +256,33 @@ impl Backend {
         }
     }
 
-    /// A request has ended, and has written so many bytes to the guest's memory.
+    /// A request has ended, and has written `written` bytes to the guest's memory. Does not wait.
     pub(crate) fn done(job: Job, written: u32) {
+        Self::pass_on(Answer::Done(job, written));
+    }
+
+    /// A request has ended without a result: the connection ends, and the next one makes it again.
+    /// Does not wait.
+    pub(crate) fn drop_request(job: Job) {
+        job.backend.close();
+        Self::pass_on(Answer::Dropped(job));
+    }
+
+    fn pass_on(answer: Answer) {
+        let (Answer::Done(job, _) | Answer::Dropped(job)) = &answer;
+        // The thread is there as long as there are handles of the connection: the job has one.
+        let _ = job.backend.answers.clone().send(answer);
+    }
+
+    fn give_answer(answer: Answer) {
+        let (job, written) = match answer {
+            Answer::Done(job, written) => (job, written),
+            Answer::Dropped(job) => {
+                lock(&job.backend.queues[job.queue]).busy -= 1;
+                job.backend.idle.notify_all();
+                return;
+            }
+        };
         let Job { backend, queue: index, number, vring, .. } = job;
         {
             let mut queue = lock(&backend.queues[index]);
@@ -233,13 +297,6 @@ impl Backend {
         if !backend.is_closed() && backend.take(index, &vring).is_err() {
             backend.close();
         }
-    }
-
-    /// A request has ended without a result: the connection ends, and the next one makes it again.
-    pub(crate) fn drop_request(job: Job) {
-        job.backend.close();
-        lock(&job.backend.queues[job.queue]).busy -= 1;
-        job.backend.idle.notify_all();
     }
 }
 
@@ -265,6 +322,10 @@ impl VhostUserBackend for Backend {
             | VhostUserProtocolFeatures::REPLY_ACK
     }
 
+    fn acked_features(&self, features: u64) {
+        self.has_flush.store(config::has_flush(features), Ordering::SeqCst);
+    }
+
     fn set_event_idx(&self, _enabled: bool) {}
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
@@ -281,15 +342,20 @@ impl VhostUserBackend for Backend {
             let seals = fcntl_get_seals(file.file()).unwrap_or(SealFlags::empty());
             let has = u64::try_from(fstat(file.file())?.st_size).unwrap_or(0);
             let needs = file.start().checked_add(region.len());
-            // An access beyond the end would end this process, and all volumes with it.
-            if !seals.contains(SealFlags::SHRINK) || needs.is_none_or(|needs| needs > has) {
+            // An access beyond the end would end this process, and all volumes with it. So would one
+            // to a hole in huge pages of which none are left.
+            let is_huge = fstatfs(file.file()).is_ok_and(|fs| fs.f_type == HUGETLBFS);
+            let is_sealed = seals.contains(SealFlags::SHRINK) && !is_huge;
+            if !is_sealed || needs.is_none_or(|needs| needs > has) {
+                // The queues know it already.
+                self.close();
                 return Err(io::Error::other(
                     "the guest's memory can shrink: it must be sealed (QEMU: \
                      memory-backend-memfd,share=on)",
                 ));
             }
         }
-        *lock(&self.memory) = Some(memory);
+        *lock(&self.memory) = Some(memory.memory().into_inner());
         Ok(())
     }
 

@@ -33,6 +33,11 @@ mod feature {
     pub(super) const VERSION_1: u64 = 32;
 }
 
+/// Whether a guest that took these features flushes.
+pub(crate) fn has_flush(features: u64) -> bool {
+    features & (1 << feature::FLUSH) != 0
+}
+
 /// The features of a disk.
 pub(crate) fn features(read_only: bool) -> u64 {
     use feature::*;

@@ -38,6 +38,10 @@ pub(crate) enum Operation {
     Id,
 }
 
+/// Most pieces of a request: a driver that follows the configuration has fewer, and a chain may have
+/// 65,535.
+const PIECES_MAX: usize = 1024;
+
 /// A piece of the guest's memory.
 pub(crate) type Piece = (GuestAddress, u64);
 
@@ -75,6 +79,12 @@ impl Request {
         let memory = memory.memory();
         let (mut given, mut taken, mut is_mixed) = (Vec::new(), Vec::new(), false);
         for descriptor in chain {
+            if descriptor.len() == 0 {
+                continue;
+            }
+            if given.len() + taken.len() >= PIECES_MAX {
+                return Err(Wrong::NoPlace);
+            }
             let piece = piece_of(&descriptor);
             if descriptor.is_write_only() {
                 taken.push(piece);

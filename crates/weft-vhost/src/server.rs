@@ -218,7 +218,8 @@ fn serve(
             Ok(_) if !both[1].revents().is_empty() => return,
             Ok(_) => {}
         }
-        let backend = Backend::new(disk.clone(), jobs.clone());
+        let made = Backend::new(disk.clone(), jobs.clone());
+        let Ok(backend) = made.inspect_err(|e| tell(&e.to_string())) else { return };
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let made = VhostUserDaemon::new("vhost-user".into(), backend.clone(), memory);
         let Ok(mut daemon) = made.inspect_err(|e| tell(&e.to_string())) else { return };
@@ -288,6 +289,8 @@ async fn carry_out(source: &Source, job: &Job) -> Result<u32, u8> {
     if changes && source.read_only || *operation != Operation::Id && !is_aligned {
         return Err(status::ERROR);
     }
+    // A guest that does not flush takes every answer for durable.
+    let fua = !job.backend.has_flush();
     match operation {
         Operation::Read => {
             let (result, buf) = volume.read(offset, Buf::new(bytes)).await;
@@ -298,7 +301,7 @@ async fn carry_out(source: &Source, job: &Job) -> Result<u32, u8> {
         Operation::Write => {
             let mut buf = Buf::new(bytes);
             copy_from(memory, data, &mut buf).ok_or(status::ERROR)?;
-            volume.write(offset, buf.freeze(), false).await.map_err(failed).map(|()| 0)
+            volume.write(offset, buf.freeze(), fua).await.map_err(failed).map(|()| 0)
         }
         Operation::Flush => volume.flush().await.map_err(failed).map(|()| 0),
         Operation::Discard => {
@@ -308,13 +311,16 @@ async fn carry_out(source: &Source, job: &Job) -> Result<u32, u8> {
                 volume.discard(at, end - at).await.map_err(failed)?;
                 at = end;
             }
+            if fua {
+                volume.flush().await.map_err(failed)?;
+            }
             Ok(0)
         }
         Operation::Zeroes { may_deallocate } => {
             let mut at = offset;
             while at < offset + len {
                 let end = volume.zeroes_end(at).clamp(at + 1, offset + len);
-                let done = volume.write_zeroes(at, end - at, false, *may_deallocate).await;
+                let done = volume.write_zeroes(at, end - at, fua, *may_deallocate).await;
                 done.map_err(failed)?;
                 at = end;
             }

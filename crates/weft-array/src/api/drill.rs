@@ -118,6 +118,7 @@ pub async fn run(
     options: &DrillOptions,
 ) -> Result<DrillReport, ArrayError> {
     let slot = options.slot;
+    array.0.check_writable()?;
     let margin = check(array, slot)?;
     let members = array.0.members().disks();
     let failing = members.iter().find(|(of, _)| *of == slot).map(|(_, disk)| disk.clone());
@@ -184,6 +185,8 @@ fn check(array: &Array, slot: SlotNo) -> Result<Margin, ArrayError> {
 fn unchanged(array: &Array, changes: u64) -> Result<Phase, ArrayError> {
     let status = array.status();
     let same = array.changes() == changes && status.state == ArrayState::Healthy;
+    // A clean stop changes none of these.
+    let same = same && array.0.check_writable().is_ok();
     match same && status.jobs.is_empty() {
         true => Ok(Phase::GoesOn),
         false => Err(refused("the array changed during the drill, which was ended")),

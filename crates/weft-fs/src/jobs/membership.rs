@@ -112,6 +112,8 @@ impl FsState {
     /// Lets the file system use what a disk has become larger by. Returns the number of new blocks.
     async fn grow_disk(&self, number: u16) -> Result<u64> {
         let _alone = self.hold_all_tokens().await;
+        // The metadata takes pieces of it meanwhile, otherwise, and the label lists them.
+        let _slices = self.change_slices().await;
         self.check()?;
         let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
         let is_lost = || FsError::Invalid(format!("disk {number} is lost"));

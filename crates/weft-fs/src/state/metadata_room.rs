@@ -260,8 +260,9 @@ impl FsState {
     /// As [`FsState::extend_slice`].
     pub(crate) async fn fit_slice(&self, member: &Member) -> Result<()> {
         let needed = self.meta().array.status().member_bytes;
+        let is_due = member.present().is_some_and(|present| present.is_label_due.get());
         match missing_blocks(member, needed) {
-            0 => Ok(()),
+            0 if !is_due => Ok(()),
             _ => self.extend_slice(member, needed + SPARE_BYTES).await,
         }
     }

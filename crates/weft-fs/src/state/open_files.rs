@@ -211,7 +211,8 @@ impl OpenFiles {
     /// Removes the node of a file that is neither in use nor has anything to write.
     pub(crate) fn forget_clean(&self, node: &Rc<Node>) {
         // The table's and the caller's.
-        if !node.is_used() && node.is_clean() && Rc::strong_count(node) <= 2 {
+        let is_this = self.get(node.ino).is_some_and(|known| Rc::ptr_eq(&known, node));
+        if is_this && !node.is_used() && node.is_clean() && Rc::strong_count(node) <= 2 {
             self.0.borrow_mut().remove(&node.ino);
         }
     }

@@ -30,6 +30,10 @@ impl OwnDevices {
     /// Whether a path leads to one of them.
     pub fn has(&self, place: &str) -> bool {
         let path = fs::canonicalize(place).unwrap_or_else(|_| place.into());
+        if path.is_absolute() && path.parent() != Some(Path::new("/dev")) {
+            // A file may be called as a device is.
+            return false;
+        }
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| self.0.contains(name))
     }

@@ -504,8 +504,11 @@ impl Daemon {
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
         self.arrays.borrow_mut().insert(name.clone(), served.clone());
-        self.add_vhost(&name, &served);
-        // One that was forced to start may be older than what users of its device have seen.
+        // One that was forced to start may be older than what users of its device, or virtual
+        // machines that connect again by themselves, have seen.
+        if !force_degraded {
+            self.add_vhost(&name, &served);
+        }
         self.take_over_channel(&name, &served, !force_degraded);
         if !force_degraded {
             self.take_over_device(name.clone(), served);

@@ -14,6 +14,9 @@ use weft_rt::{MILLISECOND, Rt};
 use crate::daemon::isolation::Isolation;
 use crate::daemon::log;
 
+/// The longest phase, milliseconds: a drill holds a place on the control socket.
+const PHASE_MS_MAX: u64 = 3_600_000;
+
 /// Ends the drill's tasks, also if the drill is dropped before its end.
 struct Ended(Rc<Isolation>);
 
@@ -39,7 +42,7 @@ pub async fn drill(
         }
     });
     let _ended = Ended(isolation.clone());
-    let nanos = |ms: u64| ms.saturating_mul(MILLISECOND);
+    let nanos = |ms: u64| ms.min(PHASE_MS_MAX).saturating_mul(MILLISECOND);
     let options = DrillOptions {
         slot,
         before: nanos(before_ms),
