@@ -1,9 +1,9 @@
-//! The queues of one connection. Requests are taken from them on threads of the connection: one that
-//! the guest wakes, and one that gives requests back.
+//! The queues of one connection. Requests are taken from them on threads of the connection: one
+//! that the guest wakes, and one that gives requests back.
 //!
-//! The engine's thread only passes on that a request has ended. It parses nothing of a guest, writes
-//! to no descriptor of its emulator, which may block, and takes no lock that is held meanwhile: a
-//! guest could hold up all arrays otherwise.
+//! The engine's thread only passes on that a request has ended. It parses nothing of a guest,
+//! writes to no descriptor of its emulator, which may block, and takes no lock that is held
+//! meanwhile: a guest could hold up all arrays otherwise.
 
 use std::collections::VecDeque;
 use std::io;
@@ -342,8 +342,8 @@ impl VhostUserBackend for Backend {
             let seals = fcntl_get_seals(file.file()).unwrap_or(SealFlags::empty());
             let has = u64::try_from(fstat(file.file())?.st_size).unwrap_or(0);
             let needs = file.start().checked_add(region.len());
-            // An access beyond the end would end this process, and all volumes with it. So would one
-            // to a hole in huge pages of which none are left.
+            // An access beyond the end would end this process, and all volumes with it. So would
+            // one to a hole in huge pages of which none are left.
             let is_huge = fstatfs(file.file()).is_ok_and(|fs| fs.f_type == HUGETLBFS);
             let is_sealed = seals.contains(SealFlags::SHRINK) && !is_huge;
             if !is_sealed || needs.is_none_or(|needs| needs > has) {

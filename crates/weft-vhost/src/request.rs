@@ -38,8 +38,8 @@ pub(crate) enum Operation {
     Id,
 }
 
-/// Most pieces of a request: a driver that follows the configuration has fewer, and a chain may have
-/// 65,535.
+/// Most pieces of a request: a driver that follows the configuration has fewer, and a chain may
+/// have 65,535.
 const PIECES_MAX: usize = 1024;
 
 /// A piece of the guest's memory.

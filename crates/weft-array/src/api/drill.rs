@@ -1,13 +1,13 @@
 //! A drill: what would happen if a disk failed now. Nothing is written to any disk.
 //!
 //! **A second array.** The members of the array that is in use are assembled once more, over disks
-//! that keep their writes in memory ([`CopyOnWriteDisk`]) and that refuse to pass on anything but
-//! reads. There the disk fails, and its rebuild runs as it would: with the same code, order, pace
-//! and throttle, and below the same queues of the same disks as the requests of users.
+//! that keep their writes in memory ([`weft_disk::CopyOnWriteDisk`]) and that refuse to pass on
+//! anything but reads. There the disk fails, and its rebuild runs as it would: with the same code,
+//! order, pace and throttle, and below the same queues of the same disks as the requests of users.
 //!
 //! **The replacement.** No new disk is needed: what would be written to it takes the time that a
 //! disk of the same kind would need. For a second at the most the drill reads the member that is to
-//! fail from its begin on, which gives the rate ([`Replacement`]).
+//! fail from its begin on, which gives the rate (`Replacement`).
 //!
 //! **What users feel.** Their requests go to the array in use and are served from it as ever. Those
 //! reads that the lost disk answered would have to be reconstructed: the drill repeats them on the
