@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common::{assemble, options, pattern, read, rt, write};
-use weft_array::drill::{DrillOptions, DrillReport, run};
-use weft_array::{Array, ArrayError, ArrayState, Consistency, create};
+use crate::common::bench::run;
+use crate::common::{assemble, options, pattern, read, rt, write, written};
+use weft_array::drill::{self, DrillOptions, DrillReport};
+use weft_array::{Array, ArrayError, ArrayState, create};
 use weft_code::SlotNo;
 use weft_disk::{Class, Disk, QueueConfig, QueuedDisk, RamDisk};
 use weft_model::{Contents, Model, ModelDisk, ModelOptions};
@@ -27,7 +28,7 @@ fn asked(slot: usize) -> DrillOptions {
 /// A drill in a domain of its own, which is ended afterwards.
 async fn drill(rt: &Rt, array: &Array, asked: &DrillOptions) -> Result<DrillReport, ArrayError> {
     let domain = rt.domain(|| {});
-    let report = run(&domain, array, asked).await;
+    let report = drill::run(&domain, array, asked).await;
     domain.fail_domain();
     report
 }
@@ -42,23 +43,6 @@ fn hard_disk(rt: &Rt, number: usize) -> Rc<dyn Disk> {
     };
     let disk = ModelDisk::open(rt, Model::find("st3146807fc").expect("a model"), options);
     Rc::new(QueuedDisk::new(disk, QueueConfig::of_depth(16)))
-}
-
-/// An array of which every region counts as written.
-async fn written(rt: &Rt, code: &str, disks: &[Rc<dyn Disk>]) -> Array {
-    let mut options = options(code);
-    (options.unit_bytes, options.region_bytes) = (64 << 10, None);
-    options.consistency = Consistency::None;
-    options.head_room_bytes = Some(32 * MIB);
-    create(disks, &options).await.expect("created");
-    let array = assemble(rt, disks).await;
-    let mut at = 0;
-    while at < array.size_bytes() {
-        array.write(at, Buf::zeroed(BLOCK).freeze(), false).await.expect("written");
-        at = array.region_at(at).end;
-    }
-    array.flush().await.expect("flushed");
-    array
 }
 
 /// Random reads until `ended` says so. Returns mean and median of the times of those of the first
@@ -163,10 +147,7 @@ fn ram_disks(count: usize) -> Vec<Rc<dyn Disk>> {
 #[test]
 fn a_drill_leaves_every_byte_and_every_disk_as_it_was() {
     for code in ["raid5", "raid1", "raid6", "lrc:2,1,1"] {
-        let rt = rt();
-        let inner = rt.clone();
-        rt.block_on(async move {
-            let rt = inner;
+        run(move |rt| async move {
             let disks = ram_disks(if code == "raid1" { 3 } else { 4 });
             create(&disks, &options(code)).await.expect("created");
             let array = assemble(&rt, &disks).await;
@@ -185,16 +166,12 @@ fn a_drill_leaves_every_byte_and_every_disk_as_it_was() {
             array.fail(SlotNo(0)).await.expect("one may fail");
             assert_eq!(read(&array, 1 << 20, 3 << 20).await, pattern(1 << 20, 3 << 20, 2));
         });
-        rt.kill_all();
     }
 }
 
 #[test]
 fn what_a_drill_writes_to_memory_is_bounded() {
-    let rt = rt();
-    let inner = rt.clone();
-    rt.block_on(async move {
-        let rt = inner;
+    run(|rt| async move {
         let disks = ram_disks(4);
         create(&disks, &options("raid5")).await.expect("created");
         let array = assemble(&rt, &disks).await;
@@ -204,15 +181,11 @@ fn what_a_drill_writes_to_memory_is_bounded() {
         assert_eq!(array.status().state, ArrayState::Healthy);
         assert_eq!(read(&array, 0, 3 << 20).await, pattern(0, 3 << 20, 1));
     });
-    rt.kill_all();
 }
 
 #[test]
 fn a_drill_is_refused_where_it_could_show_nothing() {
-    let rt = rt();
-    let inner = rt.clone();
-    rt.block_on(async move {
-        let rt = inner;
+    run(|rt| async move {
         let disks = ram_disks(4);
         create(&disks, &options("raid5")).await.expect("created");
         let array = assemble(&rt, &disks).await;
@@ -234,5 +207,4 @@ fn a_drill_is_refused_where_it_could_show_nothing() {
         refused(first.await);
         refused(drill(&rt, &array, &asked(1)).await);
     });
-    rt.kill_all();
 }

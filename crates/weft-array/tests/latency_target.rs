@@ -8,9 +8,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common::{assemble, options, rt};
+use crate::common::{assemble, rt, written};
 use weft_array::reshape::ReshapeOptions;
-use weft_array::{Array, Consistency, JobKind, RebuildPace, RebuildPolicy, ScrubMode, create};
+use weft_array::{Array, JobKind, RebuildPace, RebuildPolicy, ScrubMode};
 use weft_code::SlotNo;
 use weft_disk::Disk;
 use weft_model::{Contents, Model, ModelDisk, ModelOptions};
@@ -42,26 +42,9 @@ fn disk(rt: &Rt, number: usize) -> Rc<dyn Disk> {
     ModelDisk::open(rt, Model::find("st3146807fc").expect("a model"), options)
 }
 
-/// An array of which every region counts as written.
-async fn written(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Array {
-    let mut options = options("raid5");
-    (options.unit_bytes, options.region_bytes) = (64 << 10, None);
-    options.consistency = Consistency::None;
-    options.head_room_bytes = Some(32 * MIB);
-    create(disks, &options).await.expect("created");
-    let array = assemble(rt, disks).await;
-    let mut at = 0;
-    while at < array.size_bytes() {
-        array.write(at, Buf::zeroed(BLOCK).freeze(), false).await.expect("written");
-        at = array.region_at(at).end;
-    }
-    array.flush().await.expect("flushed");
-    array
-}
-
 async fn start(rt: &Rt, kind: JobKind) -> Array {
     let disks: Vec<_> = (0..3).map(|number| disk(rt, number)).collect();
-    let mut array = written(rt, &disks).await;
+    let mut array = written(rt, "raid5", &disks).await;
     match kind {
         JobKind::Rebuild => {
             array.fail(SlotNo(1)).await.expect("one may fail");

@@ -76,14 +76,7 @@ impl Array {
         let (begun, len) = (self.0.rt().turn_time(), buf.len());
         self.0.jobs().throttle().note_user(begun, len as u64);
         let done = self.0.read(offset, buf).await;
-        self.0.note_served(begun, |took| ServedRequest {
-            is_write: false,
-            offset,
-            len,
-            begun,
-            took,
-            succeeded: done.0.is_ok(),
-        });
+        self.0.note_served(begun, false, (offset, len), done.0.is_ok());
         done
     }
 
@@ -97,14 +90,7 @@ impl Array {
         let array = self.0.clone();
         let write = move || async move { array.write(offset, data, fua).await };
         let done = self.0.rt().attach(write).await;
-        self.0.note_served(begun, |took| ServedRequest {
-            is_write: true,
-            offset,
-            len,
-            begun,
-            took,
-            succeeded: done.is_ok(),
-        });
+        self.0.note_served(begun, true, (offset, len), done.is_ok());
         done
     }
 
@@ -510,11 +496,16 @@ impl Array {
 }
 
 impl Engine {
-    /// Notes that a user's request has ended, which began at `begun`.
+    /// Notes that a user's request of a range (offset, length) has ended, which began at `begun`.
     #[inline]
-    fn note_served(&self, begun: Nanos, request: impl FnOnce(Nanos) -> ServedRequest) {
-        self.jobs().throttle().note_served(begun, || self.rt().turn_time());
-        self.observer().tell(|| request(self.rt().turn_time().saturating_sub(begun)));
+    fn note_served(&self, begun: Nanos, is_write: bool, range: (u64, usize), succeeded: bool) {
+        let now = || self.rt().turn_time();
+        self.jobs().throttle().note_served(begun, now);
+        self.observer().tell(|| {
+            let (offset, len) = range;
+            let took = now().saturating_sub(begun);
+            ServedRequest { is_write, offset, len, begun, took, succeeded }
+        });
     }
 
     /// Changes what the superblock stores of users' choices for maintenance. If the array breaks,

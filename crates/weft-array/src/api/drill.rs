@@ -7,11 +7,11 @@
 //!
 //! **The replacement.** No new disk is needed: what would be written to it takes the time that a
 //! disk of the same kind would need. For a second at the most the drill reads the member that is to
-//! fail from its begin on, which gives the rate (`Replacement`).
+//! fail from its begin on, which gives the rate (`disks.rs`).
 //!
 //! **What users feel.** Their requests go to the array in use and are served from it as ever. Those
 //! reads that the lost disk answered would have to be reconstructed: the drill repeats them on the
-//! second array, beside the real ones, up to [`REPEATED_MAX`] at a time. So the other disks carry
+//! second array, beside the real ones, up to 256 at a time. So the other disks carry
 //! what they would carry, and a repeated read counts in the place of the real one. Of a mirror,
 //! where other copies would be read instead, each n-th of such reads is repeated, for n copies.
 //! Writes are measured, and not repeated: they cost the remaining disks about the same.
@@ -21,28 +21,24 @@
 //! of the time of the drill, at the place where the rebuild began: hard disks are slower towards
 //! their ends. Users who ask less because answers take longer are not foreseen.
 
-use std::cell::{Cell, RefCell};
-use std::num::NonZeroU64;
+mod disks;
+mod meter;
+
+use std::cell::Cell;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use weft_code::{Margin, SlotNo, SlotSet};
-use weft_disk::{
-    Class, CopyOnWriteDisk, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, Histogram, Latency,
-    ReadFuture, Volume as _, WriteOpts,
-};
-use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rt, SECOND};
+use weft_disk::{CopyOnWriteDisk, Disk, Latency, Volume as _};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::api::array::Array;
-use crate::engine::Engine;
-use crate::engine::status::ArrayState;
+use crate::engine::status::{ArrayState, Status};
 use crate::error::ArrayError;
 use crate::lifecycle::start_stop::assemble_copies;
 use crate::maintenance::{JobKind, JobStatus};
-use crate::state::observer::{Observer, ServedRequest};
-
-/// Repeated reads in progress at a time; further ones are counted and left out.
-pub const REPEATED_MAX: usize = 256;
+use disks::{LentDisk, Replacement, sequential_rate};
+use meter::{Meter, Observed};
 
 /// How often the progress is looked at.
 const STEP: Nanos = 100 * MILLISECOND;
@@ -131,7 +127,7 @@ pub async fn run(
     let rate_bytes_s = sequential_rate(rt, &*failing).await;
     second.add_spare(Rc::new(Replacement::of(rt, failing.info(), rate_bytes_s))).await?;
     second.fail(slot).await?;
-    meter.repeats.set(true);
+    meter.begin_repeats();
     let mut progress = Progress { begun: rt.now(), ..Progress::default() };
     let during = observe(rt, &meter, options.during, || {
         unchanged(array, changes)?;
@@ -156,8 +152,8 @@ pub async fn run(
         complete: progress.complete,
         before,
         during,
-        reconstructed: Latency::from(&*meter.repeated.borrow()),
-        reads_left_out: meter.left_out.get(),
+        reconstructed: meter.reconstructed(),
+        reads_left_out: meter.reads_left_out(),
     })
 }
 
@@ -171,7 +167,7 @@ fn check(array: &Array, slot: SlotNo) -> Result<Margin, ArrayError> {
     if slot.0 >= status.slots.len() {
         return Err(refused(format!("there is no slot {slot}")));
     }
-    if status.state != ArrayState::Healthy || !status.jobs.is_empty() {
+    if !is_quiet(&status) {
         return Err(refused(
             "a drill needs a healthy array without a running job: wait until it is one",
         ));
@@ -181,13 +177,15 @@ fn check(array: &Array, slot: SlotNo) -> Result<Margin, ArrayError> {
     })
 }
 
+/// Whether the array has all of its members and no job; one that was stopped is not healthy.
+fn is_quiet(status: &Status) -> bool {
+    status.state == ArrayState::Healthy && status.jobs.is_empty()
+}
+
 /// Ends the drill if the array in use is not any more what it was.
 fn unchanged(array: &Array, changes: u64) -> Result<Phase, ArrayError> {
     let status = array.status();
-    let same = array.changes() == changes && status.state == ArrayState::Healthy;
-    // A clean stop changes none of these.
-    let same = same && array.0.check_writable().is_ok();
-    match same && status.jobs.is_empty() {
+    match array.changes() == changes && is_quiet(&status) {
         true => Ok(Phase::GoesOn),
         false => Err(refused("the array changed during the drill, which was ended")),
     }
@@ -201,7 +199,7 @@ async fn assemble_second(
 ) -> Result<Array, ArrayError> {
     let room = Rc::new(Cell::new(options.memory_bytes));
     let copy = |(_, disk): &(SlotNo, Rc<dyn Disk>)| {
-        let lent: Rc<dyn Disk> = Rc::new(LentDisk(disk.clone()));
+        let lent: Rc<dyn Disk> = Rc::new(LentDisk::new(disk.clone()));
         Rc::new(CopyOnWriteDisk::new(lent, &room)) as Rc<dyn Disk>
     };
     let copies: Vec<_> = members.iter().map(copy).collect();
@@ -289,267 +287,5 @@ impl Progress {
         let left = u128::from(self.total - done) * u128::from(span);
         let left = left.checked_div(u128::from(stripes))?;
         u64::try_from((u128::from(end - self.begun) + left).div_ceil(u128::from(SECOND))).ok()
-    }
-}
-
-/// The array's observer for as long as this lives.
-struct Observed(Rc<Engine>);
-
-impl Observed {
-    fn begin(engine: &Rc<Engine>, meter: &Rc<Meter>) -> Result<Self, ArrayError> {
-        if engine.observer().is_set() {
-            return Err(refused("a drill of this array is running already"));
-        }
-        engine.observer().set(Some(meter.clone()));
-        Ok(Self(engine.clone()))
-    }
-}
-
-impl Drop for Observed {
-    fn drop(&mut self) {
-        self.0.observer().set(None);
-    }
-}
-
-/// Measures users' requests, and repeats those that the lost disk would not answer.
-struct Meter {
-    rt: Rt,
-    second: Array,
-    slot: SlotNo,
-    reads: Rc<RefCell<Histogram>>,
-    writes: RefCell<Histogram>,
-    /// Whether reads are repeated.
-    repeats: Cell<bool>,
-    repeated: Rc<RefCell<Histogram>>,
-    in_progress: Rc<Cell<usize>>,
-    left_out: Cell<u64>,
-    /// Reads of mirrored data that the slot has a copy of.
-    mirrored: Cell<usize>,
-}
-
-impl Meter {
-    fn new(rt: &Rt, second: &Array, slot: SlotNo) -> Self {
-        Self {
-            rt: rt.clone(),
-            second: second.clone(),
-            slot,
-            reads: Rc::default(),
-            writes: RefCell::default(),
-            repeats: Cell::new(false),
-            repeated: Rc::default(),
-            in_progress: Rc::default(),
-            left_out: Cell::new(0),
-            mirrored: Cell::new(0),
-        }
-    }
-
-    fn clear(&self) {
-        self.reads.borrow_mut().clear();
-        self.writes.borrow_mut().clear();
-    }
-
-    fn requests(&self, phase: Nanos) -> UserRequests {
-        UserRequests {
-            phase_ms: phase / MILLISECOND,
-            reads: Latency::from(&*self.reads.borrow()),
-            writes: Latency::from(&*self.writes.borrow()),
-        }
-    }
-
-    /// The parts of a read that the lost disk answered: offset and length.
-    fn lost_parts(&self, offset: u64, len: usize) -> Vec<(u64, usize)> {
-        let engine = &self.second.0;
-        let mut at = offset;
-        let mut lost = Vec::new();
-        for piece in engine.geometries().pieces(offset, len) {
-            let geometry = engine.geometry_of(piece.at.stripe);
-            let is_lost = match geometry.mirrored {
-                false => engine.slot_of(piece.at.stripe, piece.at.unit) == self.slot,
-                true => {
-                    let copies = geometry.units().len();
-                    let read = engine.unit_on(piece.at.stripe, self.slot).map(|_| {
-                        self.mirrored.set(self.mirrored.get() + 1);
-                        self.mirrored.get().is_multiple_of(copies)
-                    });
-                    read == Some(true)
-                }
-            };
-            if is_lost {
-                lost.push((at, piece.len));
-            }
-            at += piece.len as u64;
-        }
-        lost
-    }
-
-    fn repeat(&self, offset: u64, len: usize) {
-        if self.in_progress.get() >= REPEATED_MAX {
-            self.left_out.set(self.left_out.get() + 1);
-            return;
-        }
-        self.in_progress.set(self.in_progress.get() + 1);
-        let (rt, second) = (self.rt.clone(), self.second.clone());
-        let (reads, repeated) = (self.reads.clone(), self.repeated.clone());
-        let in_progress = self.in_progress.clone();
-        drop(self.rt.spawn(async move {
-            let begun = rt.now();
-            if second.read(offset, Buf::new(len)).await.0.is_ok() {
-                repeated.borrow_mut().add(rt.now() - begun);
-                reads.borrow_mut().add(rt.now() - begun);
-            }
-            in_progress.set(in_progress.get() - 1);
-        }));
-    }
-}
-
-impl Observer for Meter {
-    fn served(&self, request: ServedRequest) {
-        let ServedRequest { is_write, offset, len, begun, took, succeeded } = request;
-        if !succeeded {
-            return;
-        }
-        let repeats = self.repeats.get();
-        let lost = if is_write || !repeats { Vec::new() } else { self.lost_parts(offset, len) };
-        if lost.is_empty() {
-            let of_kind = if is_write { &self.writes } else { &*self.reads };
-            of_kind.borrow_mut().add(took);
-        }
-        if lost.is_empty() && repeats {
-            // The rebuild gives way to all users.
-            let throttle = self.second.0.jobs().throttle();
-            throttle.note_user(begun, len as u64);
-            throttle.note_served(begun, || begun + took);
-        }
-        lost.into_iter().for_each(|(offset, len)| self.repeat(offset, len));
-    }
-}
-
-/// A member of the array in use, lent to the second one: to be read, and nothing else. Above all,
-/// it is not severed when the second array has lost it.
-struct LentDisk(Rc<dyn Disk>);
-
-impl LentDisk {
-    fn refuse(&self, op: DiskOp, offset: u64, len: u64) -> DoneFuture<'_> {
-        let source = std::io::Error::new(std::io::ErrorKind::ReadOnlyFilesystem, "lent to a drill");
-        let error = DiskError::new(&self.0.info().name, op, offset, len, source);
-        Box::pin(std::future::ready(Err(error)))
-    }
-}
-
-impl Disk for LentDisk {
-    fn info(&self) -> &DiskInfo {
-        self.0.info()
-    }
-
-    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
-        self.0.read(offset, buf, class)
-    }
-
-    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
-        self.refuse(DiskOp::Write, offset, data.len() as u64)
-    }
-
-    fn flush(&self) -> DoneFuture<'_> {
-        self.refuse(DiskOp::Flush, 0, 0)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, _: WriteOpts) -> DoneFuture<'_> {
-        self.refuse(DiskOp::WriteZeroes, offset, len)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
-        self.refuse(DiskOp::Discard, offset, len)
-    }
-}
-
-/// The bytes per second at which a disk is read from its begin on.
-async fn sequential_rate(rt: &Rt, disk: &dyn Disk) -> u64 {
-    const PROBE_BYTES: usize = 1 << 20;
-    const PROBES_MAX: u64 = 256;
-    let begun = rt.now();
-    let mut bytes = 0;
-    // A first one, which seeks, is not counted.
-    let mut counted_from = begun;
-    for probe in 0..PROBES_MAX {
-        let offset = probe * PROBE_BYTES as u64;
-        let past_end = offset + PROBE_BYTES as u64 > disk.info().size_bytes;
-        if past_end || rt.now() - begun > SECOND {
-            break;
-        }
-        let (result, _) = disk.read(offset, Buf::new(PROBE_BYTES), Class::Maintenance).await;
-        match (result, probe) {
-            (Err(_), _) => break,
-            (Ok(()), 0) => counted_from = rt.now(),
-            (Ok(()), _) => bytes += PROBE_BYTES as u64,
-        }
-    }
-    let rate =
-        u128::from(bytes) * u128::from(SECOND) / u128::from((rt.now() - counted_from).max(1));
-    u64::try_from(rate).unwrap_or(u64::MAX)
-}
-
-/// A replacement that keeps nothing, and takes as long to write as a disk that is written one byte
-/// after the other.
-struct Replacement {
-    info: DiskInfo,
-    rt: Rt,
-    /// None: writes take no time.
-    rate_bytes_s: Option<NonZeroU64>,
-    /// When what it was given so far will be written.
-    written_at: Cell<Nanos>,
-}
-
-impl Replacement {
-    fn of(rt: &Rt, failed: &DiskInfo, rate_bytes_s: u64) -> Self {
-        let name = format!("a new disk for {}", failed.name);
-        let info = DiskInfo { name, fast_zeroes: true, volatile_cache: false, ..failed.clone() };
-        let rate_bytes_s = NonZeroU64::new(rate_bytes_s);
-        Self { info, rt: rt.clone(), rate_bytes_s, written_at: Cell::new(0) }
-    }
-
-    async fn take_time(&self, bytes: u64) {
-        let Some(rate) = self.rate_bytes_s else { return };
-        let time = u128::from(bytes) * u128::from(SECOND) / u128::from(rate.get());
-        let begins = self.written_at.get().max(self.rt.now());
-        let ends = begins.saturating_add(Nanos::try_from(time).unwrap_or(Nanos::MAX));
-        self.written_at.set(ends);
-        self.rt.sleep(ends.saturating_sub(self.rt.now())).await;
-    }
-}
-
-impl Disk for Replacement {
-    fn info(&self) -> &DiskInfo {
-        &self.info
-    }
-
-    fn read(&self, offset: u64, mut buf: Buf, _: Class) -> ReadFuture<'_> {
-        Box::pin(async move {
-            if let Err(error) = self.info.check(DiskOp::Read, offset, buf.len() as u64) {
-                return (Err(error), buf);
-            }
-            self.take_time(buf.len() as u64).await;
-            buf.fill(0);
-            (Ok(()), buf)
-        })
-    }
-
-    fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
-        Box::pin(async move {
-            self.info.check(DiskOp::Write, offset, data.len() as u64)?;
-            self.take_time(data.len() as u64).await;
-            Ok(())
-        })
-    }
-
-    fn flush(&self) -> DoneFuture<'_> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, _: WriteOpts) -> DoneFuture<'_> {
-        Box::pin(std::future::ready(self.info.check(DiskOp::WriteZeroes, offset, len)))
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
-        Box::pin(std::future::ready(self.info.check(DiskOp::Discard, offset, len)))
     }
 }

@@ -64,6 +64,25 @@ pub async fn assemble(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Array {
 }
 
 /// Bytes that encode their offset and version.
+/// An array of which every region counts as written, as a block of it is: for modelled disks, which
+/// keep no data.
+pub async fn written(rt: &Rt, code: &str, disks: &[Rc<dyn Disk>]) -> Array {
+    const BLOCK: usize = 4096;
+    let mut options = options(code);
+    (options.unit_bytes, options.region_bytes) = (64 << 10, None);
+    options.consistency = Consistency::None;
+    options.head_room_bytes = Some(32 << 20);
+    create(disks, &options).await.expect("created");
+    let array = assemble(rt, disks).await;
+    let mut at = 0;
+    while at < array.size_bytes() {
+        array.write(at, Buf::zeroed(BLOCK).freeze(), false).await.expect("written");
+        at = array.region_at(at).end;
+    }
+    array.flush().await.expect("flushed");
+    array
+}
+
 pub fn pattern(offset: u64, len: usize, version: u8) -> Vec<u8> {
     (0..len as u64)
         .map(|i| {
