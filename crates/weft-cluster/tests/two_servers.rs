@@ -10,7 +10,7 @@ use weft_cluster::fence::{
 };
 use weft_cluster::{ClusterName, Epoch, Incarnation, NodeName};
 use weft_disk::{
-    Class, Disk, DiskInfo, DoneFuture, RamDisk, ReadFuture, Volume as _, VolumeErrorKind, WriteOpts,
+    Class, Disk, DoneFuture, Layer, RamDisk, ReadFuture, Volume as _, VolumeErrorKind, WriteOpts,
 };
 use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rng, Rt, SECOND, Schedule, virtual_rt};
 use weft_testkit::for_seeds;
@@ -78,9 +78,9 @@ impl Path {
     }
 }
 
-impl Disk for Path {
-    fn info(&self) -> &DiskInfo {
-        self.ram.info()
+impl Layer for Path {
+    fn below(&self) -> &dyn Disk {
+        &*self.ram
     }
 
     fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
@@ -114,18 +114,6 @@ impl Disk for Path {
             result
         });
         Box::pin(task)
-    }
-
-    fn flush(&self) -> DoneFuture<'_> {
-        self.ram.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
-        self.ram.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
-        self.ram.discard(offset, len)
     }
 }
 

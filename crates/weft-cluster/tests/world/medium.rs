@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use weft_cluster::DiskName;
 use weft_cluster::fence::HEAD_BYTES;
 use weft_disk::{
-    Class, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, RamDisk, ReadFuture, WriteOpts,
+    Class, Disk, DiskError, DiskOp, DoneFuture, Layer, RamDisk, ReadFuture, WriteOpts,
 };
 use weft_rt::sync::Notify;
 use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Rng, Rt};
@@ -107,9 +107,9 @@ impl Medium {
     }
 }
 
-impl Disk for Medium {
-    fn info(&self) -> &DiskInfo {
-        self.ram.info()
+impl Layer for Medium {
+    fn below(&self) -> &dyn Disk {
+        &self.ram
     }
 
     fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
@@ -125,17 +125,5 @@ impl Disk for Medium {
             self.in_flight.borrow_mut().insert(number, (offset, data.clone()));
             self.rt.spawn(medium.carry_out(number, offset, data)).await
         })
-    }
-
-    fn flush(&self) -> DoneFuture<'_> {
-        self.ram.flush()
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
-        self.ram.write_zeroes(offset, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
-        self.ram.discard(offset, len)
     }
 }
