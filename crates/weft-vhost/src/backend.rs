@@ -270,8 +270,9 @@ impl Backend {
 
     fn pass_on(answer: Answer) {
         let (Answer::Done(job, _) | Answer::Dropped(job)) = &answer;
+        let backend = job.backend.clone();
         // The thread is there as long as there are handles of the connection: the job has one.
-        let _ = job.backend.answers.clone().send(answer);
+        let _ = backend.answers.send(answer);
     }
 
     fn give_answer(answer: Answer) {
