@@ -88,20 +88,27 @@ more_writes() {
         sleep 0.1
     done
 }
-more_writes 100
-for turn in 1 2; do
-    killed
-    refused 5 weft status; has 'ORPHANED BLOCK DEVICE: /dev/ublkb0' /tmp/said
+# The daemon has been killed: fio waits for the next one, and is served by it.
+fio_goes_on() {
     sleep 1
     kill -0 $fio || fail "fio ended with the daemon: $(cat /tmp/fio)"
     serve .
     attached
     before=$(writes)
     more_writes 20
+}
+fio_ends_well() {
+    wait $fio || fail "fio: $(cat /tmp/fio)"
+    has 'err= 0' /tmp/fio
+}
+more_writes 100
+for turn in 1 2; do
+    killed
+    refused 5 weft status; has 'ORPHANED BLOCK DEVICE: /dev/ublkb0' /tmp/said
+    fio_goes_on
     [ $turn = 2 ] || weft fail tank d4
 done
-wait $fio || fail "fio: $(cat /tmp/fio)"
-has 'err= 0' /tmp/fio
+fio_ends_well
 weft add tank d5 --size 24M
 weft rebuild tank
 weft scrub tank
@@ -133,14 +140,8 @@ fio --name=v --filename=/tmp/mnt/fio --rw=randwrite --bs=4k --ioengine=libaio --
 before=$(writes)
 more_writes 100
 killed
-sleep 1
-kill -0 $fio || fail "fio ended with the daemon: $(cat /tmp/fio)"
-serve .
-attached
-before=$(writes)
-more_writes 20
-wait $fio || fail "fio: $(cat /tmp/fio)"
-has 'err= 0' /tmp/fio
+fio_goes_on
+fio_ends_well
 rm /tmp/mnt/fio
 
 step "an upgrade in order"
