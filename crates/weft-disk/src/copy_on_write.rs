@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use weft_rt::{BUF_ALIGN, Buf, Frozen};
+use weft_rt::{Buf, Frozen};
 
 use crate::{
     Class, Counters, Disk, DiskError, DiskInfo, DiskOp, DoneFuture, ReadFuture, WriteOpts,
@@ -25,7 +25,7 @@ pub struct CopyOnWriteDisk {
     below: Rc<dyn Disk>,
     info: DiskInfo,
     /// What was written, by the number of the sector; none: zeros.
-    sectors: RefCell<BTreeMap<u64, Option<Frozen>>>,
+    sectors: RefCell<BTreeMap<u64, Option<Box<[u8]>>>>,
     room_bytes: Rc<Cell<u64>>,
 }
 
@@ -52,15 +52,15 @@ impl CopyOnWriteDisk {
         op: DiskOp,
         offset: u64,
         len: u64,
-        sector: impl Fn(usize) -> Option<Frozen>,
+        sector: impl Fn(usize) -> Option<Box<[u8]>>,
     ) -> Result<(), DiskError> {
         self.info.check(op, offset, len)?;
         let first = offset / self.sector_bytes();
         let mut sectors = self.sectors.borrow_mut();
         for (at, number) in (first..first + len / self.sector_bytes()).enumerate() {
             let bytes = sector(at);
-            let cost = |bytes: &Option<Frozen>| {
-                ENTRY_BYTES + bytes.as_ref().map_or(0, |bytes| bytes.len().max(BUF_ALIGN) as u64)
+            let cost = |bytes: &Option<Box<[u8]>>| {
+                ENTRY_BYTES + bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)
             };
             let old = sectors.get(&number).map_or(0, cost);
             let room = (self.room_bytes.get() + old).checked_sub(cost(&bytes));
@@ -115,8 +115,8 @@ impl Disk for CopyOnWriteDisk {
     fn write(&self, offset: u64, data: Frozen, _: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let sector = self.info.sector_bytes as usize;
-            // A copy: a slice would keep all of what it is a part of.
-            let part = |at: usize| Some(Frozen::copy_from(&data[at * sector..(at + 1) * sector]));
+            // On the heap: a buffer for a disk takes a page for each sector.
+            let part = |at: usize| Some(data[at * sector..(at + 1) * sector].into());
             self.store(DiskOp::Write, offset, data.len() as u64, part)
         })
     }
