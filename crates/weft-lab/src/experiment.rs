@@ -56,6 +56,10 @@ const FILES: &[(&str, &str)] = &[
     ("alv-fig17", include_str!("../experiments/alv-fig17.toml")),
     ("alv-beyond", include_str!("../experiments/alv-beyond.toml")),
     ("together", include_str!("../experiments/together.toml")),
+    ("together-financial", include_str!("../experiments/together-financial.toml")),
+    ("together-dtrs", include_str!("../experiments/together-dtrs.toml")),
+    ("together-ssd", include_str!("../experiments/together-ssd.toml")),
+    ("together-without", include_str!("../experiments/together-without.toml")),
     ("file-raid", include_str!("../experiments/file-raid.toml")),
 ];
 

@@ -1,14 +1,12 @@
 //! Who may do what in weftfs: access control lists, and the end of privileges, as programs and
 //! other users meet them through the kernel.
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
 use rustix::io::Errno;
 use weft_testkit::{Need, command, have, run};

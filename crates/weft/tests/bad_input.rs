@@ -1,12 +1,10 @@
 //! Every wrong request is refused with a reason and an exit code, and changes nothing.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-use common::Bench;
+use crate::common::Bench;
 use rustix::fs::XattrFlags;
 
 /// The bytes of all members, to see that nothing was changed.

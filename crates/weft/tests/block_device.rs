@@ -1,13 +1,11 @@
 //! An array as a block device by FUSE and a loop device, with ext4 on it, while members fail and
 //! are rebuilt, and while it grows. `ublk.rs` has the other way.
 
-mod common;
-
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use common::Bench;
+use crate::common::Bench;
 use weft_nbd::{NbdDisk, NbdOptions};
 use weft_rt::ring::{self, RingConfig};
 use weft_testkit::{Guest, Mount, Need, Scratch, command, have, run, wait_until};
@@ -265,7 +263,7 @@ fn a_dead_daemon_gives_errors_not_hangs_and_can_be_cleaned_up() {
     let device = attached.device.clone();
     attached.bench.kill9();
     let read = || {
-        let mut dd = common::quiet("dd");
+        let mut dd = crate::common::quiet("dd");
         dd.arg(format!("if={}", device.display())).args([
             "of=/dev/null",
             "bs=4096",

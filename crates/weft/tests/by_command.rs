@@ -1,11 +1,9 @@
 //! Single arrays and disks are started, stopped, removed and erased while the daemon runs; a pause
 //! is seen.
 
-mod common;
-
 use std::path::Path;
 
-use common::Bench;
+use crate::common::Bench;
 
 fn served(name: &str) -> Bench {
     let mut bench = Bench::new(name);
@@ -195,10 +193,10 @@ fn an_array_uses_larger_disks() {
         std::fs::write(bench.path(name), vec![b'a'; bytes]).expect("a file");
     };
     fill("data", 4 << 20);
-    let qemu = common::quiet("sh")
+    let qemu = crate::common::quiet("sh")
         .args([
             "-c",
-            &format!("nbdcopy {} '{}'", common::text(&bench.path("data")), bench.uri("t")),
+            &format!("nbdcopy {} '{}'", crate::common::text(&bench.path("data")), bench.uri("t")),
         ])
         .status();
     let copied = qemu.is_ok_and(|status| status.success());
@@ -255,8 +253,8 @@ fn an_array_uses_larger_disks() {
     assert_eq!(data + of("rows") * of("unit_bytes"), 16 << 20);
     if copied {
         let uri = bench.uri("t");
-        let back = common::text(&bench.path("back"));
-        let ok = common::quiet("nbdcopy").args([&uri, &back]).status();
+        let back = crate::common::text(&bench.path("back"));
+        let ok = crate::common::quiet("nbdcopy").args([&uri, &back]).status();
         assert!(ok.is_ok_and(|status| status.success()));
         let bytes = std::fs::read(bench.path("back")).expect("the copy");
         assert!(

@@ -1,10 +1,8 @@
 //! A cache in front of an array: what users see of it, and that it never shows old bytes.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Bench, have_fio_over_nbd};
+use crate::common::{Bench, have_fio_over_nbd};
 use serde_json::Value;
 use weft_testkit::{command, run};
 

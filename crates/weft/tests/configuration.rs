@@ -1,11 +1,9 @@
 //! The configuration file: what is wrong is told with file, line and key; what is right is what
 //! the daemon does.
 
-mod common;
-
 use std::fs;
 
-use common::{Bench, text};
+use crate::common::{Bench, text};
 
 /// Wrong configurations, with the line, the key, and words of the reason.
 const WRONG: [(&str, usize, &str, &str); 56] = [

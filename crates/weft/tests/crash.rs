@@ -4,13 +4,11 @@
 //!
 //! The simulator's oracle holds every read against what the volume may answer.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_nbd::{NbdDisk, NbdOptions};
 use weft_rt::ring::{self, Ring, RingConfig};

@@ -1,10 +1,8 @@
 //! The promise of `weft demo`: it says when all is well, notices one wrong byte, and leaves
 //! nothing behind.
 
-mod common;
-
-use common::Bench;
-use common::weftfs::NEEDS;
+use crate::common::Bench;
+use crate::common::weftfs::NEEDS;
 use weft_testkit::{Need, command, have, run};
 
 /// A small tree, so that the demo is short.
@@ -15,14 +13,14 @@ fn tree(bench: &Bench) -> String {
         let bytes: Vec<u8> = (0..usize::from(n) * 1001).map(|i| i.to_le_bytes()[0] ^ n).collect();
         std::fs::write(tree.join(format!("file{n}")), bytes).expect("a file");
     }
-    common::text(&bench.path("tree"))
+    crate::common::text(&bench.path("tree"))
 }
 
 #[test]
 fn it_loses_two_disks_and_no_byte_and_leaves_nothing() {
     let bench = Bench::new("demo");
     let tree = tree(&bench);
-    let dir = common::text(&bench.path("scene"));
+    let dir = crate::common::text(&bench.path("scene"));
     let said = bench.weft(&["demo", "--tree", &tree, "--limit", "4M", "--dir", &dir]);
     assert!(said.contains("60 files, every checksum matches"), "{said}");
     assert!(said.contains("demo: CANNOT LOSE ANOTHER DISK · degraded"), "{said}");
@@ -34,7 +32,7 @@ fn it_loses_two_disks_and_no_byte_and_leaves_nothing() {
 fn it_fails_if_one_byte_is_wrong() {
     let bench = Bench::new("demo-wrong");
     let tree = tree(&bench);
-    let dir = common::text(&bench.path("scene"));
+    let dir = crate::common::text(&bench.path("scene"));
     let said =
         bench.refused(&["demo", "--corrupt", "--tree", &tree, "--limit", "4M", "--dir", &dir], 1);
     assert!(said.contains("1 of 60 files differ from the stored ones"), "{said}");
@@ -48,7 +46,7 @@ fn the_file_system_loses_a_disk_and_no_byte_and_leaves_nothing() {
     }
     let bench = Bench::new("demo-fs");
     let tree = tree(&bench);
-    let dir = common::text(&bench.path("scene"));
+    let dir = crate::common::text(&bench.path("scene"));
     let args = ["demo", "fs", "--tree", &tree, "--limit", "4M", "--dir", &dir];
     let said = bench.weft(&args);
     assert!(said.contains("60 files, every checksum matches"), "{said}");
@@ -68,7 +66,7 @@ fn the_file_system_loses_a_disk_and_no_byte_and_leaves_nothing() {
 fn what_is_kept_can_be_served_again() {
     let mut bench = Bench::new("demo-keep");
     let tree = tree(&bench);
-    let dir = common::text(&bench.path("scene"));
+    let dir = crate::common::text(&bench.path("scene"));
     bench.weft(&["demo", "--keep", "--tree", &tree, "--limit", "4M", "--dir", &dir]);
     bench.serve(&[&dir]);
     assert_eq!(bench.status("demo")["redundancy_remaining"], 2);

@@ -1,14 +1,12 @@
 //! `chattr` makes files immutable, or lets them be appended to only, for root as well; and files
 //! have a time of birth.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, StatxFlags, XattrFlags, fallocate, setxattr, statx,
 };

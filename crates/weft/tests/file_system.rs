@@ -1,11 +1,6 @@
 //! weftfs as a user meets it: created on files, mounted, used by programs, killed, mounted without
 //! a disk, rebuilt.
 
-mod common;
-#[allow(dead_code, reason = "json.rs uses all of it")]
-#[path = "json/schema.rs"]
-mod schema;
-
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
 use std::os::unix::net::UnixDatagram;
@@ -13,8 +8,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::Bench;
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::Bench;
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::process::Signal;
 use serde_json::Value;
 use weft_testkit::{Need, Process, have, wait_until};
@@ -409,7 +404,7 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     if !have(&NEEDS) {
         return;
     }
-    let schema = schema::Schema::read(include_str!("../../../docs/json.md"));
+    let schema = crate::schema::Schema::read(include_str!("../../../docs/json.md"));
     let mut mounted = Mounted::new("weftfs-json");
     for n in 0..5 {
         let _ = mounted.bench.scratch.file(&format!("d{n}"), 24 << 20);

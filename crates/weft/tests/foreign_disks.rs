@@ -1,14 +1,12 @@
 //! No command takes a disk that holds data unless it is forced, whether or not the data is
 //! recognised.
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{LoopDevice, Mount, Need, Rng, command, have, run};
 
 const BYTES: u64 = 320 << 20;
@@ -174,7 +172,7 @@ fn a_block_device_is_judged_by_its_bytes() {
         .write_all_at(b"x", (64 << 20) - 9)
         .expect("write");
     let devices = [LoopDevice::attach(&one, false), LoopDevice::attach(&two, false)];
-    let paths = devices.each_ref().map(|device| common::text(device.path()));
+    let paths = devices.each_ref().map(|device| crate::common::text(device.path()));
     let create = ["create", "t", "--code", "raid1", &paths[0], &paths[1]];
     let said = bench.refused(&create, 1);
     assert!(said.contains("not recognised"), "{said}");
@@ -231,7 +229,7 @@ fn a_file_under_a_loop_device_is_in_use_by_any_name() {
     fs::write(bench.path("mnt/precious"), "all of it").expect("write a file");
     fs::hard_link(&image, bench.path("hard")).expect("a link");
     std::os::unix::fs::symlink(&image, bench.path("soft")).expect("a link");
-    let name = common::text(device.path());
+    let name = crate::common::text(device.path());
     for disk in ["image", "hard", "soft"] {
         for args in [
             &["create", "new", "--code", "raid1", "--force", "blank", disk][..],
@@ -262,7 +260,7 @@ fn a_file_under_a_loop_device_is_in_use_by_any_name() {
     ]);
     // The other way round: a served member, reached by a loop device.
     let device = LoopDevice::attach(&bench.path("m0"), false);
-    let name = common::text(device.path());
+    let name = crate::common::text(device.path());
     let said = bench.refused(&["create", "new", "--code", "raid1", "--force", "blank", &name], 1);
     assert!(said.contains("in use"), "{said}");
     bench.weft(&["status", "tank", "--check"]);
@@ -278,7 +276,7 @@ fn a_disk_that_takes_no_writes_is_noticed_before_any_is_written() {
     Rng::new(9).fill(&mut full);
     fs::write(bench.path("full"), &full).expect("a file");
     let device = LoopDevice::read_only(&bench.scratch.file("fixed", 16 << 20));
-    let name = common::text(device.path());
+    let name = crate::common::text(device.path());
     for more in [&["--force"][..], &["--force", "--dry-run"]] {
         let args = [&["create", "t", "--code", "raid1", "full", &name], more].concat();
         let said = bench.refused(&args, 1);
@@ -291,7 +289,7 @@ fn a_disk_that_takes_no_writes_is_noticed_before_any_is_written() {
 fn disks_of_a_weft_file_system_are_known_everywhere() {
     let bench = served("own-fs");
     let disks = bench.scratch.files("f", 3, 64 << 20);
-    let disks: Vec<String> = disks.iter().map(|disk| common::text(disk)).collect();
+    let disks: Vec<String> = disks.iter().map(|disk| crate::common::text(disk)).collect();
     bench.weft(&["fs", "create", "home", &disks[0], &disks[1], &disks[2]]);
     let disk = &*disks[0];
     is_refused(&bench, disk, "a disk of a weft file system");

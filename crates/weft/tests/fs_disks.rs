@@ -1,13 +1,11 @@
 //! Disks of a mounted file system that leave and come back, copies of them, and what commands say
 //! of disks that cannot be used.
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt as _;
 
-use common::weftfs::{Mounted, NEEDS};
-use common::{Bench, text};
+use crate::common::weftfs::{Mounted, NEEDS};
+use crate::common::{Bench, text};
 use weft_testkit::{LoopDevice, Need, have, wait_until};
 
 /// Two files' bytes: of a redundancy that a lost disk takes, and of one that it does not.

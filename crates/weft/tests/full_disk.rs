@@ -2,15 +2,13 @@
 //! is freed; the member is not failed for it, and the status shows what it needs. `create` reserves
 //! the space of member files, so that this does not happen.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{LoopDevice, Mount, Need, Process, Scratch, command, have, run, wait_until};
 
 /// A small file system of its own.
@@ -64,7 +62,7 @@ fn write_that_waits(bench: &Bench, len: &str) -> Process {
 /// `raid5` with one sparse member on a file system that is full.
 fn full_array(small: &Small) -> (Bench, String, PathBuf) {
     let mut bench = Bench::new("full");
-    let d0 = common::text(&small.below.join("d0"));
+    let d0 = crate::common::text(&small.below.join("d0"));
     bench.weft(&["create", "t", "--code", "raid5", "--sparse", "--size", "32M", &d0, "d1", "d2"]);
     let filler = small.below.join("filler");
     bench.serve(&[&d0, "d1", "d2"]);
@@ -139,7 +137,7 @@ fn after_a_kill_or_a_stop_everything_is_there_and_so_is_the_redundancy() {
 fn create_reserves_the_space_of_members_or_says_what_is_missing() {
     let Some(small) = small() else { return };
     let mut bench = Bench::new("reserved");
-    let path = |name: &str| common::text(&small.below.join(name));
+    let path = |name: &str| crate::common::text(&small.below.join(name));
     let (a, b) = (path("a"), path("b"));
     let text = bench.refused(&["create", "t", "--code", "raid1", "--size", "32M", &a, &b], 1);
     assert!(text.contains("more than is free") && text.contains("--sparse"), "{text}");

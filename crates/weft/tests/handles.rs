@@ -2,12 +2,10 @@
 //! there: when the kernel has forgotten it, after a rename, after another mount. Then it leads to
 //! nothing, and never to another file.
 
-mod common;
-
 use std::fs::{self, File};
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use weft_testkit::{Need, command, have, run, wait_until};
 
 /// `handle FILE` prints its handle. `open MOUNT HANDLE` prints the path and the contents of what it
@@ -47,14 +45,14 @@ fn python(args: &[&str]) -> String {
 }
 
 fn handle(path: &Path) -> String {
-    let handle = python(&["handle", &common::text(path)]);
+    let handle = python(&["handle", &crate::common::text(path)]);
     assert!(handle.contains(':'), "{handle}");
     handle
 }
 
 /// What a handle leads to.
 fn opened(mounted: &Mounted, handle: &str) -> String {
-    python(&["open", &common::text(&mounted.at), handle])
+    python(&["open", &crate::common::text(&mounted.at), handle])
 }
 
 /// The kernel forgets what it need not know.

@@ -1,12 +1,10 @@
 //! A forged member, with arbitrary numbers under a valid checksum, is refused with a reason, and
 //! the other arrays start.
 
-mod common;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use common::Bench;
+use crate::common::Bench;
 use crc_fast::{CrcAlgorithm, checksum};
 use serde_json::{Value, json};
 

@@ -3,14 +3,11 @@
 //!
 //! The members are disks on an NBD server in this test.
 
-mod common;
-mod nbd_disks;
-
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use common::Bench;
-use nbd_disks::{Disks, NONE};
+use crate::common::Bench;
+use crate::nbd_disks::{Disks, NONE};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_nbd::{NbdDisk, NbdOptions};
 use weft_rt::ring::{self, Ring, RingConfig};

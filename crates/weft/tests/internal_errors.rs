@@ -4,9 +4,7 @@
 //! Only debug builds can be told to panic.
 #![cfg(debug_assertions)]
 
-mod common;
-
-use common::{Bench, text};
+use crate::common::{Bench, text};
 use rustix::process::Signal;
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_nbd::{NbdDisk, NbdOptions};

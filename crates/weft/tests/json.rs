@@ -1,15 +1,11 @@
 //! docs/json.md says what `--json` prints: every key, of which type, in which unit, and every word.
 
-mod common;
-#[path = "json/schema.rs"]
-mod schema;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::process::Stdio;
 
-use schema::Schema;
+use crate::schema::Schema;
 use serde::Serialize;
 use serde_json::Value;
 use weft_array::{
@@ -17,7 +13,7 @@ use weft_array::{
 };
 use weft_testkit::{Process, wait_until};
 
-use common::Bench;
+use crate::common::Bench;
 
 fn document() -> Schema {
     Schema::read(include_str!("../../../docs/json.md"))
@@ -296,7 +292,7 @@ fn offline(story: &Story) {
     file.write_all_at(&[0x53, 0xef], 1080).expect("the mark of ext4");
     story.ends(&["examine", "foreign"], 1, Some("weft examine"));
     let disks = bench.scratch.files("fs", 3, 64 << 20);
-    let disks: Vec<String> = disks.iter().map(|disk| common::text(disk)).collect();
+    let disks: Vec<String> = disks.iter().map(|disk| crate::common::text(disk)).collect();
     bench.weft(&["fs", "create", "home", &disks[0], &disks[1], &disks[2]]);
     story.does(&["examine", &disks[0]], "weft examine");
     story.ends(&["examine", "none"], 1, None);
@@ -318,7 +314,7 @@ fn offline(story: &Story) {
     story.does(&["simulate", "--runs", "1"], "weft simulate");
     fs::create_dir(bench.path("tree")).expect("a folder");
     fs::write(bench.path("tree/file"), vec![3; 5000]).expect("a file");
-    let dir = common::text(&bench.path("scene"));
+    let dir = crate::common::text(&bench.path("scene"));
     story.does(&["demo", "--tree", "tree", "--limit", "1M", "--dir", &dir], "weft demo");
     story.does(&["lab", "list"], "weft lab list");
     story.does(&["lab", "show", "drc-table1"], "weft lab show");
@@ -333,7 +329,8 @@ fn offline(story: &Story) {
 fn shared_disks(story: &Story) {
     let _ = story.bench.scratch.file("shared0", 4 << 20);
     story.does(&["disks", "prepare", "shared0"], "weft disks prepare");
-    let uri = format!("nbd+unix:///shared0?socket={}", common::text(&story.bench.path("s.sock")));
+    let uri =
+        format!("nbd+unix:///shared0?socket={}", crate::common::text(&story.bench.path("s.sock")));
     for expected in [0, 1] {
         let serve = ["disks", "serve", "--socket", "s.sock", "shared0", "--json"];
         let out = story.bench.path("shared.out");

@@ -2,8 +2,6 @@
 //! the channel and passes it to the next daemon, and users see a pause and no error. This test does
 //! what systemd does (`sd_notify(3)`, `sd_listen_fds(3)`).
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::IoSliceMut;
@@ -13,7 +11,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::Bench;
+use crate::common::Bench;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use weft_testkit::{Mount, Need, Process, command, have, run, wait_until};
 

@@ -1,12 +1,10 @@
 //! `weft lab list`, `run`, `report`: the paper's numbers next to ours, and a page that a browser
 //! shows.
 
-mod common;
-
 use std::fs;
 use std::process::Output;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{Need, command, have};
 
 #[test]

@@ -1,13 +1,11 @@
 //! A modelled disk served to real clients: the bytes are right, and its accounts agree with what
 //! the clients did and saw.
 
-mod common;
-
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use common::{Bench, have_fio_over_nbd};
+use crate::common::{Bench, have_fio_over_nbd};
 use serde_json::Value;
 use weft_testkit::{Guest, Need, Process, command, have, pattern, run, wait_until};
 

@@ -1,13 +1,11 @@
 //! An overlay file system, as container engines use it, can have its upper layer on weftfs: what is
 //! removed from a lower layer is covered by a whiteout, which a rename leaves behind in one step.
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{CWD, RenameFlags, XattrFlags, renameat_with, setxattr};
 use rustix::io::Errno;
 use weft_testkit::{Need, command, have, run, skip};

@@ -1,11 +1,9 @@
 //! Manual pages and completions: each command has its page, which the formatter takes without a
 //! word, and shells complete commands and options.
 
-mod common;
-
 use std::fs;
 
-use common::{Bench, text};
+use crate::common::{Bench, text};
 use weft_testkit::{Need, command, have, run};
 
 /// The names of the commands that `weft … --help` lists.

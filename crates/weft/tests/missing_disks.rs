@@ -1,12 +1,10 @@
 //! A missing or bad disk does not stop an array that can run without it, and is used as soon as
 //! possible.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{LoopDevice, Need, have, wait_until};
 
 fn arrays(name: &str) -> Bench {
@@ -61,7 +59,7 @@ fn what_was_named_and_is_not_there_stops_nothing() {
     fs::rename(bench.path("hidden"), bench.path("e2")).expect("bring it back");
     bench.signal(rustix::process::Signal::HUP);
     bench.wait_for_log("is back in slot 2; 0 regions to rebuild");
-    assert_eq!(bench.status("u")["slots"][2]["disk"], common::text(&bench.path("e2")));
+    assert_eq!(bench.status("u")["slots"][2]["disk"], crate::common::text(&bench.path("e2")));
     // The one with the damaged superblocks is still missing.
     let said = bench.refused(&["rebuild", "u"], 1);
     assert!(said.contains("slot 4 of u is missing"), "{said}");
@@ -76,7 +74,8 @@ fn a_start_logs_the_labels_that_it_writes_again() {
     file.write_all_at(&[0; 4096], 0).expect("erase the label");
     bench.serve(&["d0", "d1", "d2"]);
     assert_eq!(states(&bench), ["t healthy"]);
-    let alert = format!("ALERT: {} was damaged and is repaired", common::text(&bench.path("d1")));
+    let alert =
+        format!("ALERT: {} was damaged and is repaired", crate::common::text(&bench.path("d1")));
     bench.wait_for_log(&alert);
     bench.terminate();
     // Once: the next start finds nothing wrong.
@@ -92,7 +91,7 @@ fn a_member_that_failed_is_given_back_by_command() {
     bench.weft(&["fail", "t", "d1"]);
     bench.signal(rustix::process::Signal::HUP);
     bench.wait_for_log("d1 is not used: t is running without it");
-    let d1 = common::text(&bench.path("d1"));
+    let d1 = crate::common::text(&bench.path("d1"));
     let hint = bench.weft(&["status"]);
     assert!(hint.contains(&format!("`weft add t {d1}` takes it back")), "{hint}");
     let dry = bench.weft(&["add", "t", &d1, "--dry-run"]);
@@ -193,7 +192,7 @@ fn a_write_protected_member_is_absent_with_the_reason_and_comes_back() {
     }
     let mut bench = arrays("read-only");
     let device = LoopDevice::read_only(&bench.path("e3"));
-    let path = common::text(device.path());
+    let path = crate::common::text(device.path());
     let members = ["d0", "d1", "d2", "e0", "e1", "e2", "e4", &path];
     bench.serve(&members);
     assert_eq!(states(&bench), ["t healthy", "u degraded"]);
@@ -229,7 +228,7 @@ fn an_array_whose_members_are_all_write_protected_says_so() {
     }
     let mut bench = arrays("all-read-only");
     let devices = ["d0", "d1", "d2"].map(|name| LoopDevice::read_only(&bench.path(name)));
-    let paths = devices.each_ref().map(|device| common::text(device.path()));
+    let paths = devices.each_ref().map(|device| crate::common::text(device.path()));
     let serve = ["serve", &paths[0], &paths[1], &paths[2]];
     let said = bench.refused(&serve, 1);
     assert!(said.contains("write-protected") && said.contains("--read-only"), "{said}");
@@ -327,7 +326,7 @@ fn disks_are_found_by_their_labels_whatever_their_names_are() {
     }
     let mut bench = with_spare("moved");
     let devices = ["d0", "d1", "d2", "d3"].map(|name| LoopDevice::attach(&bench.path(name), false));
-    let paths = devices.each_ref().map(|device| common::text(device.path()));
+    let paths = devices.each_ref().map(|device| crate::common::text(device.path()));
     // Two of the names lead to nothing, as after a start of the machine.
     bench.serve(&[&paths[0], &paths[3], "/dev/gone1", "/dev/gone2"]);
     let status = bench.status("t");

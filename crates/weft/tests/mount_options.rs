@@ -1,14 +1,12 @@
 //! Mount options, as a command line, `mount` and `/etc/fstab` have them. A read-only mount writes
 //! nothing to the disks, also after a crash.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
 use weft_testkit::{Need, command, have, run, wait_until};
@@ -225,16 +223,24 @@ fn mount_and_fstab_know_it_by_its_helper() {
     let said = String::from_utf8(run(&mut shell).stdout).expect("text");
     assert!(said.contains("\none\n"), "{said}");
     // By itself, with the options of `mount`; it does nothing if it is asked to.
-    let log = format!("log={}", common::text(&mounted.bench.path("helper.log")));
+    let log = format!("log={}", crate::common::text(&mounted.bench.path("helper.log")));
     wait_until("the disks are free", || {
-        let mut mount = command(common::text(&helper));
-        mount.args(["home", &common::text(&mounted.at), "-n", "-o", &log, "-o", "rw,disk=."]);
+        let mut mount = command(crate::common::text(&helper));
+        mount.args([
+            "home",
+            &crate::common::text(&mounted.at),
+            "-n",
+            "-o",
+            &log,
+            "-o",
+            "rw,disk=.",
+        ]);
         mount.current_dir(mounted.bench.scratch.path());
         mount.output().expect("started").status.success()
     });
     assert_eq!(fs::read_to_string(mounted.at.join("file")).expect("read"), "one\n");
     run(command("umount").arg(&mounted.at));
-    run(command(common::text(&helper)).args(["home", "/nowhere", "-f"]));
+    run(command(crate::common::text(&helper)).args(["home", "/nowhere", "-f"]));
     wait_until("the server ends", || mounted.try_mount_again());
     mounted.ends_sound();
 }

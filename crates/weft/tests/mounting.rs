@@ -1,14 +1,12 @@
 //! A file system is mounted in the background, on links, over a dead mount, and its service ends
 //! only when nothing uses it: what programs write never lands in the folder beneath.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS, has_said};
+use crate::common::weftfs::{Mounted, NEEDS, has_said};
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, command, have, run, wait_until};
 

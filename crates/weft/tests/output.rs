@@ -1,13 +1,11 @@
 //! Output that cannot be written ends a command, quietly if its reader has gone, and never a
 //! daemon.
 
-mod common;
-
 use std::fs::File;
 use std::io::{PipeWriter, Read as _};
 use std::process::{Command, Output, Stdio};
 
-use common::Bench;
+use crate::common::Bench;
 use rustix::process::Signal;
 use weft_testkit::{Process, wait_until};
 

@@ -1,14 +1,12 @@
 //! The Debian package has what it should have, its units and rules are sound, and its program tells
 //! udev what it has to know.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use common::{Bench, text};
+use crate::common::{Bench, text};
 use weft_testkit::{Need, command, have, run, wait_until};
 
 fn tree() -> PathBuf {

@@ -1,9 +1,7 @@
 //! `weft plan`: a table with a recommendation, the same as JSON, and clear messages for impossible
 //! goals.
 
-mod common;
-
-use common::Bench;
+use crate::common::Bench;
 
 #[test]
 fn a_plan_is_a_table_with_a_recommendation() {

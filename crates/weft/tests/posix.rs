@@ -2,8 +2,6 @@
 //! names and files without any, holes and pages that the kernel has not written yet, large folders,
 //! several writers.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -13,7 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
     Timestamps, fallocate, fcntl_lock, flock, linkat, openat, renameat_with, seek, statvfs,

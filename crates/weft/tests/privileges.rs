@@ -1,8 +1,6 @@
 //! Root does not do what other users want: who may place files, sockets and names in front of a
 //! command, and how it reacts. The other user is `nobody`.
 
-mod common;
-
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
@@ -12,7 +10,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Bench, text};
+use crate::common::{Bench, text};
 use serde_json::{Value, json};
 use weft_testkit::{Need, Process, command, have, wait_until};
 

@@ -1,11 +1,9 @@
 //! What the README shows about arrays works as it stands there: its quick start is pasted into a
 //! shell, on files in place of devices, and `weft plan` recommends the code that it takes.
 
-mod common;
-
 use std::fs;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{Need, command, have};
 
 const README: &str = include_str!("../../../README.md");
@@ -44,7 +42,8 @@ fn the_quick_start_of_arrays_works_when_it_is_pasted() {
     let script = block()
         .replace("/dev/sd", "dev/sd")
         .replace("--background /dev", "--background dev")
-        .replace("/mnt", "./mnt");
+        .replace("/mnt", "./mnt")
+        .replace("--fail sdd", "--fail sdd --before 1s --for 1s");
     // The program under test is the one that the shell finds.
     let folder = std::path::Path::new(env!("CARGO_BIN_EXE_weft")).parent().expect("a folder");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -100,7 +99,8 @@ fn the_status_in_the_page_about_arrays_is_what_is_printed() {
     bench.weft(&[&create[..], &members].concat());
     bench.serve(&["."]);
     bench.weft(&["fail", "tank", "d2"]);
-    let said = bench.weft(&["status"]).replace(&common::text(bench.scratch.path()), "/srv/weft");
+    let said =
+        bench.weft(&["status"]).replace(&crate::common::text(bench.scratch.path()), "/srv/weft");
     let page = include_str!("../../../docs/arrays.md");
     let (_, shown) = page.split_once("$ weft status\n").expect("an example");
     let (shown, _) = shown.split_once("  …\n").expect("it is cut");

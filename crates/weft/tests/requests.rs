@@ -1,13 +1,11 @@
 //! How many requests of the kernel programs cost. What is asserted holds for all kernels; the
 //! figures of one are in docs/performance.md.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::weftfs::{Mounted, NEEDS};
 use weft_testkit::{Need, command, have, run};
 
 const FOLDERS: u64 = 5;

@@ -1,13 +1,11 @@
 //! A full file system says so at the write that finds no room: what was written before is there,
 //! what was refused is not, and sizes and contents agree.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
 
-use common::Bench;
-use common::weftfs::{Mounted, NEEDS};
+use crate::common::Bench;
+use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::statvfs;
 use weft_testkit::{Need, command, have};
 

@@ -1,8 +1,6 @@
 //! Misbehaving clients of the daemon, over NBD and on its control socket, harm neither the daemon
 //! nor the other clients.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -10,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_nbd::proto::wire::{CMD_DISC, CMD_READ, CMD_WRITE, OPT_EXPORT_NAME, OPTION_MAGIC};
 use weft_nbd::proto::{Request, put_request};
 use weft_testkit::{Process, wait_until};

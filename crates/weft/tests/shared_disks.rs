@@ -1,11 +1,9 @@
 //! `weft disks`: a node that was fenced writes no more, a server that is killed forgets no fence,
 //! and what is wrong is refused with a word that says what to do.
 
-mod common;
-
 use std::fs;
 
-use common::Bench;
+use crate::common::Bench;
 use rustix::process::Signal;
 use weft_testkit::{Need, Process, have, wait_until};
 
@@ -24,7 +22,7 @@ fn serve(bench: &Bench, disks: &[&str]) -> Process {
 }
 
 fn uri(bench: &Bench, export: &str) -> String {
-    format!("nbd+unix:///{export}?socket={}", common::text(&bench.path("disks.sock")))
+    format!("nbd+unix:///{export}?socket={}", crate::common::text(&bench.path("disks.sock")))
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! `weft simulate` runs seeds, and the same seed is the same run.
 
-mod common;
-
-use common::Bench;
+use crate::common::Bench;
 
 #[test]
 fn seeds_are_run_and_repeat_exactly() {

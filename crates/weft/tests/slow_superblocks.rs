@@ -5,15 +5,12 @@
 //! writes are with FUA and many at a time, so some meet the failure, and others only leave the
 //! member out. A superblock that is under way when the daemon dies is never written.
 
-mod common;
-mod nbd_disks;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use common::Bench;
-use nbd_disks::{Disks, NONE};
+use crate::common::Bench;
+use crate::nbd_disks::{Disks, NONE};
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_nbd::{NbdDisk, NbdOptions};
 use weft_rt::ring::{self, Ring, RingConfig};

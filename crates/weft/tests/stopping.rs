@@ -1,13 +1,11 @@
 //! The daemon does not end while its block devices are in use, unless it must; then it reports what
 //! is left.
 
-mod common;
-
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
-use common::Bench;
+use crate::common::Bench;
 use rustix::process::Signal;
 use weft_testkit::{Mount, Need, Process, command, have, run, wait_until};
 

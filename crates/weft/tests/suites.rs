@@ -5,8 +5,6 @@
 //!
 //! `WEFT_SUITES=N` makes those with a length N times as long.
 
-mod common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -14,8 +12,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::weftfs::{Mounted, NEEDS};
-use common::{quiet, text};
+use crate::common::weftfs::{Mounted, NEEDS};
+use crate::common::{quiet, text};
 use weft_testkit::{Need, Process, Rng, command, have, run, skip, wait_until};
 
 /// How many times as long as usual.

@@ -1,11 +1,9 @@
 //! Traces as users work with them: inspected, converted, generated, replayed to files and to an
 //! array, and refused where they would do harm.
 
-mod common;
-
 use std::fs;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{Process, wait_until};
 
 const SPC: &str = "0,0,4096,r,0.000\n0,8,4096,w,0.010\n1,0,512,R,0.020\n0,16,8192,r,0.500\n";

@@ -1,9 +1,7 @@
 //! The story of the README: an array is created, served, used with ordinary NBD clients, loses
 //! disks, gets new ones, and is stopped and started again.
 
-mod common;
-
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{Need, command, have, run};
 
 #[test]
@@ -59,7 +57,7 @@ fn an_array_from_its_making_to_its_next_start() {
     assert!(bench.weft(&["scrub", "tank"]).contains("0 mismatches"));
     bench.weft(&["status", "--check"]);
 
-    let copy = common::text(&bench.path("copy"));
+    let copy = crate::common::text(&bench.path("copy"));
     run(command("nbdcopy").args([&uri, &copy]));
     bench.weft(&["stop"]);
     bench.refused(&["status"], 5);

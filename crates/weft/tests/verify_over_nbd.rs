@@ -1,10 +1,8 @@
 //! fio writes and verifies over NBD while members fail and are rebuilt.
 
-mod common;
-
 use std::process::Stdio;
 
-use common::{Bench, have_fio_over_nbd};
+use crate::common::{Bench, have_fio_over_nbd};
 use weft_testkit::command;
 
 #[test]

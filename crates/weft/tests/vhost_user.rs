@@ -1,7 +1,5 @@
 //! Arrays as disks of virtual machines: QEMU is the client, and the guest's kernel has the driver.
 
-mod common;
-
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::Bench;
+use crate::common::Bench;
 use weft_testkit::{Guest, Need, Scratch, have, wait_until};
 
 fn socket(bench: &Bench, array: &str) -> PathBuf {
@@ -175,7 +173,7 @@ fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
     assert!(socket(&bench, "tank").exists());
     bench.serve(&["--vhost-user", "vms", "."]);
     let other = array("vhost-second");
-    let place = common::text(&bench.path("vms"));
+    let place = crate::common::text(&bench.path("vms"));
     let mut other = other;
     other.serve(&["--vhost-user", &place, "."]);
     assert!(other.log().contains("another process serves there"), "{}", other.log());

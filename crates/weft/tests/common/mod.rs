@@ -1,5 +1,5 @@
 //! The program under test, in a scratch folder of its own.
-#![allow(dead_code, reason = "each story uses some of it")]
+#![allow(dead_code, reason = "benchmarks and programs of their own use some of it")]
 
 pub mod weftfs;
 

@@ -1,5 +1,4 @@
 //! Disks on an NBD server in the test, with faults.
-#![allow(dead_code, reason = "each story uses some of it")]
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
