@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::process::{command, run};
+use crate::process::{command, run, wait_until};
 
 /// A loop device over a file. Needs [`Need::Root`](crate::Need::Root) and
 /// [`Need::Loop`](crate::Need::Loop); detached on drop.
@@ -82,9 +82,28 @@ impl Mount {
     /// If it cannot be unmounted; drop only reports that.
     #[track_caller]
     pub fn unmount(self) {
-        run(command("umount").arg(&self.at));
+        unmount(&self.at);
         std::mem::forget(self);
     }
+}
+
+/// Unmounts what is mounted there. While another test starts a program, the copy of this process
+/// that will become it holds all its open files; so it is tried again while something is busy.
+///
+/// # Panics
+/// If it cannot be unmounted, or stays busy.
+#[track_caller]
+pub fn unmount(at: &Path) {
+    let mut output = None;
+    wait_until("nothing there is in use", || {
+        let again = command("umount").arg(at).output().expect("start umount");
+        let is_busy = String::from_utf8_lossy(&again.stderr).contains("busy");
+        output = Some(again);
+        !is_busy
+    });
+    let output = output.expect("umount ran");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "umount {}: {said}", at.display());
 }
 
 impl Drop for Mount {

@@ -40,7 +40,7 @@ mod scratch;
 mod seed;
 pub mod states;
 
-pub use block::{LoopDevice, Mount};
+pub use block::{LoopDevice, Mount, unmount};
 pub use guest::{Guest, GuestOutcome};
 pub use need::{Need, have, skip};
 pub use process::{Process, command, run, wait_until};

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::common::weftfs::{Mounted, NEEDS};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use rustix::io::Errno;
-use weft_testkit::{Need, command, have, run, wait_until};
+use weft_testkit::{Need, command, have, run, unmount, wait_until};
 
 /// What `/proc/mounts` says of the mount.
 fn kernel_options(at: &Path) -> String {
@@ -239,7 +239,7 @@ fn mount_and_fstab_know_it_by_its_helper() {
         mount.output().expect("started").status.success()
     });
     assert_eq!(fs::read_to_string(mounted.at.join("file")).expect("read"), "one\n");
-    run(command("umount").arg(&mounted.at));
+    unmount(&mounted.at);
     run(command(crate::common::text(&helper)).args(["home", "/nowhere", "-f"]));
     wait_until("the server ends", || mounted.try_mount_again());
     mounted.ends_sound();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::common::weftfs::{Mounted, NEEDS, has_said};
 use rustix::process::Signal;
-use weft_testkit::{Need, Process, command, have, run, wait_until};
+use weft_testkit::{Need, Process, command, have, unmount, wait_until};
 
 fn is_mounted(at: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
@@ -134,7 +134,7 @@ fn in_the_background_the_command_returns_when_it_is_mounted() {
     assert!(said.contains("file system 'home' is mounted on"), "{said}");
     assert!(is_mounted(&mounted.at));
     fs::write(mounted.at.join("file"), "one").expect("written");
-    run(command("umount").arg(&mounted.at));
+    unmount(&mounted.at);
     // Its disks are free when the server has ended.
     wait_until("it is mounted again", || {
         let again = mounted.bench.command(&[&mount[..], &["mnt", ".", "--json"]].concat()).output();
@@ -149,7 +149,7 @@ fn in_the_background_the_command_returns_when_it_is_mounted() {
     // What goes wrong is told, with the exit code.
     let refused = mounted.bench.refused(&[&mount[..5], &["other", "mnt", "."]].concat(), 1);
     assert!(refused.contains("no disk of a file system 'other'"), "{refused}");
-    run(command("umount").arg(&mounted.at));
+    unmount(&mounted.at);
     wait_until("the server ends", || mounted.try_mount_again());
     mounted.ends_sound();
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
-use weft_testkit::{Need, Process, command, run, wait_until};
+use weft_testkit::{Need, Process, command, run, unmount, wait_until};
 
 use super::Bench;
 
@@ -123,7 +123,7 @@ impl Mounted {
         wait_until("all is answered", || {
             fs::read_to_string(&waiting).is_ok_and(|count| count.trim() == "0")
         });
-        run(command("umount").arg(&control));
+        unmount(&control);
     }
 
     /// `kill -9`; the kernel's dead mount goes, too.
@@ -148,7 +148,7 @@ impl Mounted {
     /// Unmounts it, and waits until everything is on the disks.
     #[track_caller]
     pub fn unmount(&mut self) {
-        run(command("umount").arg(&self.at));
+        unmount(&self.at);
         let status = self.process.take().expect("mounted").wait();
         assert!(status.success(), "the mount ended with {status}");
         self.disks_are_free();
