@@ -25,7 +25,8 @@ use serde_json::Value;
 use weft_rt::Rng;
 use weft_testkit::Process;
 
-const SET: Disks = Disks { model: "wd10eals", mib: 320, members: 5 };
+const SET: Disks =
+    Disks { model: "wd10eals", mib: 320, members: 5, more: 1, code: "raid5", data: 4 };
 const BLOCK: u64 = 4096;
 /// Blocks of the array that are requested, one in this many; and those that the cache has room for.
 const ONE_IN: u64 = 32;

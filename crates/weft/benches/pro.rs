@@ -24,7 +24,14 @@ use weft_trace::{Op, ReadOptions};
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 512;
 const DISKS: u64 = 3;
-const SET: Disks = Disks { model: MODEL, mib: MEMBER_MIB, members: DISKS };
+const SET: Disks = Disks {
+    model: MODEL,
+    mib: MEMBER_MIB,
+    members: DISKS,
+    more: 1,
+    code: "raid5",
+    data: DISKS - 1,
+};
 /// The slot that is lost.
 const LOST: u64 = 1;
 /// The papers' rate limits, bytes per second on each member.

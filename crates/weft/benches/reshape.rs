@@ -26,7 +26,14 @@ use weft_testkit::{Guest, Process, Rng, command, pattern, run, wait_until};
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 256;
 const DISKS: u64 = 3;
-const SET: Disks = Disks { model: MODEL, mib: MEMBER_MIB, members: DISKS };
+const SET: Disks = Disks {
+    model: MODEL,
+    mib: MEMBER_MIB,
+    members: DISKS,
+    more: 1,
+    code: "raid5",
+    data: DISKS - 1,
+};
 const WORKLOAD: &str = "pro-financial";
 /// More than any reshape needs.
 const REQUESTS: &str = "40000";

@@ -12,7 +12,8 @@ use crate::common::Bench;
 /// Bytes of a unit.
 pub const UNIT: u64 = 64 << 10;
 
-/// The disks of a RAID-5, and one more.
+/// The disks of an array, and more.
+#[derive(Clone, Copy)]
 pub struct Disks {
     /// The product.
     pub model: &'static str,
@@ -20,6 +21,12 @@ pub struct Disks {
     pub mib: u64,
     /// Members of the array.
     pub members: u64,
+    /// Disks beyond them.
+    pub more: u64,
+    /// The code of the array.
+    pub code: &'static str,
+    /// Units of data in its stripes.
+    pub data: u64,
 }
 
 impl Disks {
@@ -27,32 +34,36 @@ impl Disks {
     pub fn serve(&self, bench: &Bench) -> (Process, Vec<String>) {
         let (out, socket) = (bench.path("disks.out"), bench.path("disks.sock"));
         let _ = fs::remove_file(&socket);
-        let (size, count) = (format!("{}M", self.mib), (self.members + 1).to_string());
+        let disks = self.members + self.more;
+        let (size, count) = (format!("{}M", self.mib), disks.to_string());
         let mut lab = bench.command(&["lab", "disk", "--model", self.model, "--size", &size]);
         lab.args(["--count", &count, "--socket", "disks.sock"]);
         let mut process =
             Process::spawn(lab.stdout(File::create(&out).expect("a file for output")));
-        let last = format!("serving d{}", self.members);
+        let last = format!("serving d{}", disks - 1);
         wait_until("the disks", || {
             assert!(process.is_running(), "they ended");
             fs::read_to_string(&out).is_ok_and(|text| text.contains(&last))
         });
         let uri = |n| format!("nbd+unix:///d{n}?socket={}", socket.display());
-        (process, (0..=self.members).map(uri).collect())
+        (process, (0..disks).map(uri).collect())
     }
 
-    /// Creates the array `t` on all but the last, serves it and writes all of it, in order: what
-    /// was never written needs no rebuild. The address of the array.
+    /// Creates the array `t` on the members, serves it and writes all of it.
+    /// Returns the address of the array.
     pub fn array(&self, bench: &mut Bench, uris: &[String], serve: &[&str]) -> String {
-        let members: Vec<&str> = uris[..uris.len() - 1].iter().map(String::as_str).collect();
-        let create = ["create", "t", "--code", "raid5", "--unit", "64K", "--consistency", "bitmap"];
+        let members = usize::try_from(self.members).expect("a few");
+        let members: Vec<&str> = uris[..members].iter().map(String::as_str).collect();
+        let create =
+            ["create", "t", "--code", self.code, "--unit", "64K", "--consistency", "bitmap"];
         bench.weft(&[&create[..], &["--force"], &members].concat());
         bench.serve(&[serve, &members].concat());
         let uri = bench.uri("t");
+        // What was never written needs no rebuild.
+        let size = bench.status("t")["size_bytes"].as_u64().expect("a size");
         let mut trace = String::from("t_us,dev,offset,size,op\n");
-        let data = self.members - 1;
-        let step = data * UNIT * 8;
-        for n in 0..(self.mib << 20) * data / step {
+        let step = self.data * UNIT * 8;
+        for n in 0..size / step {
             let _ = writeln!(trace, "{n}.000,0,{},{step},W", n * step);
         }
         fs::write(bench.path("fill.csv"), trace).expect("a trace");
