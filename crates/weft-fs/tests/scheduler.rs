@@ -9,7 +9,7 @@ use crate::common::moments::*;
 use crate::common::*;
 use weft_code::CodeSpec;
 use weft_fs::{Fs, FsError, Ino, Job, JobReport, RebuildReport, Redundancy};
-use weft_rt::SECOND;
+use weft_rt::{Rt, SECOND};
 
 const REDUNDANCY: Redundancy = Redundancy::Code(CodeSpec::Raid1);
 
@@ -17,6 +17,45 @@ const REDUNDANCY: Redundancy = Redundancy::Code(CodeSpec::Raid1);
 async fn has_two_copies(fs: &Fs, ino: Ino) -> bool {
     let places = fs.places(ino).await.expect("known");
     places.iter().all(|(_, record)| record.coded.columns == 2)
+}
+
+/// Whether a rebuild whose first step is done has been to the older one of two files. It is read
+/// `reads` times before, after a disk was lost.
+async fn is_rebuilt_early(rt: &Rt, reads: usize) -> bool {
+    let fs = in_small_steps(rt).await;
+    let old = make_as(&fs, "old", "raid5").await;
+    write(&fs, old, 0, &pattern(400_000, 1)).await;
+    fs.sync().await.expect("synced");
+    rt.sleep(SECOND).await;
+    let new = make_as(&fs, "new", "raid5").await;
+    write(&fs, new, 0, &pattern(SEVERAL_STEPS, 2)).await;
+    fs.sync().await.expect("synced");
+    fs.fail_disk(2).await.expect("out of service");
+    for _ in 0..reads {
+        assert!(read_all(&fs, old).await == pattern(400_000, 1));
+        rt.sleep(SECOND / 10).await;
+    }
+    let rebuilding = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
+    while fs.status().await.expect("known").job.is_some_and(|job| job.done_blocks == 0) {
+        rt.sleep(SECOND / 100_000).await;
+    }
+    let mut is_there = Vec::new();
+    for ino in [old, new] {
+        let places = fs.places(ino).await.expect("known");
+        let mut columns = places.iter().flat_map(|(_, record)| record.columns.iter().flatten());
+        is_there.push(columns.any(|column| column.disk == 2));
+    }
+    assert!(is_there[1], "the first step is the last one");
+    let Ok(JobReport::Moved(_)) = rebuilding.await else { panic!("rebuilt") };
+    assert_sound(&fs).await;
+    !is_there[0]
+}
+
+#[test]
+fn files_that_are_read_while_they_are_lost_are_rebuilt_first() {
+    for (reads, early) in [(0, false), (3, true)] {
+        run(async move |rt| assert_eq!(is_rebuilt_early(&rt, reads).await, early, "{reads} reads"));
+    }
 }
 
 #[test]

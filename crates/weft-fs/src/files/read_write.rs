@@ -201,6 +201,9 @@ impl FsState {
         let lines = record.locate(from - first).0..record.locate(to - first).0 + 1;
         let units: UnitSet = needed.iter().map(|block| record.locate(block - first).1).collect();
         let laid = self.pool().lay(record)?;
+        if laid.stripe().lost.intersects(&units) {
+            self.hot_parts().note(ino, first, self.rt().now());
+        }
         let read = match laid.read(record, (ino, first), units, lines.clone()).await {
             // It may be a block of these lines that is not needed.
             Err(FsError::Unreadable { .. }) if needed.len() > 1 => {

@@ -25,6 +25,7 @@ use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
+use crate::state::hot_parts::{Part, blocks_of_part};
 use crate::state::mounted::FsState;
 use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::at_a_time;
@@ -82,6 +83,8 @@ impl MigrationReport {
 
 /// Where the next records are looked for.
 pub(crate) struct Walk {
+    /// Parts that were looked through before their turn. A part that cannot move is not hot again.
+    hot: BTreeSet<Part>,
     files: std::vec::IntoIter<Ino>,
     /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
@@ -147,7 +150,7 @@ impl FsState {
     pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
         let mut files = self.files_on(disks).await?.into_iter();
         let next = files.next().map(|ino| (ino, 0));
-        Ok(Walk { files, next, found: Vec::new() })
+        Ok(Walk { hot: BTreeSet::new(), files, next, found: Vec::new() })
     }
 
     /// The files with a column on one of these disks: files in use first, then the most recently
@@ -175,18 +178,33 @@ impl FsState {
     }
 
     /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if
-    /// there are none.
+    /// there are none. Those of hot parts come first, then those of the files in their order.
     pub(crate) async fn next_found(
         &self,
         walk: &mut Walk,
         decide: &impl Decide,
     ) -> Result<Vec<MovableExtent>> {
-        let Walk { files, next, found } = walk;
-        while let Some((ino, from)) = *next
-            && found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
+        let Walk { hot, files, next, found } = walk;
+        let is_few = |found: &[MovableExtent]| {
+            found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
+        };
+        let max = self.meta().at_a_time();
+        while is_few(found)
+            && let Some(part) = self.hot_parts().take_hottest(self.rt().now())
         {
-            let max = self.meta().at_a_time();
-            let look = |tx: &Tx<'_>| records_to_move(tx, (ino, from), max, decide, found);
+            let mut range = Some(blocks_of_part(part)).filter(|_| hot.insert(part));
+            while let Some(blocks) = range {
+                let (end, at) = (blocks.end, (part.0, blocks));
+                let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
+                range = self.meta().run(look).await?.map(|from| from..end);
+                self.job_may_go_on()?;
+            }
+        }
+        while let Some((ino, from)) = *next
+            && is_few(found)
+        {
+            let at = (ino, from..u64::MAX);
+            let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
             let rest = self.meta().run(look).await?;
             *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
             self.job_may_go_on()?;
@@ -454,18 +472,19 @@ fn runs_in(lines: u64, count: u64) -> Vec<Range<u64>> {
     runs
 }
 
-/// Adds those of the next `max` records of a file, from a block on, that have columns which are to
-/// move. Returns from which block on there may be more.
+/// Adds those of the next `max` records that begin within blocks of a file and have columns which
+/// are to move. Returns from which block on there may be more.
 fn records_to_move(
     tx: &Tx<'_>,
-    (ino, from): (Ino, u64),
+    (ino, blocks): (Ino, Range<u64>),
     max: usize,
     decide: &impl Decide,
     found: &mut Vec<MovableExtent>,
 ) -> Result<Option<u64>> {
-    let mut records = tx.records_from((ino, from), max)?;
-    let is_all = records.len() < max;
-    records.retain(|(of, ..)| *of == ino);
+    let mut records = tx.records_from((ino, blocks.start), max)?;
+    let count = records.len();
+    records.retain(|(of, first, _)| *of == ino && *first < blocks.end);
+    let is_all = count < max || records.len() < count;
     let rest = records.last().filter(|_| !is_all).map(|(_, first, _)| first + 1);
     for (_, first, record) in records {
         let blocks = decide.count(&record) * record.lines;

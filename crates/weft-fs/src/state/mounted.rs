@@ -24,6 +24,7 @@ use crate::format::mount_mark::Host;
 use crate::format::use_number;
 use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
+use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
 use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::OpenFiles;
@@ -100,6 +101,7 @@ pub(crate) struct FsState {
     /// Batches of new lines that were begun while others were written.
     overlapped_batches: Cell<u64>,
     unwritten: Unwritten,
+    hot_parts: HotParts,
     /// Room that is promised.
     promised: Promised,
     /// Held by the operation that commits because much has changed.
@@ -179,6 +181,7 @@ impl FsState {
             open_files: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
+            hot_parts: HotParts::new(),
             promised: Promised::default(),
             crowded: Semaphore::new(1),
             unwritten,
@@ -239,6 +242,11 @@ impl FsState {
     /// What waits to be written.
     pub(crate) fn unwritten(&self) -> &Unwritten {
         &self.unwritten
+    }
+
+    /// What users read that is lost.
+    pub(crate) fn hot_parts(&self) -> &HotParts {
+        &self.hot_parts
     }
 
     /// Room that is promised.
