@@ -7,9 +7,10 @@ pub(crate) mod new_members;
 pub(crate) mod resolve;
 pub(crate) mod runs;
 pub(crate) mod status;
+pub(crate) mod torn;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::join_all;
@@ -19,6 +20,7 @@ use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
 
+use crate::engine::torn::Torn;
 use crate::error::ArrayError;
 use crate::geometry::Geometry;
 use crate::geometry::border::Geometries;
@@ -115,9 +117,8 @@ pub(crate) struct Engine {
     service: Service,
     /// Whether repairs for users avoid members with deep queues.
     load_aware_reconstruction: Cell<bool>,
-    /// Stripes whose write stopped halfway: until the next assembly has recovered them, their lost
-    /// units cannot be reconstructed, and copies may differ.
-    torn: RefCell<BTreeSet<StripeId>>,
+    /// Stripes whose write stopped halfway.
+    torn: RefCell<BTreeMap<StripeId, Torn>>,
     /// What is known above the array of its contents.
     above: RefCell<Option<Weak<dyn CachedContents>>>,
     /// See [`weft_disk::Volume::corrections`].

@@ -1,5 +1,8 @@
 //! An array that breaks in the middle of a write: of what was not being written, reads give what
-//! was there, or an error, and never anything else; of what was, whatever the first read gave.
+//! was there, or an error, and never anything else; of what was, whatever the first read gave, or
+//! an error.
+
+use std::ops::Range;
 
 use crate::common::bench::{UNIT, members, options as bench_options, run};
 use crate::common::disk::{Medium, Power, holding};
@@ -11,6 +14,8 @@ use weft_rt::{Buf, Frozen, MILLISECOND, SECOND};
 const SIZE: u64 = (3 << 20) + 64 * UNIT;
 const STRIPES: u64 = 8;
 
+const SECTOR: u64 = 512;
+
 /// What is written to the first stripe when the disk that is one too many fails the write.
 #[derive(Debug, Clone, Copy)]
 enum Request {
@@ -18,6 +23,16 @@ enum Request {
     Write(u64, u64),
     /// The whole stripe becomes zero.
     Zero,
+}
+
+impl Request {
+    /// The offsets in the units that are written.
+    fn offsets(self) -> Range<u64> {
+        match self {
+            Self::Write(from, len) if from + len <= UNIT => from..from + len,
+            Self::Write(..) | Self::Zero => 0..UNIT,
+        }
+    }
 }
 
 /// Loses the units `lost` of the first stripe, and then the writes to unit `bad`.
@@ -73,6 +88,7 @@ fn breaks_in(
             }
             Request::Zero => new[start as usize..][..stripe as usize].fill(0),
         }
+        let offsets = request.offsets();
         let request = async {
             match request {
                 Request::Write(from, len) => {
@@ -100,16 +116,14 @@ fn breaks_in(
         };
         assert!(done.is_err(), "{what}: acknowledged");
         assert_eq!(array.status().state, ArrayState::Broken, "{what}");
-        for at in (0..old.len()).step_by(UNIT as usize) {
-            let (result, buf) = array.read(at as u64, Buf::new(UNIT as usize)).await;
-            let range = at..at + UNIT as usize;
-            let (one, other) = (&old[range.clone()], &new[range]);
-            // A unit that was being written may be new in some sectors.
-            let mut sectors = buf.chunks(512).zip(one.chunks(512).zip(other.chunks(512)));
-            let right = sectors.all(|(now, (one, other))| now == one || now == other);
-            assert!(result.is_err() || right, "{what}: the unit at {at} is garbage");
-            let elsewhere = !(start..start + stripe).contains(&(at as u64));
-            assert!(result.is_ok() || !elsewhere, "{what}: the unit at {at} is readable");
+        for at in (0..old.len() as u64).step_by(SECTOR as usize) {
+            let (result, buf) = array.read(at, Buf::new(SECTOR as usize)).await;
+            let range = at as usize..(at + SECTOR) as usize;
+            let right = *buf == old[range.clone()] || *buf == new[range];
+            assert!(result.is_err() || right, "{what}: the sector at {at} is garbage");
+            let elsewhere =
+                !(start..start + stripe).contains(&at) || !offsets.contains(&(at % UNIT));
+            assert!(result.is_ok() || !elsewhere, "{what}: the sector at {at} is readable");
         }
     });
 }
@@ -151,8 +165,17 @@ fn so_it_is_if_parity_is_what_could_not_be_written() {
 }
 
 /// Loses the slots `lost` of a mirror, and then the writes to slot `bad`, which the others cannot
-/// do without. Of a stripe with other copies too, which was being written, all reads give the same.
-fn flips(code: &'static str, count: usize, lost: &'static [usize], bad: usize) {
+/// do without, while the offsets `written` of a unit are being written that has other copies too.
+/// All reads of these give the same or fail, whichever disk fails next. All other offsets can be
+/// read as long as there is a copy.
+fn flips(
+    code: &'static str,
+    count: usize,
+    lost: &'static [usize],
+    bad: usize,
+    written: Range<u64>,
+) {
+    let what = format!("{code}, {lost:?} lost, then {bad}");
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
         let all = members(&disks);
@@ -169,34 +192,71 @@ fn flips(code: &'static str, count: usize, lost: &'static [usize], bad: usize) {
             weft_layout::for_code(superblock.code, superblock.algorithm, count, superblock.rows)
                 .expect("laid");
         let copies = superblock.code.shape(count).expect("a code").width();
-        let on = |stripe: u64| (0..copies).map(move |unit| (stripe, unit));
-        let slots = |stripe| on(stripe).map(|(stripe, unit)| layout.place(stripe, unit).slot.0);
+        let layout = &layout;
+        let slots = |stripe| (0..copies).map(move |unit| layout.place(stripe, unit).slot.0);
+        let slots = |stripe| slots(stripe).filter(|slot| !lost.contains(slot)).collect::<Vec<_>>();
         let has_others = |stripe: &u64| {
-            let gone = |slot: &usize| *slot == bad || lost.contains(slot);
-            slots(*stripe).any(|slot| slot == bad) && !slots(*stripe).all(|slot| gone(&slot))
+            let slots = slots(*stripe);
+            slots.contains(&bad) && slots.len() > 1
         };
         let torn = (0..STRIPES).find(has_others).expect("a stripe with other copies");
-        let (at, len) = (torn * UNIT, UNIT as usize);
+        let (unit, len) = (torn * UNIT, (written.end - written.start) as usize);
+        let at = unit + written.start;
         let new = pattern(at, len, 9);
-        assert!(array.write(at, Frozen::copy_from(&new), false).await.is_err(), "{code}: written");
-        assert_eq!(array.status().state, ArrayState::Broken, "{code}");
+        assert!(array.write(at, Frozen::copy_from(&new), false).await.is_err(), "{what}: written");
+        assert_eq!(array.status().state, ArrayState::Broken, "{what}");
         // Reads at the same time go to different disks.
         let reads = (0..2 * count).map(|_| read(&array, at, len));
         let found = futures_util::future::join_all(reads).await;
-        let old = &old[at as usize..][..len];
         for bytes in &found {
-            assert!(bytes == old || *bytes == new, "{code}: neither old nor new");
-            assert!(*bytes == found[0], "{code}: once old, once new");
+            assert!(*bytes == old[at as usize..][..len] || *bytes == new, "{what}: neither");
+            assert!(*bytes == found[0], "{what}: once old, once new");
         }
+        for slot in slots(torn) {
+            let faults = &disks[slot].faults;
+            for sectors_only in [true, false] {
+                let sectors = superblock.area.data_offset / SECTOR..SIZE / SECTOR;
+                match sectors_only {
+                    true => faults.dead_reads.borrow_mut().extend(sectors),
+                    false => faults.gone.set(true),
+                }
+                for from in (0..UNIT).step_by(SECTOR as usize) {
+                    let at = unit + from;
+                    let (result, buf) = array.read(at, Buf::new(SECTOR as usize)).await;
+                    let index = from.wrapping_sub(written.start) as usize;
+                    match written.contains(&from) {
+                        true => {
+                            let same = *buf == found[0][index..][..SECTOR as usize];
+                            assert!(result.is_err() || same, "{what}, then {slot}: turned at {at}");
+                            let listed = array.status().unreadable;
+                            let listed = listed.iter().any(|range| range.contains(at));
+                            assert!(result.is_ok() || listed || sectors_only, "{what}: {at}");
+                        }
+                        false => {
+                            result.expect("there is another copy");
+                            assert!(*buf == old[at as usize..][..SECTOR as usize], "{what}: {at}");
+                        }
+                    }
+                }
+                faults.dead_reads.borrow_mut().clear();
+                faults.gone.set(false);
+            }
+        }
+        assert!(read(&array, at, len).await == found[0], "{what}: all copies are back");
     });
 }
 
 #[test]
 fn a_mirror_that_broke_gives_the_same_copy_at_every_read() {
-    flips("raid10:n2", 5, &[0], 1);
-    flips("raid10:n2", 5, &[1], 0);
-    flips("raid10:f2", 4, &[0], 1);
-    flips("raid10:f2", 4, &[0], 3);
-    flips("raid10:o2", 5, &[2], 3);
-    flips("raid10:n3", 5, &[0, 1], 2);
+    for written in [0..UNIT, SECTOR..3 * SECTOR] {
+        flips("raid10:n2", 5, &[0], 1, written.clone());
+        flips("raid10:n2", 5, &[1], 0, written.clone());
+        flips("raid10:f2", 4, &[0], 1, written.clone());
+        flips("raid10:f2", 4, &[0], 3, written.clone());
+        flips("raid10:o2", 5, &[2], 3, written.clone());
+        flips("raid10:o2", 4, &[2], 3, written.clone());
+        flips("raid10:n3", 5, &[0, 1], 2, written.clone());
+        flips("raid10:f3", 5, &[0, 1], 2, written.clone());
+        flips("raid10:o3", 6, &[0, 1], 2, written.clone());
+    }
 }

@@ -68,6 +68,12 @@ impl<'a> Stripe<'a> {
         Self { lost, pinned: true, ..self }
     }
 
+    /// This stripe, read from none but these units, as far as they are there.
+    #[must_use]
+    pub fn limited_to(self, units: UnitSet) -> Self {
+        self.with_lost(self.lost.union(&self.coding.units().difference(&units)))
+    }
+
     /// This stripe, read without further units for as long as that is possible.
     #[must_use]
     pub fn avoiding(self, units: UnitSet) -> Self {

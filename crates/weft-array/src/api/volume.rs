@@ -153,17 +153,20 @@ impl Engine {
         let geometry = self.geometry_of(stripe);
         let broken = geometry.units_on(stripe.number, self.service().broken_slots());
         let lost = self.avoided_units(stripe).union(&broken);
-        if !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
+        let is_torn = self.torn_offsets(stripe).is_some();
+        if !is_torn && !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
             return Some(pieces.len() as u64);
         }
         let within = |piece: &Piece| {
             let start = piece.at.unit_offset;
             start..start + piece.len as u64
         };
-        let cuts = self.cuts_of(geometry, pieces.iter().map(within));
+        let cuts = self.cuts_of(stripe, pieces.iter().map(within));
         let reads = cuts.windows(2).map(|cut| {
             let here = pieces.iter().filter(|piece| within(piece).contains(&cut[0]));
             let wanted: UnitSet = here.map(|piece| piece.at.unit).collect();
+            let only = self.only_sources(stripe, &(cut[0]..cut[1]), wanted);
+            let lost = only.map_or(lost, |only| lost.union(&geometry.units().difference(&only)));
             let plan = geometry.coding.plan(stripe.number, lost, wanted, UnitSet::new()).ok()?;
             Some(plan.reads.len() as u64)
         });

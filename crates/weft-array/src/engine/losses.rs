@@ -5,13 +5,13 @@
 //! hundreds of millions. All stripes of a region have the same slots lost. If the code survives
 //! those losses wherever the units lie, there is no need to look at their placement.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 
 use crate::engine::Engine;
 use crate::engine::status::ByteRange;
-use crate::error::ArrayError;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::superblock::SlotState;
@@ -24,24 +24,6 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Engine {
-    /// Whether a write to this stripe stopped halfway.
-    pub(crate) fn is_torn(&self, stripe: StripeId) -> bool {
-        self.torn.borrow().contains(&stripe)
-    }
-
-    /// A write to these stripes is given up halfway.
-    pub(crate) fn note_torn(&self, stripes: impl IntoIterator<Item = StripeId>) {
-        self.torn.borrow_mut().extend(stripes);
-    }
-
-    /// Fails if a write to this stripe stopped halfway, which breaks the array. What is lost of the
-    /// stripe cannot be reconstructed, neither for a reader nor by a job that was already waiting
-    /// for its turn: from the replacement readers would get a mixture. The answer holds while the
-    /// stripe is locked.
-    pub(crate) fn check_not_torn(&self, stripe: StripeId) -> Result<(), ArrayError> {
-        if self.is_torn(stripe) { self.check_whole() } else { Ok(()) }
-    }
-
     /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
     /// without redirection also all units on replacements, as far as the code allows.
     #[inline]
@@ -202,29 +184,40 @@ impl Engine {
     pub fn unreadable_ranges(&self) -> Vec<ByteRange> {
         let mut ranges: Vec<ByteRange> = Vec::new();
         let broken = self.service.broken_slots();
-        let regions = self.regions_at_risk(broken);
-        let stripes = regions.flat_map(|region| self.geometries.stripes_of(region));
+        let torn = self.torn_stripes().into_iter().map(|stripe| self.region_of(stripe));
+        let regions: BTreeSet<RegionNo> = self.regions_at_risk(broken).chain(torn).collect();
+        let stripes = regions.into_iter().flat_map(|region| self.geometries.stripes_of(region));
         for stripe in stripes.take(usize::try_from(STRIPES_MAX).unwrap_or(usize::MAX)) {
             let (geometry, number) = (self.geometry_of(stripe), stripe.number);
             let lost = self.lost_units(stripe).union(&geometry.units_on(number, broken));
-            for unit in geometry.data_units().iter().filter(|unit| lost.contains(*unit)) {
-                if geometry.coding.plan(number, lost, UnitSet::one(unit), UnitSet::new()).is_ok() {
+            for unit in geometry.data_units().iter() {
+                let Some(Range { start, end }) = self.unreadable_of(stripe, unit, lost) else {
                     continue;
-                }
-                let offset = geometry.offset(number, unit, 0);
+                };
+                let (offset_bytes, length_bytes) =
+                    (geometry.offset(number, unit, start), end - start);
                 let full = ranges.len() == RANGES_MAX;
                 match ranges.last_mut() {
-                    Some(last) if last.offset_bytes + last.length_bytes == offset => {
-                        last.length_bytes += geometry.unit_bytes;
+                    Some(last) if last.offset_bytes + last.length_bytes == offset_bytes => {
+                        last.length_bytes += length_bytes;
                     }
                     _ if full => return ranges,
-                    _ => ranges.push(ByteRange {
-                        offset_bytes: offset,
-                        length_bytes: geometry.unit_bytes,
-                    }),
+                    _ => ranges.push(ByteRange { offset_bytes, length_bytes }),
                 }
             }
         }
         ranges
+    }
+
+    /// The offsets in a data unit that cannot be read without the units `lost`.
+    fn unreadable_of(&self, stripe: StripeId, unit: usize, lost: UnitSet) -> Option<Range<u64>> {
+        let (geometry, one) = (self.geometry_of(stripe), UnitSet::one(unit));
+        let whole = 0..geometry.unit_bytes;
+        let is_lost = lost.contains(unit);
+        if is_lost && geometry.coding.plan(stripe.number, lost, one, UnitSet::new()).is_err() {
+            return Some(whole);
+        }
+        let only = self.only_sources(stripe, &whole, one)?;
+        self.torn_offsets(stripe).filter(|_| only.intersects(&lost))
     }
 }

@@ -8,9 +8,10 @@
 //! (`io/cached_units.rs`).
 //!
 //! A region that was never written reads as zeros without I/O. In a mirror any copy may serve,
-//! except where copies can differ: where the region was dirty at a crash, a write is in progress,
-//! or one stopped halfway because it broke the array. There the first remaining copy is always
-//! used, so that data once read does not change.
+//! except where copies can differ, so that data once read does not change. Where the region was
+//! dirty at a crash, or a write is in progress, the first remaining copy serves. Where a write
+//! stopped halfway because it broke the array, one copy serves or the read fails
+//! (`engine/torn.rs`).
 
 use std::ops::Range;
 
@@ -25,7 +26,7 @@ use weft_stripe::{Access, Busy, Gathered, Owner, StripeId, Units, gather};
 use crate::engine::Engine;
 use crate::error::ArrayError;
 use crate::format::length::to_len;
-use crate::geometry::{Address, Geometry, Piece};
+use crate::geometry::{Address, Piece};
 use crate::io::StripePieces;
 use crate::maintenance::RebuildSource;
 
@@ -125,7 +126,7 @@ impl Engine {
             buf.fill(0);
             return (Ok(()), buf);
         }
-        let unit = if geometry.mirrored { self.source_of(at) } else { at.unit };
+        let unit = if geometry.mirrored { self.source_of(at, buf.len()) } else { at.unit };
         if self.is_monitored() {
             self.note_read(at);
         }
@@ -148,15 +149,12 @@ impl Engine {
                     Ok(()) => {}
                     // The path below meets a medium error again, and repairs it. Where units may
                     // not match, its result may differ from an earlier read.
-                    Err(error) if error.kind == DiskErrorKind::Medium => {
-                        if self.copies_may_differ(at.stripe) {
-                            self.note_correction();
-                        }
-                    }
                     Err(error) => {
-                        Box::pin(self.member_failed(slot, &disk, &error)).await;
+                        if error.kind != DiskErrorKind::Medium {
+                            Box::pin(self.member_failed(slot, &disk, &error)).await;
+                        }
                         // A broken array keeps it in its slot, so nothing else has noted it.
-                        if self.is_torn(at.stripe) {
+                        if self.awaits_resync(at.stripe) {
                             self.note_correction();
                         }
                     }
@@ -273,15 +271,9 @@ impl Engine {
             let (results, pieces): (Vec<_>, _) = join_all(again).await.into_iter().unzip();
             return (results.into_iter().collect(), pieces);
         }
-        // Another copy of a mirror needs no parity.
-        if !self.geometry_of(stripe).mirrored
-            && let Err(error) = self.check_not_torn(stripe)
-        {
-            return (Err(error), pieces);
-        }
         let mut result = Ok(());
         let within = |(at, buf): &(Address, Buf)| at.unit_offset..at.unit_offset + buf.len() as u64;
-        let cuts = self.cuts_of(self.geometry_of(stripe), pieces.iter().map(within));
+        let cuts = self.cuts_of(stripe, pieces.iter().map(within));
         let mut parts: Vec<(Address, Vec<Buf>, Buf)> =
             pieces.into_iter().map(|(at, buf)| (at, Vec::new(), buf)).collect();
         for range in cuts.windows(2) {
@@ -297,12 +289,22 @@ impl Engine {
                 wanted.push((at.unit, std::mem::replace(rest, tail)));
                 owners.push(index);
             }
-            let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe));
             let asked = wanted.iter().map(|(unit, _)| *unit).collect();
-            let at_hand = self.at_hand(resolved, from, len, asked);
+            let only = self.only_sources(stripe, &(from..range[1]), asked);
+            let (resolved, at_hand) = match only {
+                Some(only) => (self.stripe(stripe).limited_to(only), Vec::new()),
+                None => {
+                    let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe));
+                    (resolved, self.at_hand(resolved, from, len, asked))
+                }
+            };
             let gathered = gather(self, resolved, Access::user(from), &at_hand, wanted).await;
             let Gathered { result: range_result, units: filled, .. } = gathered;
-            let range_result = range_result.map_err(|error| self.unreadable(stripe, error));
+            let cause = |error| match (only, self.check_whole()) {
+                (Some(_), Err(broken)) => broken,
+                _ => self.unreadable(stripe, error),
+            };
+            let range_result = range_result.map_err(cause);
             result = result.and(range_result);
             for (index, (_, part)) in owners.into_iter().zip(filled) {
                 parts[index].1.push(part);
@@ -316,33 +318,30 @@ impl Engine {
     }
 
     /// Where a read of these offsets in the units of one stripe is cut: between two cuts the same
-    /// units are wanted. Its pieces start or end at most once inside a unit, so there are at most
-    /// three ranges; but the size of one read is bounded.
+    /// units are wanted, and a write stopped halfway everywhere or nowhere. The pieces of a read
+    /// start or end at most once inside a unit, so they make at most three ranges; but the size of
+    /// one read is bounded.
     pub(crate) fn cuts_of(
         &self,
-        geometry: &Geometry,
+        stripe: StripeId,
         pieces: impl Iterator<Item = Range<u64>>,
     ) -> Vec<u64> {
-        let most = self.run_max(geometry);
+        let most = self.run_max(self.geometry_of(stripe));
         let ends = |Range { start, end }| (start..end).step_by(most).chain([end]);
-        let mut cuts: Vec<u64> = pieces.flat_map(ends).collect();
+        let mut cuts: Vec<u64> = pieces.chain(self.torn_offsets(stripe)).flat_map(ends).collect();
         cuts.sort_unstable();
         cuts.dedup();
         cuts
     }
 
-    /// Whether the copies of this stripe, or its parity, may disagree although no write is in
-    /// progress.
-    fn copies_may_differ(&self, stripe: StripeId) -> bool {
-        self.awaits_resync(stripe) || self.is_torn(stripe)
-    }
-
-    /// The unit from which to read the data of a mirror: the most suitable copy.
-    fn source_of(&self, at: Address) -> usize {
+    /// The unit from which to read `len` bytes of a mirror: the most suitable copy.
+    fn source_of(&self, at: Address, len: usize) -> usize {
         let geometry = self.geometry_of(at.stripe);
         let copies = geometry.units().difference(&self.avoided_units(at.stripe));
-        if self.copies_may_differ(at.stripe) || self.locks().is_busy(at.stripe) {
-            return copies.iter().next().unwrap_or(0);
+        let offsets = at.unit_offset..at.unit_offset + len as u64;
+        let only = self.only_sources(at.stripe, &offsets, copies);
+        if only.is_some() || self.awaits_resync(at.stripe) || self.locks().is_busy(at.stripe) {
+            return only.unwrap_or(copies).iter().next().unwrap_or(0);
         }
         self.least_busy_copy(at, copies)
     }

@@ -53,7 +53,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use futures_util::future::{Either, join_all, select};
-use weft_code::UnitSet;
+use weft_code::{SlotSet, UnitSet};
 use weft_disk::{Class, WriteOpts};
 use weft_rt::sync::oneshot;
 use weft_rt::{Buf, Frozen, boxed};
@@ -398,7 +398,9 @@ impl Engine {
         if failed.is_empty() {
             return Ok(WriteProgress { whole: true, durable });
         }
-        Box::pin(self.write_failed(Some(stripe), failed))
+        let start = writes.iter().map(|write| write.from).min().unwrap_or(0);
+        let end = writes.iter().map(|write| write.from + write.data.len() as u64).max();
+        Box::pin(self.write_failed(Some((stripe, start..end.unwrap_or(start))), failed))
             .await
             .map(|()| WriteProgress { whole: false, durable })
     }
@@ -433,21 +435,21 @@ impl Engine {
         result
     }
 
-    /// Excludes the members of failed writes to a stripe. A disk that stays in its slot all the
-    /// same, as the array is broken or stopped, holds an old unit, or parts of a new one, and other
-    /// units may be written already: lost units of that stripe cannot be reconstructed. Must be
-    /// called before the stripe's lock is released.
+    /// Excludes the members of failed writes to these offsets in the units of a stripe. If a disk
+    /// stays in its slot all the same, as the array is broken or stopped, the stripe is torn. Must
+    /// be called before the stripe's lock is released.
     pub(crate) async fn write_failed(
         &self,
-        stripe: Option<StripeId>,
+        place: Option<(StripeId, Range<u64>)>,
         failed: Vec<FailedWrite>,
     ) -> Result<(), ArrayError> {
         for FailedWrite { slot, disk, error } in &failed {
             self.data_write_failed(*slot, disk, error).await;
         }
-        let stays = |failed: &FailedWrite| self.members().uses(failed.slot, &failed.disk);
-        if failed.iter().any(stays) {
-            self.note_torn(stripe);
+        let stays = |failed: &&FailedWrite| self.members().uses(failed.slot, &failed.disk);
+        let staying: SlotSet = failed.iter().filter(stays).map(|failed| failed.slot).collect();
+        if let Some((stripe, offsets)) = place.filter(|_| !staying.is_empty()) {
+            self.note_torn(stripe, offsets, staying);
         }
         // The failed units now count as lost; they can be decoded as long as the array is not
         // broken.

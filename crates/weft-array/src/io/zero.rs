@@ -213,7 +213,7 @@ impl Engine {
         });
         let failed: Vec<_> = join_all(writes).await.into_iter().flatten().collect();
         let whole = failed.is_empty();
-        self.write_failed(Some(stripe), failed).await?;
+        self.write_failed(Some((stripe, 0..len)), failed).await?;
         self.settled().await?;
         if fua {
             self.end_durable(logged, whole).await?;
