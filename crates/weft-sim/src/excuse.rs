@@ -11,11 +11,11 @@
 //! A disk lost after the crash, before the volume is consistent again, counts as lost with the
 //! crash.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use weft_array::{Consistency, Event};
+use weft_array::{Consistency, Event, MemberState};
 use weft_code::{SlotNo, SlotSet};
 
 use crate::engine::Engine;
@@ -97,14 +97,28 @@ pub(crate) fn watch_losses(
     lost_at: &Rc<RefCell<BTreeMap<SlotNo, Tick>>>,
 ) {
     let (events, map, lost_at) = (engine.0.subscribe(), map.clone(), lost_at.clone());
+    let (array, left_out, broken) = (engine.clone(), Cell::new(SlotSet::new()), Cell::new(false));
     let note = move |oracle: &mut Oracle| {
+        let mut lost = SlotSet::new();
         while let Some(event) = events.try_next() {
+            broken.set(broken.get() || matches!(event, Event::ArrayBroken { .. }));
             let Event::MemberFailed { slot, .. } = event else { continue };
             lost_at.borrow_mut().insert(slot, oracle.now());
-            if map.has_copies() {
-                // Only now is it certain that no read uses the lost copy any more.
-                Lost::now(SlotSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
-            }
+            lost.insert(slot);
+        }
+        if !map.has_copies() {
+            return;
+        }
+        if broken.get() {
+            // It keeps members that fail, and reads leave them out where copies may differ.
+            let slots = array.0.status().slots;
+            let failed = slots.iter().filter(|slot| slot.state == MemberState::Failed);
+            let failed: SlotSet = failed.map(|slot| slot.slot).collect();
+            lost = lost.union(&failed.difference(&left_out.replace(failed)));
+        }
+        // Only now is it certain that no read uses the lost copies any more.
+        for slot in lost.iter() {
+            Lost::now(SlotSet::one(slot)).excuse(oracle, &map, Consistency::Bitmap);
         }
     };
     *harness.losses.borrow_mut() = Some(Box::new(note));

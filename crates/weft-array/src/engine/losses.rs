@@ -24,24 +24,29 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Engine {
-    /// The units of `stripe` that user reads avoid. These are the lost ones; in an experiment
-    /// without redirection also all units on replacements, as far as the code allows.
+    /// The units of `stripe` that user reads avoid. These are the lost ones, and as far as the code
+    /// allows
+    ///
+    /// - in a broken array, which keeps disks that failed, the copies on these where copies may
+    ///   differ: a disk that fails only now and then must not give another answer each time;
+    /// - in an experiment without redirection, all units on replacements.
     #[inline]
     pub fn avoided_units(&self, stripe: StripeId) -> UnitSet {
-        if self.members.all_active() {
+        if self.members.all_active() && !self.service.is_broken() {
             return UnitSet::new();
         }
         let lost = self.lost_units(stripe);
-        if self.jobs.rebuild().redirects() {
+        let geometry = self.geometry_of(stripe);
+        let differ = self.service.is_broken() && geometry.mirrored && self.awaits_resync(stripe);
+        if !differ && self.jobs.rebuild().redirects() {
             return lost;
         }
-        let replaced = self.units_not_on_disk(stripe, |_| true);
-        let avoided = lost.union(&replaced);
-        if self.geometry_of(stripe).code().decodable(stripe.number, avoided) {
-            avoided
-        } else {
-            lost
-        }
+        let more = match differ {
+            true => geometry.units_on(stripe.number, self.service.broken_slots()),
+            false => self.units_not_on_disk(stripe, |_| true),
+        };
+        let avoided = lost.union(&more);
+        if geometry.code().decodable(stripe.number, avoided) { avoided } else { lost }
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.

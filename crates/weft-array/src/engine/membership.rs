@@ -499,7 +499,12 @@ impl Engine {
                 self.remember_member(removal, slot, was);
             }
         });
-        // What a crash interrupted may read as old or new, by the members that are asked.
+        self.note_copies_left_out();
+    }
+
+    /// Reads leave out a member from now on. What a crash interrupted may read as old or new, by the
+    /// members that are asked.
+    fn note_copies_left_out(&self) {
         if self.map.resync_count() > 0 {
             self.note_correction();
         }
@@ -507,7 +512,10 @@ impl Engine {
 
     /// Stops the array from taking writes.
     pub fn set_broken(&self, slots: SlotSet, cause: &str) {
-        self.service.note_broken_slots(slots);
+        if !slots.is_subset(&self.service.broken_slots()) {
+            self.service.note_broken_slots(slots);
+            self.note_copies_left_out();
+        }
         if self.service.break_off(|| cause.to_owned()) {
             self.events.emit(Event::ArrayBroken { cause: cause.to_owned() });
             self.end_waits();

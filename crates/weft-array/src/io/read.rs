@@ -149,15 +149,12 @@ impl Engine {
                     Ok(()) => {}
                     // The path below meets a medium error again, and repairs it. Where units may
                     // not match, its result may differ from an earlier read.
-                    Err(error) => {
-                        if error.kind != DiskErrorKind::Medium {
-                            Box::pin(self.member_failed(slot, &disk, &error)).await;
-                        }
-                        // A broken array keeps it in its slot, so nothing else has noted it.
+                    Err(error) if error.kind == DiskErrorKind::Medium => {
                         if self.awaits_resync(at.stripe) {
                             self.note_correction();
                         }
                     }
+                    Err(error) => Box::pin(self.member_failed(slot, &disk, &error)).await,
                 }
             }
         }
