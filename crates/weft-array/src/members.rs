@@ -322,7 +322,7 @@ impl Members {
     }
 
     /// The old member of `slot` after a swap that is not in effect yet.
-    fn replaced(&self, slot: SlotNo) -> Option<Spare> {
+    pub fn replaced(&self, slot: SlotNo) -> Option<Spare> {
         let swapped = matches!(self.slot(slot), Slot::Swapped { .. });
         self.places[slot.0].second.borrow().clone().filter(|_| swapped)
     }
@@ -350,10 +350,19 @@ impl Members {
         self.in_effect.borrow().active.iter().all(|active| Some(*active) == id)
     }
 
-    /// Whether the superblock in effect has the member of `slot` as active.
-    pub fn is_active_in_effect(&self, slot: SlotNo) -> bool {
-        let id = self.superblock().slots[slot.0].member_id;
-        id.is_some_and(|id| self.in_effect.borrow().active.contains(&id))
+    /// The slots whose member holds everything, and that no crash now would find active: the
+    /// superblock that makes it active is not in effect yet.
+    pub fn active_in_memory_only(&self) -> SlotSet {
+        if self.changes.is_settled() {
+            return SlotSet::new();
+        }
+        let (superblock, in_effect) = (self.superblock(), self.in_effect.borrow());
+        let is_new = |slot: &SlotNo| {
+            let id = superblock.slots[slot.0].member_id;
+            id.is_some_and(|id| !in_effect.active.contains(&id))
+        };
+        let swapped = |slot: &SlotNo| self.replaced(*slot).is_some();
+        superblock.active_slots().filter(|slot| is_new(slot) && !swapped(slot)).collect()
     }
 
     /// Puts a disk into an empty slot, or next to its working member, in memory only. From now on

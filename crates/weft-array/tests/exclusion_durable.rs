@@ -538,7 +538,8 @@ fn writes_wait_until_it_is_durable_which_disk_is_the_member() {
                 story.hold(0);
                 story.bench.array.set_paused(false);
                 rt.sleep(500 * MILLISECOND).await;
-                assert_eq!(story.bench.array.status().slots[VICTIM].disk, "test8", "{code}");
+                let member = story.bench.array.member_in_memory(SlotNo(VICTIM));
+                assert_eq!(member, Some(("test8".to_owned(), true)), "{code}");
                 story.bench.disks[VICTIM].faults.gone.set(old_goes);
                 story.begin_writes_to(VICTIM, 0, 3);
                 story.begin_flush();

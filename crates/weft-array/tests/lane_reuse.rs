@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::common::bench::{UNIT, members, options, run};
+use crate::common::bench::{SUPERBLOCKS, UNIT, members, options, run};
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::*;
 use weft_array::{Array, ArrayState, AssembleOptions, ScrubMode, create};
@@ -15,7 +15,6 @@ use weft_disk::Disk;
 use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 
 const SIZE: u64 = (3 << 20) + 64 * UNIT;
-const SUPERBLOCKS: std::ops::Range<u64> = (128 << 10)..(384 << 10);
 const STRIPES: usize = 24;
 /// Bytes at the start that are being written when the power goes: either version is right.
 const IN_PROGRESS: usize = 512;

@@ -19,6 +19,7 @@ mod creation;
 mod degraded_load;
 mod discarded_log;
 mod drill;
+mod durable_status;
 mod empty_requests;
 mod examples;
 mod exclusion_durable;

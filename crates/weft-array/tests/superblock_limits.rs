@@ -1,7 +1,7 @@
 //! A change that superblocks cannot hold is refused, and a member that takes no superblock is left
 //! out: neither keeps an array from working.
 
-use crate::common::bench::{UNIT, members, options as bench_options, run};
+use crate::common::bench::{SUPERBLOCKS, UNIT, members, options as bench_options, run};
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::*;
 use std::cell::RefCell;
@@ -17,7 +17,6 @@ use weft_disk::Disk;
 use weft_rt::MILLISECOND;
 
 const SIZE: u64 = (3 << 20) + 64 * UNIT;
-const SUPERBLOCKS: std::ops::Range<u64> = (128 << 10)..(384 << 10);
 
 fn is_refused(result: Result<(), ArrayError>) -> bool {
     matches!(result, Err(ArrayError::Refused(_)))

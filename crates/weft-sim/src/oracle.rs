@@ -11,7 +11,9 @@
 //!   value.
 //! * A superseded value may return after a power cut, until a flush that started after tick e is
 //!   acknowledged, or a FUA write supersedes it.
-//! * A failed write may or may not have happened; it supersedes nothing.
+//! * A failed write may or may not have happened; it supersedes nothing. It may leave copies that
+//!   differ, in an array that had to stop. A read decides there, too, until the array is assembled
+//!   again ([`Oracle::had_to_stop`]): after it, another copy is no answer.
 //! * After a power cut all candidates are possible, and the first read decides: a value read once
 //!   must be read from then on, from any copy or parity.
 //! * After a crash of only the program this also holds for reads, but a later power cut may still

@@ -1,8 +1,7 @@
-//! The slots of an array, as the engine reports them.
+//! The slots of an array, as the engine has them in memory.
 
 use std::collections::BTreeMap;
 
-use weft_array::MemberState;
 use weft_code::{SlotNo, SlotSet};
 
 use crate::engine::Engine;
@@ -22,21 +21,25 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn of(engine: &Engine) -> Self {
-        let status = engine.0.status();
-        let with = |state: MemberState| {
-            status.slots.iter().filter(|s| s.state == state).map(|s| s.slot).collect::<SlotSet>()
-        };
+        let count = engine.0.status().slots.len();
         let number = |name: &str| name.strip_prefix("sim").and_then(|n| n.parse().ok());
-        let disks = status.slots.iter().map(|s| match s.state {
-            MemberState::Missing => None,
-            _ => number(&s.disk),
-        });
-        Self {
-            missing: with(MemberState::Missing),
-            rebuilding: with(MemberState::Rebuilding),
-            disks: disks.collect(),
+        let mut slots = Self {
+            missing: SlotSet::new(),
+            rebuilding: SlotSet::new(),
+            disks: vec![None; count],
             lost_at: BTreeMap::new(),
+        };
+        for slot in SlotNo::all(count) {
+            let Some((name, is_whole)) = engine.0.member_in_memory(slot) else {
+                slots.missing.insert(slot);
+                continue;
+            };
+            slots.disks[slot.0] = number(&name);
+            if !is_whole {
+                slots.rebuilding.insert(slot);
+            }
         }
+        slots
     }
 
     pub(crate) fn incomplete(&self) -> SlotSet {

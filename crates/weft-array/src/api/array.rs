@@ -467,11 +467,12 @@ impl Array {
         self.0.redundancy_without(slot)
     }
 
-    /// Whether the member of `slot` is active, and the superblocks on disk say so: from then on the
-    /// array could be assembled from it, if the code needs no other one.
-    pub fn is_active_on_disk(&self, slot: SlotNo) -> bool {
+    /// The name of the disk that requests take for the member of `slot`, and whether it holds
+    /// everything. The status tells of such a change only once it is durable.
+    pub fn member_in_memory(&self, slot: SlotNo) -> Option<(String, bool)> {
         let members = self.0.members();
-        members.state(slot) == SlotState::Active && members.is_active_in_effect(slot)
+        let disk = members.disk(slot)?;
+        Some((disk.info().name.clone(), members.state(slot) == SlotState::Active))
     }
 
     /// Slots, other than incomplete ones, whose loss now would lose data.

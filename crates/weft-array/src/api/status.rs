@@ -1,6 +1,10 @@
-//! Composes the status of an array.
+//! Composes the status of an array. It promises nothing that a crash now would take away: a member
+//! counts as active, or as the replacement of another one, once a superblock on disk says so.
+
+use std::rc::Rc;
 
 use weft_code::SlotNo;
+use weft_disk::Disk;
 
 use crate::engine::Engine;
 use crate::engine::status::{ArrayState, MemberState, RegionCounts, SlotStatus, Status};
@@ -60,14 +64,23 @@ impl Engine {
 
     fn slot_status(&self, slot: SlotNo) -> SlotStatus {
         let (read_errors, repaired) = self.members().error_counts(slot);
-        let (disk, wants_room_bytes) = (self.members().name(slot), self.waiting_bytes(slot));
+        let (members, wants_room_bytes) = (self.members(), self.waiting_bytes(slot));
         let failed = self.service().broken_slots().contains(slot);
-        let replacement =
-            self.members().copying(slot).and_then(|_| self.members().second_disk(slot));
-        let (state, stale_regions) = match self.members().state(slot) {
+        let name = |disk: Rc<dyn Disk>| disk.info().name.clone();
+        let (disk, replacement) = match members.replaced(slot) {
+            Some(old) => (name(old.disk), Some(members.name(slot))),
+            None => {
+                let copy = members.copying(slot).and_then(|_| members.second_disk(slot));
+                (members.name(slot), copy.map(name))
+            }
+        };
+        let (state, stale_regions) = match members.state(slot) {
             SlotState::Active if failed => (MemberState::Failed, 0),
+            SlotState::Active if members.active_in_memory_only().contains(slot) => {
+                (MemberState::Rebuilding, 0)
+            }
             state => {
-                let lane = self.members().slot(slot).filling();
+                let lane = members.slot(slot).filling();
                 (state.into(), lane.map_or(0, |lane| self.map().stale_count(lane)))
             }
         };
@@ -78,23 +91,25 @@ impl Engine {
             read_errors,
             repaired,
             stale_regions,
-            replacement: replacement.map(|disk| disk.info().name.clone()),
+            replacement,
             wants_room_bytes,
         }
     }
 
     fn state(&self) -> ArrayState {
+        let members = self.members();
+        let is_swapping = || members.slots().any(|slot| members.replaced(slot).is_some());
         if self.service().is_stopped() {
             ArrayState::Stopped
         } else if self.service().is_broken() {
             ArrayState::Broken
-        } else if !self.members().only_copies() {
+        } else if !members.only_copies() || !members.active_in_memory_only().is_empty() {
             ArrayState::Rebuilding
-        } else if !self.members().all_active() {
+        } else if !members.all_active() {
             ArrayState::Degraded
         } else if self.map().resync_count() > 0 {
             ArrayState::Resyncing
-        } else if !self.members().rebuilding().is_empty() {
+        } else if !members.rebuilding().is_empty() || is_swapping() {
             ArrayState::Replacing
         } else if self.geometries().former().is_some() {
             ArrayState::Reshaping

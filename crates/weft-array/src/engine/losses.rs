@@ -167,8 +167,8 @@ impl Engine {
 
     /// How many more members may fail, in any combination.
     pub fn redundancy_remaining(&self) -> Option<Margin> {
-        let gone =
-            self.incomplete_slots().union(&self.service.broken_slots()).union(&self.space.short());
+        let failed = self.service.broken_slots().union(&self.members.active_in_memory_only());
+        let gone = self.incomplete_slots().union(&failed).union(&self.space.short());
         let of = (gone, self.geometries.in_use());
         if let Some((known, remaining)) = self.remaining.get()
             && known == of

@@ -136,13 +136,13 @@ pub enum ArrayState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemberState {
-    /// It holds everything that was written.
+    /// It holds everything that was written, and the superblocks on disk say so.
     Active,
     /// It failed when the array could not do without it: the array is broken.
     Failed,
     /// The slot has no member.
     Missing,
-    /// It is being rebuilt.
+    /// It is being rebuilt, or the superblock is being written that makes it active.
     Rebuilding,
 }
 

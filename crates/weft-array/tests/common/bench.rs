@@ -9,6 +9,8 @@ use weft_rt::{MILLISECOND, Rt};
 use super::disk::{Medium, Power, TestDisk};
 
 pub const UNIT: u64 = 4096;
+/// Where a member holds its superblocks.
+pub const SUPERBLOCKS: std::ops::Range<u64> = (128 << 10)..(384 << 10);
 const MIB: u64 = 1 << 20;
 
 /// Disks with an array on them.

@@ -68,18 +68,6 @@ impl MetaCopy {
     }
 }
 
-/// The state of the metadata array. A member whose last part was copied counts as rebuilding until
-/// the superblocks on disk name it as active: before that it could not be mounted without others.
-pub(crate) fn durable_status(array: &weft_array::Array) -> weft_array::Status {
-    let mut status = array.status();
-    for slot in status.slots.iter_mut().filter(|slot| slot.state == MemberState::Active) {
-        if !array.is_active_on_disk(slot.slot) {
-            slot.state = MemberState::Rebuilding;
-        }
-    }
-    status
-}
-
 /// What a disk has of the metadata in this array.
 pub(crate) fn copy_on(array: &weft_array::Status, number: u16) -> MetaCopy {
     let name = slice_name(number);
@@ -211,7 +199,7 @@ impl Fs {
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
                 fs.pool().look_at_sizes().await;
                 fs.give_copies_back(&mut waits).await;
-                let (current, _) = count_copies(&durable_status(&fs.meta().array), usize::MAX);
+                let (current, _) = count_copies(&fs.meta().array.status(), usize::MAX);
                 // A copy that was made takes what it was made of for right.
                 if before.replace(current).is_some_and(|before| before < current) {
                     // What fails here stops the metadata, or is found by the next scrub.

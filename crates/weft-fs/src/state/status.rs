@@ -9,7 +9,7 @@ use crate::format::label::Label;
 use crate::format::redundancy::Redundancy;
 use crate::meta::{MetaCacheCounts, MetaPageCounts};
 use crate::state::job::JobStatus;
-use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies, durable_status};
+use crate::state::metadata_copies::{MetaCopy, copy_on, count_copies};
 use crate::state::mounted::{Fs, FsState};
 
 /// A disk of a file system.
@@ -136,7 +136,7 @@ impl Fs {
         let inodes = self.0.meta().run(|tx| tx.inode_count()).await;
         let stopped = self.0.meta().why_failed();
         let inodes = if stopped.is_some() { 0 } else { inodes? };
-        let array = durable_status(&self.0.meta().array);
+        let array = self.0.meta().array.status();
         let disk = |member: &std::rc::Rc<crate::disks::member::Member>| DiskStatus {
             number: member.number,
             name: member.row().name.clone(),
