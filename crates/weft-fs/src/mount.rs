@@ -30,6 +30,7 @@ use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::{PathDisk, Reopen};
 use crate::disks::successor::{put_joined, successor_in};
 use crate::error::{FsError, Result};
+use crate::format::extent::Run;
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
@@ -245,31 +246,40 @@ impl Fs {
             false => (None, reopen),
         };
         let disks = copies.as_deref().unwrap_or(disks);
-        let some_will_do = options.degraded || options.stale;
+        if let Some(host) = options.host {
+            let given = Given::look(disks, options.some_will_do()).await?;
+            let (fs_id, _) = given_parts(&given, &options, None).await?;
+            let disks: Vec<_> = given.found.values().map(|(_, disk)| disk.clone()).collect();
+            claim::claim(rt, &disks, (fs_id, host, options.nonce)).await?;
+        }
+        loop {
+            if let Some(fs) = Self::mount_claimed(rt, disks, &options, reopen.clone()).await? {
+                return Ok(fs);
+            }
+        }
+    }
+
+    /// Mounts disks that no other host has. Until it was claimed, another host may have had them,
+    /// so what is known of them is read only now. `None` if labels were wrong, and must be read
+    /// again.
+    async fn mount_claimed(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: &MountOptions,
+        reopen: Option<Reopen>,
+    ) -> Result<Option<Self>> {
+        let some_will_do = options.some_will_do();
         let given = Given::look(disks, some_will_do).await?;
+        let (_, Parts { mut parts, slices }) =
+            given_parts(&given, options, reopen.as_ref()).await?;
         let found = &given.found;
         let (label, _) = found.values().next().expect("there is one");
         let label = label.clone();
-        let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
-        for (number, (label, disk)) in found {
+        for (label, disk) in found.values() {
             // Before any of its blocks is given to others.
             label.settle(&**disk).await;
-            let part = present(disk, label, reopen.as_ref())?;
-            // A disk that was taken out of service released its slice.
-            let slice = part.slice()?;
-            if !matches!(read_superblock(&*slice).await, Ok(None)) {
-                slices.push(slice);
-            }
-            parts.insert(*number, part);
         }
-        if !some_will_do {
-            given.check_copies(&slices).await?;
-        }
-        if let Some(host) = options.host {
-            let disks: Vec<_> = found.values().map(|(_, disk)| disk.clone()).collect();
-            claim::claim(rt, &disks, (label.fs_id, host, options.nonce)).await?;
-        }
-        let array = metadata_copies::assemble(rt, slices, &options).await?;
+        let array = metadata_copies::assemble(rt, slices, options).await?;
         // After a crash it makes copies alike, the first of them being right. What has a checksum
         // of its own is looked for on all of them before.
         array.set_paused(true);
@@ -332,7 +342,12 @@ impl Fs {
         }
         let pool = Pool::new(members, OldBlockCache::new(options.cache_bytes)?);
         find_successors(&meta, &pool).await?;
-        claim_space(&meta, &pool).await?;
+        let wrong_pieces = claim_space(&meta, &pool, options.stale).await?;
+        if !wrong_pieces.is_empty() {
+            give_pieces_back(&meta, &pool, &wrong_pieces).await?;
+            meta.array.stop().await?;
+            return Ok(None);
+        }
         avoid_bad(&meta, &pool).await?;
         let area = meta.log_area();
         let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
@@ -343,11 +358,11 @@ impl Fs {
         let epoch = last_use + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
         let log = Log::new(area, epoch, 0, last_id);
-        let inner = FsState::new(rt.clone(), label, (meta, pool, log), &options, reopen);
+        let inner = FsState::new(rt.clone(), label, (meta, pool, log), options, reopen);
         let fs = Self(Rc::new(inner));
         fs.0.set_format(format);
         if options.read_only {
-            return Ok(fs);
+            return Ok(Some(fs));
         }
         let orphans = fs.0.meta().run(|tx| tx.orphans()).await?;
         for ino in orphans {
@@ -362,7 +377,7 @@ impl Fs {
         fs.flush_now_and_then();
         fs.watch_copies();
         fs.keep_marked();
-        Ok(fs)
+        Ok(Some(fs))
     }
 
     /// Writes what has been in memory for some seconds.
@@ -443,19 +458,61 @@ async fn find_successors(meta: &Meta, pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Takes the blocks that are pieces of the metadata, and those that records name.
-async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
+/// What was given of a file system.
+struct Parts {
+    parts: BTreeMap<u16, PresentDisk>,
+    /// Slices that have something of the metadata.
+    slices: Vec<Rc<dyn Disk>>,
+}
+
+/// The file system whose disks were given, and their parts. Fails if the disks are too few, and
+/// writes nothing.
+async fn given_parts(
+    given: &Given,
+    options: &MountOptions,
+    reopen: Option<&Reopen>,
+) -> Result<(Id, Parts)> {
+    let (mut parts, mut slices) = (BTreeMap::new(), Vec::new());
+    for (number, (label, disk)) in &given.found {
+        let part = present(disk, label, reopen)?;
+        // A disk that was taken out of service released its slice.
+        let slice = part.slice()?;
+        if !matches!(read_superblock(&*slice).await, Ok(None)) {
+            slices.push(slice);
+        }
+        parts.insert(*number, part);
+    }
+    if !options.some_will_do() {
+        given.check_copies(&slices).await?;
+    }
+    let (label, _) = given.found.values().next().expect("there is one");
+    Ok((label.fs_id, Parts { parts, slices }))
+}
+
+/// Takes the blocks that are pieces of the metadata, and those that records name. A stale copy of
+/// the metadata may name blocks that became pieces after it was written: returns how many pieces in
+/// the labels of such disks come before these.
+async fn claim_space(meta: &Meta, pool: &Pool, is_stale: bool) -> Result<BTreeMap<u16, usize>> {
     for member in pool.members() {
         let pieces = member.present().map(|present| present.label.borrow().pieces.clone());
         take_pieces(&member.space, member.number, &pieces.unwrap_or_default())?;
     }
+    let mut wrong_pieces: BTreeMap<u16, usize> = BTreeMap::new();
     meta.run(|tx| {
         let next = check_keys(tx)?;
         tx.each_record(|ino, first, record| {
             check_place(next, (ino, first), &record)?;
             for run in runs_of(&record) {
-                let take =
-                    |member: Rc<Member>| member.space.borrow_mut().take(run.start, run.blocks);
+                let take = |member: Rc<Member>| {
+                    let is_taken = member.space.borrow_mut().take(run.start, run.blocks);
+                    let wrong = (is_stale && !is_taken).then(|| first_piece_within(&member, &run));
+                    if let Some(wrong) = wrong.flatten() {
+                        let first = wrong_pieces.entry(member.number).or_insert(wrong);
+                        *first = wrong.min(*first);
+                        return true;
+                    }
+                    is_taken
+                };
                 if pool.member(run.disk).is_none() || !pool.chain(run.disk).all(take) {
                     return Err(FsError::Damaged(format!(
                         "block {first} of inode {ino} lies at block {} of disk {}, which is not \
@@ -467,7 +524,36 @@ async fn claim_space(meta: &Meta, pool: &Pool) -> Result<()> {
             Ok(())
         })
     })
-    .await
+    .await?;
+    Ok(wrong_pieces)
+}
+
+/// The place in the label's list of the first piece of the metadata that has blocks of a run.
+fn first_piece_within(member: &Member, run: &Run) -> Option<usize> {
+    let label = member.present()?.label.borrow();
+    let end = run.start + run.blocks;
+    label.pieces.iter().position(|piece| piece.start < end && run.start < piece.end)
+}
+
+/// Lets labels have only their first pieces. The metadata, which is stale, uses no others: a slice
+/// got them later.
+///
+/// # Errors
+/// If the metadata lies on them, or a disk fails.
+async fn give_pieces_back(meta: &Meta, pool: &Pool, counts: &BTreeMap<u16, usize>) -> Result<()> {
+    let needed = meta.array.status().member_bytes;
+    for (number, count) in counts {
+        let member = pool.member(*number);
+        let Some(present) = member.as_ref().and_then(|member| member.present()) else { continue };
+        let label = present.label.borrow().with_first_pieces(*count);
+        if label.metadata_bytes() < needed {
+            return Err(FsError::Damaged(format!(
+                "files have blocks of disk {number} on which the metadata lies"
+            )));
+        }
+        label.write_pieces(&*present.whole).await?;
+    }
+    Ok(())
 }
 
 /// Takes the pieces of a disk's metadata slice.

@@ -122,3 +122,97 @@ fn a_host_that_was_overtaken_stops() {
         assert!(stopped.to_string().contains("'first'"), "{stopped}");
     });
 }
+
+/// Disks on whose labels something is left to be done: the second copy is behind.
+async fn with_labels_behind(rt: &Rt) -> Vec<Rc<TestDisk>> {
+    let disks = new_disks(rt).await;
+    let fs = Fs::mount(rt, &all(&disks), on("before", 9)).await.expect("mounted");
+    let end = SIZE - 4096;
+    let second = |disk: &Rc<TestDisk>| {
+        let mut label = vec![0; 4096];
+        disk.medium.borrow().read(end, &mut label);
+        label
+    };
+    let before: Vec<Vec<u8>> = disks.iter().map(second).collect();
+    assert!(fs.grow_metadata().await.expect("grown"), "there is room");
+    fs.unmount().await.expect("unmounted");
+    for (disk, label) in disks.iter().zip(&before) {
+        disk.medium.borrow_mut().poke(end, label);
+    }
+    disks
+}
+
+#[test]
+fn a_mount_that_another_host_forbids_writes_nothing() {
+    run(|rt| async move {
+        let disks = with_labels_behind(&rt).await;
+        let alive = Fs::mount(&rt, &all(&disks), on("first", 1)).await.expect("mounted");
+        // As they would be behind if the first host had failed to write them.
+        let left = with_labels_behind(&rt).await;
+        for (disk, behind) in disks.iter().zip(&left) {
+            let mut label = vec![0; 4096];
+            behind.medium.borrow().read(SIZE - 4096, &mut label);
+            disk.medium.borrow_mut().poke(SIZE - 4096, &label);
+        }
+        let ends = || -> Vec<Vec<u8>> {
+            let read = |disk: &Rc<TestDisk>| {
+                let mut bytes = vec![0; 4096];
+                disk.medium.borrow().read(SIZE - 4096, &mut bytes);
+                bytes
+            };
+            disks.iter().map(read).collect()
+        };
+        let before = ends();
+        refused(Fs::mount(&rt, &all(&disks), on("second", 2)).await, "'first'");
+        assert!(ends() == before, "the labels of a file system that another host has mounted");
+        alive.unmount().await.expect("unmounted");
+        let second = Fs::mount(&rt, &all(&disks), on("second", 3)).await.expect("mounted");
+        assert!(ends() != before, "labels are alike");
+        assert_sound(&second).await;
+    });
+}
+
+/// While the second host waits, the first one changes what labels name, and unmounts.
+#[test]
+fn what_another_host_changed_before_it_unmounted_is_known() {
+    run(|rt| async move {
+        let disks = new_disks(&rt).await;
+        let first = Fs::mount(&rt, &all(&disks), on("first", 1)).await.expect("mounted");
+        make(&first, "file").await;
+        first.sync().await.expect("synced");
+        // It stands still for some time.
+        let marks: Vec<u8> = {
+            let mut mark = vec![0; 4096];
+            disks[0].medium.borrow().read(24 << 10, &mut mark);
+            mark
+        };
+        assert!(first.grow_metadata().await.expect("grown"), "there is room");
+        first.unmount().await.expect("unmounted");
+        let grown: Vec<Medium> = disks.iter().map(|disk| disk.medium.borrow().clone()).collect();
+        // Before it grew: as mounted.
+        let disks = new_disks(&rt).await;
+        disks.iter().for_each(|disk| disk.medium.borrow_mut().poke(24 << 10, &marks));
+        let there = all(&disks);
+        let second = Fs::mount(&rt, &there, on("second", 2));
+        let unmounted = async {
+            rt.sleep(SECOND / 2).await;
+            for (disk, medium) in disks.iter().zip(grown) {
+                *disk.medium.borrow_mut() = medium;
+            }
+        };
+        let (second, ()) = join(second, unmounted).await;
+        let second = second.expect("mounted");
+        find(&second, "file").await;
+        let ino = make_as(&second, "large", "none").await;
+        let piece = pattern(1 << 18, 7);
+        let mut written = 0;
+        let block = || weft_rt::Frozen::copy_from(&piece);
+        while second.write(ino, written * (1 << 18), block()).await.is_ok() {
+            written += 1;
+        }
+        second.sync().await.expect("synced");
+        second.unmount().await.expect("unmounted");
+        let again = Fs::mount(&rt, &there, on("third", 3)).await.expect("mounted");
+        assert_sound(&again).await;
+    });
+}

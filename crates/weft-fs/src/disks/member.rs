@@ -34,7 +34,7 @@ pub(crate) struct PresentDisk {
     pub(crate) slice: Rc<SliceDisk>,
     /// What the metadata slice has: pieces that are in the label, durably.
     pub(crate) metadata: Rc<Ranges>,
-    /// Whether the label on the disk may be another one: its last write failed.
+    /// Whether a copy of the label on the disk may be another one: its last write failed.
     pub(crate) is_label_due: Cell<bool>,
 }
 
@@ -46,13 +46,13 @@ impl PresentDisk {
     }
 
     /// Writes the label of a disk whose metadata slice has more pieces, and lets the slice have
-    /// them.
+    /// them. A copy that could not be written is due.
     pub(crate) async fn put_label(&self, label: Label) -> Result<()> {
         // Until it is known that it is not there, nothing else may have these pieces.
         *self.label.borrow_mut() = label.clone();
         self.is_label_due.set(true);
-        label.write_pieces(&*self.whole).await?;
-        self.is_label_due.set(false);
+        let are_both = label.write_pieces(&*self.whole).await?;
+        self.is_label_due.set(!are_both);
         let ranges = label.slice_ranges();
         ranges.into_iter().skip(self.metadata.count()).for_each(|range| self.metadata.push(range));
         Ok(())

@@ -14,8 +14,8 @@
 //! ([`crate::state::metadata_room`]). A label with such pieces has another version, a list of them
 //! at 512 bytes, with a CRC of its own, and a count of its changes. They are written to the first
 //! copy, durably, and then to the second. Of copies that differ the one with more changes counts,
-//! and a mount writes it to both. So whatever a crash leaves, a piece that one copy names is never
-//! taken for free.
+//! and a mount writes it to both; so does the mounted file system if the disk refused one of them.
+//! So whatever a crash leaves, a piece that one copy names is never taken for free.
 //!
 //! A label is written when the disk joins, and again if it comes back after a loss, with another
 //! number, or its slice gets a piece. What else changes is metadata. A crash may leave it with the
@@ -37,6 +37,10 @@
 //!
 //! Only then the places of the old sites and of the old second copy become free blocks, when no
 //! diagnosis is in progress, which would write to the old site.
+//!
+//! *Limits.* The second copy is looked for at the end of the disk, and where the first copy tells
+//! that the end was. So it is not found while the disk is larger than its label records and the
+//! first copy is damaged.
 
 use std::ops::Range;
 
@@ -185,8 +189,9 @@ impl Label {
 
     /// The count of changes of the label after this one.
     fn changes_after(&self) -> u32 {
-        // Without pieces, labels are as older versions write them.
-        if self.pieces.is_empty() { 0 } else { self.changes.saturating_add(1) }
+        // Labels that never had pieces are as older versions write them.
+        let had_none = self.pieces.is_empty() && self.changes == 0;
+        if had_none { 0 } else { self.changes.saturating_add(1) }
     }
 
     /// The label of this disk with more pieces of the metadata slice; `None` if they are too many.
@@ -194,6 +199,12 @@ impl Label {
         let pieces = [&self.pieces[..], more].concat();
         let changes = self.changes.saturating_add(1);
         (pieces.len() <= PIECES_MAX).then(|| Self { pieces, changes, ..self.clone() })
+    }
+
+    /// The label of this disk with only the first `count` of the pieces in its list.
+    pub(crate) fn with_first_pieces(&self, count: usize) -> Self {
+        let pieces = self.pieces.iter().take(count).cloned().collect();
+        Self { pieces, changes: self.changes.saturating_add(1), ..self.clone() }
     }
 
     /// Bytes of all pieces of the metadata slice.
@@ -405,38 +416,50 @@ impl Label {
         Ok(())
     }
 
-    /// The label of a disk: of its first copy, or the second if the first is damaged.
+    /// The label of a disk: of its first copy, or the second if the first is damaged. The second is
+    /// at the end of the disk; or where the end was when the first was written, if the disk has
+    /// become larger since.
     ///
     /// # Errors
     /// If neither copy can be read, its version is unknown, or the disk has shrunk.
     pub async fn read(disk: &dyn Disk) -> Result<Option<Self>> {
         let size = disk.size_now();
-        let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
+        if size < 2 * BLOCK_BYTES {
+            return Ok(None);
+        }
         let (mut failed, mut newest) = (None, None::<Self>);
-        for at in [0, end] {
-            if size < 2 * BLOCK_BYTES {
-                break;
-            }
+        let mut places = vec![0, size - size % BLOCK_BYTES - BLOCK_BYTES];
+        let mut looked = 0;
+        while let Some(at) = places.get(looked).copied() {
+            looked += 1;
             let (result, block) = disk.read(at, Buf::new(BLOCK), Class::User).await;
-            match result {
-                Err(error) => failed = Some(error),
-                Ok(()) => match Self::decode(&block)? {
-                    Some(label) if label.size_bytes > size => {
-                        return Err(FsError::Unmountable(format!(
-                            "it is too short: it has {size} bytes, and had {} when it joined",
-                            label.size_bytes
-                        )));
-                    }
-                    Some(label) => {
-                        let is_newer = |before: &Self| {
-                            (before.fs_id, before.changes < label.changes) == (label.fs_id, true)
-                        };
-                        if newest.as_ref().is_none_or(is_newer) {
-                            newest = Some(label);
-                        }
-                    }
-                    None => {}
-                },
+            let label = match result {
+                Ok(()) => Self::decode(&block)?,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            let Some(label) = label else { continue };
+            if label.size_bytes > size {
+                return Err(FsError::Unmountable(format!(
+                    "it is too short: it has {size} bytes, and had {} when it joined",
+                    label.size_bytes
+                )));
+            }
+            let [_, second] = label.copies();
+            // What is elsewhere is that of another disk, in blocks that are not used.
+            if at > 0 && at != second {
+                continue;
+            }
+            if !places.contains(&second) {
+                places.push(second);
+            }
+            let is_newer = |before: &Self| {
+                (before.fs_id, before.changes < label.changes) == (label.fs_id, true)
+            };
+            if newest.as_ref().is_none_or(is_newer) {
+                newest = Some(label);
             }
         }
         match (newest, failed) {
@@ -446,18 +469,19 @@ impl Label {
         }
     }
 
-    /// Writes the label of a disk whose metadata slice has another piece, durably.
+    /// Writes the label of a disk whose pieces of the metadata slice have changed, durably. Returns
+    /// whether both copies are written.
     ///
     /// # Errors
     /// If neither copy can be written.
-    pub(crate) async fn write_pieces(&self, disk: &dyn Disk) -> Result<()> {
+    pub(crate) async fn write_pieces(&self, disk: &dyn Disk) -> Result<bool> {
         let mut written = Vec::new();
         for at in self.copies() {
             written.push(disk.write(at, self.encode(), WriteOpts::USER_FUA).await);
         }
-        match written.iter().any(std::result::Result::is_ok) {
-            true => Ok(()),
-            false => Ok(written.into_iter().collect::<std::result::Result<(), _>>()?),
+        match written.iter().filter(|written| written.is_ok()).count() {
+            0 => Ok(written.into_iter().collect::<std::result::Result<(), _>>().map(|()| false)?),
+            count => Ok(count == written.len()),
         }
     }
 
@@ -505,7 +529,9 @@ impl Label {
     pub async fn erase(disk: &dyn Disk) -> Result<()> {
         let size = disk.size_now();
         let end = (size - size % BLOCK_BYTES).saturating_sub(BLOCK_BYTES);
-        for at in [0, end] {
+        let label = Self::read(disk).await.ok().flatten();
+        let second = label.map(|label| label.copies()[1]).filter(|second| *second != end);
+        for at in [0, end].into_iter().chain(second) {
             disk.write_zeroes(at, BLOCK_BYTES, WriteOpts::MAINTENANCE).await?;
         }
         Ok(disk.flush().await?)
@@ -609,6 +635,33 @@ mod tests {
                     assert_eq!(*block, *found.encode(), "at {at}");
                 }
             }
+        });
+        rt.kill_all();
+    }
+
+    #[test]
+    fn the_second_copy_is_found_on_a_disk_that_has_become_larger() {
+        let rt = weft_rt::virtual_rt(weft_rt::Schedule::Fifo);
+        rt.block_on(async {
+            let disk = weft_disk::RamDisk::new("disk", 64 << 20, 512);
+            let old = Label::plan(Id([7; 16]), "home", 3, 64 << 20, 8 << 20).expect("large enough");
+            let new = old.with_pieces(&[100..356]).expect("few");
+            old.write(&disk).await.expect("written");
+            let [first, second] = new.copies();
+            disk.write(second, new.encode(), WriteOpts::USER).await.expect("written");
+            disk.enlarge(80 << 20);
+            // What the blocks at the new end held before is no label of this disk.
+            let stranger = new.with_pieces(&[400..656]).expect("few");
+            let end = (80 << 20) - BLOCK_BYTES;
+            disk.write(end, stranger.encode(), WriteOpts::USER).await.expect("written");
+            let found = Label::read(&disk).await.expect("readable").expect("a label");
+            assert_eq!(found, new, "a piece that one copy names");
+            found.settle(&disk).await;
+            let (_, block) = disk.read(first, Buf::new(BLOCK), Class::User).await;
+            assert_eq!(*block, *new.encode());
+            Label::erase(&disk).await.expect("erased");
+            let (_, block) = disk.read(second, Buf::new(BLOCK), Class::User).await;
+            assert_eq!(Label::decode(&block).ok().flatten(), None, "both are erased");
         });
         rt.kill_all();
     }

@@ -129,7 +129,11 @@ impl FsState {
                 "disk {number}, {name}, has {size:#}, and all of it is used"
             )));
         };
-        label.write_larger(&*present.whole).await?;
+        if let Err(error) = label.write_larger(&*present.whole).await {
+            // One copy may be there: the next label counts more changes than it.
+            present.label.borrow_mut().changes = label.changes;
+            return Err(error);
+        }
         present.slice.extend(label.blocks * BLOCK_BYTES)?;
         let row = DiskRow { blocks: label.blocks, ..member.row().clone() };
         self.meta().run(|tx| tx.put_disk(number, &row)).await?;

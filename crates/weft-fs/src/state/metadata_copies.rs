@@ -174,6 +174,28 @@ impl FsState {
         }
     }
 
+    /// Writes labels again of which a copy could not be written. One that fails again and again has
+    /// to wait longer each time.
+    async fn write_due_labels(&self, waits: &mut Waits) {
+        for member in self.pool().members() {
+            let Some(present) = member.present().filter(|_| !member.is_lost()) else { continue };
+            if !present.is_label_due.get() {
+                waits.remove(&member.number);
+                continue;
+            }
+            let now = self.rt().now();
+            let (tried, wait) = waits.get(&member.number).copied().unwrap_or_default();
+            if now < tried + wait {
+                continue;
+            }
+            waits.insert(member.number, (now, (2 * wait).clamp(WATCH_EVERY, WAIT_MAX)));
+            let _slices = self.change_slices().await;
+            let label = present.label.borrow().clone();
+            // It stays due if that fails.
+            let _ = present.put_label(label).await;
+        }
+    }
+
     pub(crate) async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
         let array = &self.meta().array;
@@ -192,12 +214,13 @@ impl Fs {
     pub(crate) fn watch_copies(&self) {
         let (fs, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
         self.0.rt().spawn(async move {
-            let mut waits = Waits::new();
+            let (mut waits, mut label_waits) = (Waits::new(), Waits::new());
             let mut before = None;
             loop {
                 rt.sleep(WATCH_EVERY).await;
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
                 fs.pool().look_at_sizes().await;
+                fs.write_due_labels(&mut label_waits).await;
                 fs.give_copies_back(&mut waits).await;
                 let (current, _) = count_copies(&fs.meta().array.status(), usize::MAX);
                 // A copy that was made takes what it was made of for right.

@@ -75,6 +75,13 @@ pub struct MountOptions {
     pub clock: Option<fn() -> Time>,
 }
 
+impl MountOptions {
+    /// Whether disks may be missing.
+    pub(crate) fn some_will_do(&self) -> bool {
+        self.degraded || self.stale
+    }
+}
+
 /// Streams of new lines at the same time.
 const STREAMS: usize = 1 << 16;
 /// Steps after which an operation on very many rows commits.
