@@ -73,8 +73,9 @@ pub fn ask_again(channel: impl AsFd) -> Result<(), Errno> {
 impl Session {
     /// A session on a channel; nothing is received yet.
     pub fn new(rt: &Rt, ring: &Ring, channel: OwnedFd, source: Source) -> Rc<Self> {
-        let (leaving, busy, idle) = (Cell::default(), Cell::default(), Notify::default());
-        let channel = Channel { fd: Fd::from(channel), source, leaving, busy, idle };
+        let (fd, idle) = (Fd::from(channel), Notify::default());
+        let (leaving, busy, unanswered) = (Cell::default(), Cell::default(), Cell::default());
+        let channel = Channel { fd, source, leaving, busy, unanswered, idle };
         Rc::new(Self { rt: rt.clone(), ring: ring.clone(), channel: Rc::new(channel) })
     }
 
@@ -103,17 +104,17 @@ impl Session {
     }
 
     /// Receives no more requests, and waits for those in progress, but no longer than `patience`.
-    /// Returns how many have not ended: unless they still succeed, the next process carries them
-    /// out.
+    /// Returns how many have got no answer, as they have not ended or have failed: unless they still
+    /// succeed, the next process carries them out.
     pub async fn leave(&self, patience: Nanos) -> usize {
-        let Channel { leaving, busy, idle, .. } = &*self.channel;
+        let Channel { leaving, busy, unanswered, idle, .. } = &*self.channel;
         leaving.set(true);
         let deadline = self.rt.now().saturating_add(patience);
         while busy.get() > 0 && self.rt.now() < deadline {
             let (idle, end) = (std::pin::pin!(idle.wait()), self.rt.sleep_until(deadline));
             select(idle, std::pin::pin!(end)).await;
         }
-        busy.get()
+        busy.get() + unanswered.get()
     }
 }
 
@@ -129,6 +130,8 @@ struct Channel {
     leaving: Cell<bool>,
     /// Requests that are being carried out.
     busy: Cell<usize>,
+    /// Requests that have ended, and are left to the next process.
+    unanswered: Cell<usize>,
     idle: Notify,
 }
 
@@ -259,6 +262,7 @@ impl Channel {
     fn answer(&self, head: &InHeader, result: Result<&[u8], Errno>) {
         if result.is_err() && (self.leaving.get() || (self.source.has_ended)()) {
             // The next process asks for the request again.
+            self.unanswered.set(self.unanswered.get() + 1);
             return;
         }
         channel::answer(&self.fd, head, result);
@@ -299,5 +303,97 @@ fn errno_of(error: &VolumeError) -> Errno {
         VolumeErrorKind::NoSpace => Errno::NOSPC,
         VolumeErrorKind::ReadOnly => Errno::ROFS,
         _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use weft_disk::{DoneFuture, ReadFuture, VolumeInfo};
+    use weft_rt::ring::{self, RingConfig};
+    use weft_rt::sync::Semaphore;
+    use weft_rt::{Frozen, MILLISECOND};
+
+    use super::*;
+
+    /// A volume whose requests fail once they may end.
+    struct Failing(Semaphore);
+
+    impl Failing {
+        fn fail(&self) -> DoneFuture<'_, VolumeError> {
+            Box::pin(async move {
+                drop(self.0.acquire(1).await);
+                Err(VolumeError::new(VolumeErrorKind::Stopped, "stopped"))
+            })
+        }
+    }
+
+    impl Volume for Failing {
+        fn info(&self) -> VolumeInfo {
+            VolumeInfo { align_bytes: 512, block_bytes: 512, fast_zeroes: false }
+        }
+
+        fn size_bytes(&self) -> u64 {
+            1 << 20
+        }
+
+        fn read(&self, _offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
+            Box::pin(async move { (self.fail().await, buf) })
+        }
+
+        fn write(&self, _offset: u64, _data: Frozen, _fua: bool) -> DoneFuture<'_, VolumeError> {
+            self.fail()
+        }
+
+        fn flush(&self) -> DoneFuture<'_, VolumeError> {
+            self.fail()
+        }
+
+        fn write_zeroes(
+            &self,
+            _offset: u64,
+            _len: u64,
+            _fua: bool,
+            _may_deallocate: bool,
+        ) -> DoneFuture<'_, VolumeError> {
+            self.fail()
+        }
+
+        fn discard(&self, _offset: u64, _len: u64) -> DoneFuture<'_, VolumeError> {
+            self.fail()
+        }
+    }
+
+    #[test]
+    fn a_request_that_fails_while_its_session_leaves_is_left_to_the_next_process() {
+        let Ok((rt, ring)) = ring::start(RingConfig::default()) else { return };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (ours, kernel) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .expect("made");
+        let main = rt.clone();
+        rt.block_on(async move {
+            let rt = main;
+            let volume = Rc::new(Failing(Semaphore::new(1)));
+            let hold = volume.0.acquire(1).await;
+            let source = Source { volume: volume.clone(), has_ended: Box::new(|| false) };
+            let session = Session::new(&rt, &ring, ours, source);
+            let served = session.clone();
+            drop(rt.spawn(async move { served.serve().await }));
+            let head = InHeader::read_from_bytes(&[0; size_of::<InHeader>()]).expect("its size");
+            let len = u32::try_from(size_of::<InHeader>()).expect("short");
+            let head = InHeader { len, opcode: op::FSYNC, unique: 7, nodeid: FILE, ..head };
+            rustix::io::write(&kernel, head.as_bytes()).expect("sent");
+            while session.channel.busy.get() == 0 {
+                rt.sleep(MILLISECOND).await;
+            }
+            let leaving = session.clone();
+            let left = rt.spawn(async move { leaving.leave(60_000 * MILLISECOND).await });
+            rt.sleep(MILLISECOND).await;
+            drop(hold);
+            assert_eq!(left.await, 1, "it got no answer");
+            let answer = rustix::io::read(&kernel, &mut [0_u8; 64]);
+            assert_eq!(answer.err(), Some(Errno::AGAIN), "an answer");
+        });
     }
 }
