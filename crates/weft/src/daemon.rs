@@ -376,8 +376,17 @@ impl Daemon {
         let mut lost = attached.iter().filter(|(name, _)| !(keep && self.can_be_left(name)));
         let Some((name, _)) = lost.next() else { return Ok(()) };
         let user = self.user_of(name).await.map_or_else(String::new, |user| format!(", {user}"));
-        Err(Failure::new(format!("{name} is attached as a block device{user}"))
-            .hint(format!("unmount it, run `weft detach {name}`, then stop; nothing was changed")))
+        let (why, or) = match keep {
+            true => (
+                ", and the next daemon could not take it over: no systemd keeps its channel",
+                ". For the next time: run weft as a service of the system, with \
+                 `FileDescriptorStoreMax=256` in its unit",
+            ),
+            false => ("", ""),
+        };
+        Err(Failure::new(format!("{name} is attached as a block device{user}{why}")).hint(format!(
+            "unmount it, run `weft detach {name}`, then stop; nothing was changed{or}"
+        )))
     }
 
     /// Ends service, then stops every array cleanly; returns their names.

@@ -23,6 +23,8 @@ const RESTART: i32 = 75;
 
 /// An attached array with a mounted file system below a daemon of a made-up systemd.
 struct Story {
+    /// What systemd says of its store.
+    store: Option<&'static str>,
     // First: unmounted before it is detached.
     mount: Option<Mount>,
     bench: Bench,
@@ -34,12 +36,16 @@ struct Story {
 
 impl Story {
     fn new(name: &str) -> Self {
+        Self::with_store(name, Some("256"))
+    }
+
+    fn with_store(name: &str, store: Option<&'static str>) -> Self {
         let bench = Bench::new(name);
         bench.weft(&["create", "tank", "--code", "raid5", "--size", "32M", "d0", "d1", "d2"]);
         let socket = UnixDatagram::bind(bench.path("notify")).expect("a socket");
         socket.set_nonblocking(true).expect("set");
         let (kept, is_ready) = (BTreeMap::new(), false);
-        let mut story = Self { mount: None, bench, daemon: None, socket, kept, is_ready };
+        let mut story = Self { store, mount: None, bench, daemon: None, socket, kept, is_ready };
         story.start();
         let device: PathBuf = story.bench.weft(&["attach", "tank", "--via", "fuse"]).trim().into();
         run(command("mkfs.ext4").arg("-q").arg(&device));
@@ -68,6 +74,10 @@ impl Story {
             None => self.bench.command(&["serve", "."]),
         };
         serve.env("NOTIFY_SOCKET", self.bench.path("notify"));
+        match self.store {
+            Some(most) => serve.env("FDSTORE", most),
+            None => serve.env_remove("FDSTORE"),
+        };
         serve.env("WEFT_PANIC_AT", self.bench.path("fault"));
         serve.stdout(std::process::Stdio::null()).stderr(log.expect("a log"));
         self.daemon = Some(Process::spawn(&mut serve));
@@ -180,6 +190,22 @@ fn users_of_a_daemon_that_is_killed_or_upgraded_notice_a_pause() {
     assert!(!story.name().ends_with("complete"), "{:?}", story.kept);
     story.fio_ends_well(fio);
     story.ends();
+}
+
+#[test]
+fn a_device_is_not_left_to_a_systemd_that_keeps_nothing() {
+    if !have(&NEEDS) {
+        return;
+    }
+    for (name, store) in [("kept-none", None), ("kept-zero", Some("0"))] {
+        let story = Story::with_store(name, store);
+        let mut fio = story.fio();
+        let said = story.bench.refused(&["stop", "--keep-devices"], 1);
+        assert!(said.contains("FileDescriptorStoreMax=256"), "{said}");
+        assert!(fio.is_running() && story.kept.is_empty(), "{:?}", story.kept);
+        story.fio_ends_well(fio);
+        story.ends();
+    }
 }
 
 /// Only debug builds can be told to panic.

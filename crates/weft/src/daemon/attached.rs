@@ -7,7 +7,7 @@
 //! daemon must ask for the requests that this one has received and not answered, which kernels can
 //! since Linux 6.9. Under earlier ones the channel can only be handed over complete: this daemon
 //! ends in order, and changes the channel's name to say so. Otherwise the next daemon closes it,
-//! and users get errors, as they do without systemd.
+//! and users get errors, as they do without systemd, or if the unit lets it keep nothing.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -37,11 +37,12 @@ fn name_of(served: &Served) -> String {
 
 impl Daemon {
     /// Serves an array on a new channel, until it is unmounted.
-    pub(super) fn attach_fuse(&self, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
+    pub(super) async fn attach_fuse(&self, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
+        let has_store = thread::elsewhere(notify::has_store).await?;
         if served.front.borrow().is_some() {
             return Err(served.attached_already());
         }
-        let kept = notify::keep(&name_of(served), channel.as_fd());
+        let kept = has_store && notify::keep(&name_of(served), channel.as_fd());
         self.serve_fuse(served, channel, kept)
     }
 

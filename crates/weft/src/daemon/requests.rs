@@ -92,13 +92,14 @@ impl Daemon {
             Request::Attach { .. } | Request::AttachUblk { .. } if self.stopping.get() => {
                 Err(Failure::new("the daemon is stopping and attaches no more arrays"))
             }
-            Request::Attach { array } => self.find(&array).and_then(|served| {
+            Request::Attach { array } => {
+                let served = self.find(&array)?;
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
-                self.attach_fuse(&served, channel)?;
+                self.attach_fuse(&served, channel).await?;
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes, read_only: served.read_only })
-            }),
+            }
             Request::AttachUblk { array, block_bytes, read_only } => {
                 let served = self.find(&array)?;
                 self.attach_ublk(&served, block_bytes, read_only).await.and_then(value)
