@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use weft_cli::failure::Failure;
 
 use crate::block::node::Node;
+use crate::block::users;
 
 /// How long to wait until the kernel releases a device.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -91,7 +92,7 @@ impl LoopDevice {
         output(command("losetup").arg("--detach").arg(self.0.path()))?;
         let start = Instant::now();
         while self.0.setting("loop/backing_file").is_some() {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > users::patience(PATIENCE) {
                 let path = self.0.path();
                 return Err(Failure::new(format!("{} is still open", path.display()))
                     .hint("it goes away when its last user closes it; then run this again"));

@@ -3,9 +3,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Maximum number of processes named.
 const SHOWN_MAX: usize = 3;
+/// A file that is there while udev is at work.
+const UDEV_QUEUE: &str = "/run/udev/queue";
+/// How long that may take on a busy machine.
+const UDEV_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long to wait for a program that only looks at a device, as udev does after each change:
+/// `usual`, or longer while udev is at work.
+pub fn patience(usual: Duration) -> Duration {
+    if Path::new(UDEV_QUEUE).exists() { usual.max(UDEV_PATIENCE) } else { usual }
+}
 
 /// Processes that have a file open below one of `targets`, or run there, in words; empty if none is
 /// visible.

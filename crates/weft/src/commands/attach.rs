@@ -23,7 +23,7 @@ use weft_fuse::session::FILE_NAME;
 use crate::block::attachment::{Attachment, Via};
 use crate::block::loop_device::LoopDevice;
 use crate::block::ublk_device::OPEN_IN;
-use crate::block::{link, ublk_device};
+use crate::block::{link, ublk_device, users};
 use crate::cli::{AttachArgs, AttachWay, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request, UblkAnswer};
@@ -195,7 +195,7 @@ fn lasting_user(attachment: &Attachment) -> Option<String> {
     let start = Instant::now();
     loop {
         let user = attachment.user_and_processes()?;
-        if !user.starts_with(OPEN_IN) || start.elapsed() > LOOKER_PATIENCE {
+        if !user.starts_with(OPEN_IN) || start.elapsed() > users::patience(LOOKER_PATIENCE) {
             return Some(user);
         }
         std::thread::sleep(LOOK_EVERY);
