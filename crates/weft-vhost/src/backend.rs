@@ -4,6 +4,10 @@
 //! The engine's thread only passes on that a request has ended. It parses nothing of a guest,
 //! writes to no descriptor of its emulator, which may block, and takes no lock that is held
 //! meanwhile: a guest could hold up all arrays otherwise.
+//!
+//! *The end of a connection.* When an emulator sees it, it reads in the guest's memory how much of
+//! each queue was given back, and has the next connection make the rest. So nothing may be given
+//! back once it can see the end: first what is just being given back ends, then the connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -69,12 +73,14 @@ pub(crate) struct Backend {
     handle: Mutex<Option<ShutdownHandle>>,
 }
 
-/// How a request has ended.
+/// Work for the thread that gives requests back.
 enum Answer {
-    /// With so many bytes written to the guest's memory.
+    /// A request has ended, with so many bytes written to the guest's memory.
     Done(Job, u32),
-    /// Without a result.
+    /// A request has ended without a result.
     Dropped(Job),
+    /// The connection ends.
+    Close(Arc<Backend>),
 }
 
 /// Requests of a queue, in its order.
@@ -136,12 +142,19 @@ impl Backend {
         }
     }
 
-    /// Ends the connection: what has not been given back is made again on the next one.
+    /// Ends the connection: what has not been given back is made again on the next one. Does not
+    /// wait.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        if let Some(handle) = &*lock(&self.handle) {
-            handle.shutdown();
+        if let Some(me) = self.me.upgrade() {
+            let _ = self.answers.send(Answer::Close(me));
         }
+    }
+
+    /// From when this returns, nothing is given back any more. Waits for the locks of the queues.
+    fn end_giving(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.queues.iter().for_each(|queue| drop(lock(queue)));
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -269,8 +282,10 @@ impl Backend {
     }
 
     fn pass_on(answer: Answer) {
-        let (Answer::Done(job, _) | Answer::Dropped(job)) = &answer;
-        let backend = job.backend.clone();
+        let (Answer::Done(Job { backend, .. }, _)
+        | Answer::Dropped(Job { backend, .. })
+        | Answer::Close(backend)) = &answer;
+        let backend = backend.clone();
         // The thread is there as long as there are handles of the connection: the job has one.
         let _ = backend.answers.send(answer);
     }
@@ -281,6 +296,13 @@ impl Backend {
             Answer::Dropped(job) => {
                 lock(&job.backend.queues[job.queue]).busy -= 1;
                 job.backend.idle.notify_all();
+                return;
+            }
+            Answer::Close(backend) => {
+                backend.end_giving();
+                if let Some(handle) = &*lock(&backend.handle) {
+                    handle.shutdown();
+                }
                 return;
             }
         };
@@ -348,14 +370,16 @@ impl VhostUserBackend for Backend {
             let is_huge = fstatfs(file.file()).is_ok_and(|fs| fs.f_type == HUGETLBFS);
             let is_sealed = seals.contains(SealFlags::SHRINK) && !is_huge;
             if !is_sealed || needs.is_none_or(|needs| needs > has) {
-                // The queues know it already.
-                self.close();
+                // The queues know it already, and the error ends the connection.
+                self.end_giving();
                 return Err(io::Error::other(
                     "the guest's memory can shrink: it must be sealed (QEMU: \
                      memory-backend-memfd,share=on)",
                 ));
             }
         }
+        // From here on there can be requests.
+        self.disk.note_user().inspect_err(|_| self.end_giving())?;
         *lock(&self.memory) = Some(memory.memory().into_inner());
         Ok(())
     }
@@ -370,9 +394,15 @@ impl VhostUserBackend for Backend {
         let waited =
             self.idle.wait_timeout_while(lock(queue), STOP_PATIENCE, |queue| queue.busy > 0);
         let (queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        match queue.busy {
+        let busy = queue.busy;
+        drop(queue);
+        match busy {
             0 => Ok(()),
-            _ => Err(io::Error::other("requests do not end")),
+            _ => {
+                // The error ends the connection.
+                self.end_giving();
+                Err(io::Error::other("requests do not end"))
+            }
         }
     }
 
@@ -391,5 +421,45 @@ impl VhostUserBackend for Backend {
             self.close();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use vhost_user_backend::VhostUserDaemon;
+    use weft_testkit::Scratch;
+
+    use super::*;
+    use crate::disk::{Identity, Limits};
+
+    #[test]
+    fn a_connection_ends_when_nothing_is_being_given_back_any_more() {
+        let scratch = Scratch::in_memory("vhost-close");
+        let place = scratch.join("sock");
+        let listener = UnixListener::bind(&place).expect("bound");
+        let mut emulator = UnixStream::connect(&place).expect("connected");
+        emulator.set_read_timeout(Some(Duration::from_millis(300))).expect("set");
+        let limits = Limits { block_bytes: 512, unit_bytes: 4096, stripe_bytes: 4096 };
+        let identity = Identity::new(&scratch.join("array"), "one");
+        let disk = Arc::new(Disk::new("tank", identity, 1 << 20, limits, false));
+        let (jobs, _inbox) = futures_channel::mpsc::unbounded();
+        let backend = Backend::new(disk, jobs).expect("made");
+        let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+        let daemon = VhostUserDaemon::new("vhost-user".into(), backend.clone(), memory);
+        let mut daemon = daemon.expect("made");
+        daemon.start(&mut listener.into()).expect("started");
+        backend.set_handle(daemon.shutdown_handle());
+        // As while requests are given back.
+        let giving = lock(&backend.queues[3]);
+        backend.close();
+        let heard = emulator.read(&mut [0]).map_err(|e| e.kind());
+        assert_eq!(heard, Err(ErrorKind::WouldBlock), "the emulator saw the end");
+        drop(giving);
+        emulator.set_read_timeout(Some(Duration::from_secs(60))).expect("set");
+        assert_eq!(emulator.read(&mut [0]).expect("the end"), 0);
+        let _ = daemon.wait();
     }
 }

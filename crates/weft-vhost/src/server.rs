@@ -26,7 +26,7 @@ use weft_rt::{Buf, MILLISECOND, Nanos, Rt};
 
 use crate::backend::{Backend, Job};
 use crate::config::{DATA_BYTES_MAX, SECTOR};
-use crate::disk::{Disk, Limits};
+use crate::disk::{Disk, Identity, Limits};
 use crate::request::{self, Operation, Request, copy_from, copy_to, status};
 
 /// Memory for the data of requests, of all exports.
@@ -37,6 +37,8 @@ const LOOK_EVERY: Nanos = 5 * MILLISECOND;
 pub struct Source {
     /// Its contents.
     pub volume: Rc<dyn Volume>,
+    /// Which volume it is, whatever its name.
+    pub identity: String,
     /// What suits it.
     pub limits: Limits,
     /// Whether writes are refused.
@@ -112,14 +114,18 @@ impl Server {
     /// Begins to serve a volume under a name.
     ///
     /// # Errors
-    /// If the socket cannot be made, or another process serves on it.
+    /// If the socket cannot be made, another process serves on it, or its users may have seen
+    /// another volume.
     pub fn add(&self, name: &str, source: Source) -> io::Result<()> {
         let path = self.path_of(name);
+        let Source { volume, identity, limits, read_only, .. } = &source;
+        let identity = Identity::new(&self.folder.join(format!("{name}.array")), identity);
+        identity.check()?;
         let listener = listen(&path, self.group)?;
         let (ours, theirs) = UnixStream::pair()?;
         let (jobs, inbox) = unbounded();
-        let Source { volume, limits, read_only, .. } = &source;
-        let disk = Arc::new(Disk::new(name, volume.size_bytes(), *limits, *read_only));
+        let disk = Disk::new(name, identity, volume.size_bytes(), *limits, *read_only);
+        let disk = Arc::new(disk);
         let connection = Arc::new(Connection::default());
         let (own, current, log) = (disk.clone(), connection.clone(), self.log);
         let thread = std::thread::Builder::new()

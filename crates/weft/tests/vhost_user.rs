@@ -184,3 +184,22 @@ fn a_socket_that_was_left_is_replaced_and_one_in_use_is_not() {
     bench.refused(&["serve", "--vhost-user", "d0", "."], 1);
     bench.terminate();
 }
+
+#[test]
+fn guests_of_an_array_do_not_get_another_one_of_the_same_name() {
+    let mut bench = array("vhost-identity");
+    bench.serve(&["--vhost-user", "vms", "."]);
+    assert!(socket(&bench, "tank").exists());
+    bench.terminate();
+    // As a guest of an earlier array leaves it.
+    let note = bench.path("vms/tank.array");
+    fs::write(&note, "0123456789abcdef0123456789abcdef\n").expect("written");
+    bench.serve(&["--vhost-user", "vms", "."]);
+    assert!(bench.log().contains("guests there have used another array"), "{}", bench.log());
+    assert!(!socket(&bench, "tank").exists());
+    bench.terminate();
+    fs::remove_file(&note).expect("removed");
+    bench.serve(&["--vhost-user", "vms", "."]);
+    assert!(socket(&bench, "tank").exists(), "{}", bench.log());
+    bench.terminate();
+}

@@ -37,6 +37,7 @@ impl Daemon {
         let isolation = served.isolation.clone();
         let source = Source {
             volume: served.volume.clone(),
+            identity: served.array.identities().0.to_string(),
             limits,
             read_only: served.read_only,
             has_ended: Box::new(move || isolation.has_failed()),
