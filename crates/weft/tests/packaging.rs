@@ -265,14 +265,16 @@ fn attach_waits_for_its_array() {
         return;
     }
     let mut bench = Bench::new("attach-waits");
-    bench.weft(&["create", "tank", "--code", "raid1", "--size", "8M", "d0", "d1"]);
-    let mut attach = bench.command(&["attach", "--wait", "60s", "tank"]);
+    // A name of its own: /dev/weft is the machine's, where another `tank` may be attached.
+    let name = format!("waits-{}", std::process::id());
+    bench.weft(&["create", &name, "--code", "raid1", "--size", "8M", "d0", "d1"]);
+    let mut attach = bench.command(&["attach", "--wait", "60s", &name]);
     let out = fs::File::create(bench.path("attached")).expect("a file");
     let mut attach = weft_testkit::Process::spawn(attach.stdout(out));
     bench.serve(&["d0", "d1"]);
     assert!(attach.wait().success());
     let device = fs::read_to_string(bench.path("attached")).expect("text");
-    assert_eq!(bench.weft(&["udev", device.trim()]), "WEFT_ARRAY=tank\n");
-    bench.weft(&["detach", "tank"]);
+    assert_eq!(bench.weft(&["udev", device.trim()]), format!("WEFT_ARRAY={name}\n"));
+    bench.weft(&["detach", &name]);
     bench.terminate();
 }

@@ -48,7 +48,9 @@ fn target_in(folder: &Path, array: &str) -> Option<String> {
 
 fn array_in(folder: &Path, device: &str) -> Option<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    // A link that is about to be renamed bears no array's name.
+    let mut names = names.filter(|name| !name.starts_with('.'));
     names.find(|name| target_in(folder, name).as_deref() == Some(device))
 }
 
@@ -87,6 +89,8 @@ mod tests {
         assert_eq!(target_in(&folder, "tank").as_deref(), Some("ublkb3"));
         assert_eq!(array_in(&folder, "loop1").as_deref(), Some("pool"));
         assert_eq!(array_in(&folder, "ublkb0"), None);
+        symlink("../ublkb7", folder.join(".pool.new")).expect("as while it is set");
+        assert_eq!(array_in(&folder, "ublkb7"), None);
         clear_in(&folder, "ublkb3");
         assert_eq!((target_in(&folder, "tank"), array_in(&folder, "ublkb3")), (None, None));
         assert!(target_in(&folder, "pool").is_some());
