@@ -33,11 +33,12 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use weft_rt::ring::Ring;
+use weft_rt::ring::{Fd, Ring};
 use weft_rt::sync::Notify;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
@@ -278,6 +279,23 @@ impl Server {
         let listener = Listener::unix(path, group)?;
         self.start_listener(listener);
         Ok(())
+    }
+
+    /// Serves a client at the other end of a socket. Returns the number of the connection; `None`
+    /// if there is no room for it.
+    pub fn serve(&self, socket: OwnedFd) -> Option<u64> {
+        admission::welcome(&self.0, Fd::from(socket))
+    }
+
+    /// Waits until a connection has ended.
+    pub async fn until_ended(&self, connection: u64) {
+        loop {
+            let ended = self.0.ended.wait();
+            if !self.0.connections.borrow().contains_key(&connection) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     fn start_listener(&self, listener: Listener) {

@@ -19,6 +19,7 @@ mod heartbeat;
 mod injected;
 mod isolation;
 pub mod log;
+mod nbd;
 pub mod notify;
 mod requests;
 pub mod scan;

@@ -43,6 +43,8 @@ pub struct ClientNegotiation {
     block: Option<BlockSizes>,
     head: Option<ExportHead>,
     replies: u32,
+    /// Whether structured replies are not asked for.
+    is_plain: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +73,16 @@ impl ClientNegotiation {
             block: None,
             head: None,
             replies: 0,
+            is_plain: false,
         })
+    }
+
+    /// One for a client that does not know structured replies, as Linux's.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn plain(export: &str) -> Result<Self, Violation> {
+        Ok(Self { is_plain: true, ..Self::new(export)? })
     }
 
     /// Deals with at most one message at the front of `input`; output is appended to `out`.
@@ -118,6 +129,8 @@ impl ClientNegotiation {
         out.extend_from_slice(U32::new(flags.into()).as_bytes());
         if flags & FLAG_FIXED_NEWSTYLE == 0 {
             self.ask_export_name(out);
+        } else if self.is_plain {
+            self.ask_go(out);
         } else {
             put_option(out, OPT_STRUCTURED_REPLY, &[]);
             self.state = State::Structured;

@@ -42,7 +42,7 @@ pub(super) async fn accept(server: Rc<ServerState>, listener: Fd) {
             }
         };
         match accepted {
-            Ok(fd) => welcome(&server, fd),
+            Ok(fd) => drop(welcome(&server, fd)),
             Err(error) => {
                 // Out of descriptors or memory: this may pass.
                 server.emit(Event::AcceptFailed(error.to_string()));
@@ -52,9 +52,11 @@ pub(super) async fn accept(server: Rc<ServerState>, listener: Fd) {
     }
 }
 
-fn welcome(server: &Rc<ServerState>, fd: Fd) {
+/// Serves a connection, whose number is returned, if there is room for it.
+pub(super) fn welcome(server: &Rc<ServerState>, fd: Fd) -> Option<u64> {
     if !make_room(server) {
-        return server.emit(Event::Refused);
+        server.emit(Event::Refused);
+        return None;
     }
     let id = server.connections_made.get() + 1;
     server.connections_made.set(id);
@@ -73,6 +75,7 @@ fn welcome(server: &Rc<ServerState>, fd: Fd) {
         let fault = session::run(&inner, &connection).await;
         ended(&inner, id, fault);
     });
+    Some(id)
 }
 
 fn ended(server: &ServerState, id: u64, fault: Option<String>) {

@@ -1,7 +1,8 @@
-//! The block device of an attached array, as the kernel shows it: a ublk device, or a FUSE file
-//! system with one file and loop devices over that file. It outlives a daemon that has died.
+//! The block device of an attached array, as the kernel shows it: a ublk device, a device of
+//! its NBD client, or a FUSE file system with one file and loop devices over that file. It outlives a daemon that has died.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::UnmountFlags;
@@ -13,6 +14,7 @@ use weft_fuse::session::FILE_NAME;
 
 use crate::block::link;
 use crate::block::loop_device::LoopDevice;
+use crate::block::nbd_device::{self, NbdDevice};
 use crate::block::node::Node;
 use crate::block::ublk_device::{self, UblkDevice};
 use crate::block::users;
@@ -27,6 +29,9 @@ pub enum Via {
     /// A loop device over the one file of a FUSE file system. When its daemon ends, it returns
     /// errors.
     Fuse,
+    /// A device of the kernel's NBD client. When its daemon ends, its users wait for the next one,
+    /// for a time.
+    Nbd,
 }
 
 /// The kernel's side of an attached array.
@@ -40,6 +45,7 @@ pub struct Attachment {
 #[derive(Debug)]
 enum Kind {
     Ublk(UblkDevice),
+    Nbd(NbdDevice),
     Fuse {
         /// One, unless a user created another by hand.
         devices: Vec<LoopDevice>,
@@ -54,7 +60,32 @@ impl Attachment {
     pub fn of(dir: &RuntimeDir, name: &str, ublk: Option<u32>) -> Option<Self> {
         match ublk {
             Some(number) => Self::ublk(name, UblkDevice::new(number)),
-            None => Self::fuse(dir, name),
+            None => Self::fuse(dir, name).or_else(|| Self::nbd(dir, name)),
+        }
+    }
+
+    /// The device of the kernel's NBD client for an array.
+    fn nbd(dir: &RuntimeDir, name: &str) -> Option<Self> {
+        let device = nbd_device::at(&dir.mount_point(name))?;
+        Some(Self { name: name.to_owned(), kind: Kind::Nbd(device) })
+    }
+
+    /// All such devices for arrays of the daemon with this runtime directory.
+    pub fn all_nbd(dir: &RuntimeDir) -> Vec<Self> {
+        let named = |device: NbdDevice| {
+            let name = device.place()?.file_name()?.to_str()?.to_owned();
+            let is_own = device.place() == Some(&dir.mount_point(&name));
+            is_own.then_some(Self { name, kind: Kind::Nbd(device) })
+        };
+        nbd_device::all().into_iter().filter_map(named).collect()
+    }
+
+    /// Goes on with the daemon at the other end of `socket`; only for a device of the kernel's NBD
+    /// client.
+    pub fn go_on(&self, socket: &UnixStream) -> Outcome {
+        match &self.kind {
+            Kind::Nbd(device) => device.go_on(&self.name, socket),
+            _ => Ok(()),
         }
     }
 
@@ -96,6 +127,7 @@ impl Attachment {
     pub fn via(&self) -> Via {
         match self.kind {
             Kind::Ublk(_) => Via::Ublk,
+            Kind::Nbd(_) => Via::Nbd,
             Kind::Fuse { .. } => Via::Fuse,
         }
     }
@@ -103,6 +135,7 @@ impl Attachment {
     fn nodes(&self) -> Vec<&Node> {
         match &self.kind {
             Kind::Ublk(device) => vec![device.node()],
+            Kind::Nbd(device) => vec![device.node()],
             Kind::Fuse { devices, .. } => devices.iter().map(LoopDevice::node).collect(),
         }
     }
@@ -148,6 +181,7 @@ impl Attachment {
     pub fn user(&self) -> Option<String> {
         match &self.kind {
             Kind::Ublk(device) => device.user(),
+            Kind::Nbd(device) => device.user(),
             Kind::Fuse { .. } => self.nodes().into_iter().find_map(Node::user),
         }
     }
@@ -164,6 +198,8 @@ impl Attachment {
     pub fn resize(&self, size_bytes: u64) -> Outcome {
         match &self.kind {
             Kind::Ublk(device) => device.resize(size_bytes),
+            Kind::Nbd(_) => Err(Failure::new("a device by NBD keeps its size")
+                .hint(format!("run `weft detach {}`, and attach it again", self.name))),
             Kind::Fuse { devices, mount_point, .. } => {
                 // Loop devices take the size that the kernel asked for last.
                 let file = mount_point.join(FILE_NAME);
@@ -178,6 +214,7 @@ impl Attachment {
     pub fn remove(&self, force: bool) -> Outcome {
         match &self.kind {
             Kind::Ublk(device) => device.remove(force),
+            Kind::Nbd(device) => device.remove(force),
             Kind::Fuse { devices, mount_point, mounted } => {
                 if force && *mounted {
                     // It is in use by the loop device, and so stays; but nothing waits any more.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use weft_disk::mounts;
 
-use crate::block::ublk_device;
+use crate::block::{nbd_device, ublk_device};
 
 /// The names of such devices now, without `/dev/`.
 #[derive(Debug)]
@@ -18,13 +18,16 @@ impl OwnDevices {
     /// Looks at what the kernel shows.
     pub fn find() -> Self {
         let ublk = ublk_device::numbers().into_iter().map(|number| format!("ublkb{number}"));
+        let nbd = nbd_device::all().into_iter();
+        let nbd =
+            nbd.filter_map(|device| Some(device.node().path().file_name()?.to_str()?.to_owned()));
         let mounts = mounts::all().unwrap_or_default();
         let ours = mounts.into_iter().filter(|mount| {
             let folder = mount.target.parent().and_then(Path::file_name);
             mount.kind == "fuse.weft" && folder.is_some_and(|name| name == "attach")
         });
         let ours: Vec<PathBuf> = ours.map(|mount| mount.target).collect();
-        Self(above(Path::new("/sys/block"), ublk.collect(), &ours))
+        Self(above(Path::new("/sys/block"), ublk.chain(nbd).collect(), &ours))
     }
 
     /// Whether a path leads to one of them.

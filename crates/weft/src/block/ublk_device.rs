@@ -95,7 +95,9 @@ pub fn set_link(array: &str, number: u32) -> bool {
 pub fn is_attached(name: &str) -> bool {
     match device::number_of(name) {
         Some(number) => numbers().contains(&number),
-        None => Node::new(name.to_owned()).setting("loop/backing_file").is_some(),
+        None => ["loop/backing_file", "backend"]
+            .iter()
+            .any(|setting| Node::new(name.to_owned()).setting(setting).is_some()),
     }
 }
 

@@ -152,7 +152,8 @@ With ublk (Linux 6.6 or later, and a daemon that runs as root) the device outliv
 the daemon is killed or upgraded, users of the device wait until the next `weft serve` takes it \
 over, and see no error. Otherwise the array appears as the one file of a FUSE file system, with a \
 loop device over it, which returns errors once the daemon has died. Loop devices grow with their \
-array while they are mounted; ublk devices do from Linux 6.16 on.
+array while they are mounted; ublk devices do from Linux 6.16 on. A device of the kernel's NBD client \
+outlives a daemon of any user, for 10 minutes at most.
 
 Examples:
   dev=$(weft attach tank) && mkfs.ext4 $dev && mount $dev /mnt
@@ -165,7 +166,7 @@ pub struct AttachArgs {
     /// Logical block size of the device: 512 or 4096 [default: that of the array]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_u32)]
     pub block_size: Option<u32>,
-    /// The way from the kernel to the daemon [default: ublk where there is one, else fuse]
+    /// The way from the kernel to the daemon [default: ublk where there is one, else fuse, else nbd]
     #[arg(long, value_name = "WAY")]
     pub via: Option<AttachWay>,
     /// Make a device that takes no writes
@@ -183,6 +184,8 @@ pub enum AttachWay {
     Ublk,
     /// A FUSE file system with one file, and a loop device over it
     Fuse,
+    /// A device of the kernel's NBD client: it outlives its daemon
+    Nbd,
 }
 
 /// `weft detach`.

@@ -6,10 +6,14 @@
 //! – it opens `/dev/fuse`, mounts, and creates the loop device – and passes the open channel to the
 //! daemon over the control socket, so that the daemon needs no privilege.
 //!
+//! By the kernel's NBD client the daemon serves one end of a pair of sockets, and this command gives
+//! the other to the kernel.
+//!
 //! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 
 use std::fs;
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,8 +26,9 @@ use weft_fuse::session::FILE_NAME;
 
 use crate::block::attachment::{Attachment, Via};
 use crate::block::loop_device::LoopDevice;
+use crate::block::nbd_device::NbdDevice;
 use crate::block::ublk_device::OPEN_IN;
-use crate::block::{link, ublk_device, users};
+use crate::block::{link, nbd_device, ublk_device, users};
 use crate::cli::{AttachArgs, AttachWay, DetachArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Attached, Request, UblkAnswer};
@@ -49,6 +54,11 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         let size_bytes = served.status.size_bytes;
         let outdated = served.attached
             && attachment.devices().iter().any(|_| attachment.size_bytes() != Some(size_bytes));
+        if attachment.via() == Via::Nbd && !served.attached {
+            let (kernels, _) = nbd_socket(&mut client, &name)?;
+            attachment.go_on(&kernels)?;
+            return show(&attachment, json);
+        }
         if !outdated {
             return Err(already_attached(&attachment));
         }
@@ -56,12 +66,16 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         return show(&attachment, json);
     }
     let number = match args.via {
-        Some(AttachWay::Fuse) => None,
+        Some(AttachWay::Fuse | AttachWay::Nbd) => None,
         way => attach_ublk(&mut client, &name, args, way.is_some())?,
     };
-    match number {
-        Some(_) => {}
-        None => attach_fuse(&mut client, &name, args, dir)?,
+    match args.via {
+        _ if number.is_some() => {}
+        Some(AttachWay::Nbd) => attach_nbd(&mut client, &name, &served.status.id, args, dir)?,
+        None if !Path::new("/dev/fuse").exists() && nbd_device::unavailable().is_none() => {
+            attach_nbd(&mut client, &name, &served.status.id, args, dir)?;
+        }
+        _ => attach_fuse(&mut client, &name, args, dir)?,
     }
     let attachment = Attachment::of(dir, &name, number)
         .ok_or_else(|| Failure::new(format!("the block device of {name} has gone again")))?;
@@ -96,11 +110,35 @@ fn attach_ublk(
     }
 }
 
-fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &RuntimeDir) -> Outcome {
-    let mount_point = dir.mount_point(name);
-    let mount = Mount::new(name, &mount_point)?;
-    let request = Request::Attach { array: name.to_owned() };
-    let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
+fn attach_nbd(
+    client: &mut Client,
+    name: &str,
+    id: &str,
+    args: &AttachArgs,
+    dir: &RuntimeDir,
+) -> Outcome {
+    if let Some(why) = nbd_device::unavailable() {
+        return Err(Failure::new(format!("{name} cannot be attached by NBD: {why}"))
+            .hint("`--via fuse` needs no driver `nbd`"));
+    }
+    let (kernels, attached) = nbd_socket(client, name)?;
+    let block_bytes = block_bytes(args, &attached)?;
+    let read_only = args.read_only || attached.read_only;
+    let text = nbd_device::text_of(id, &dir.mount_point(name));
+    NbdDevice::make(name, text, &kernels, block_bytes, read_only).map(drop)
+}
+
+/// A socket for the kernel, at whose other end the daemon serves the array.
+fn nbd_socket(client: &mut Client, name: &str) -> Result<(UnixStream, Attached), Failure> {
+    let pair = UnixStream::pair();
+    let (kernels, daemons) = pair.map_err(|e| Failure::new(format!("a pair of sockets: {e}")))?;
+    let request = Request::AttachNbd { array: name.to_owned() };
+    let attached: Attached = client.ask_with(request, Some(daemons.as_fd()))?;
+    Ok((kernels, attached))
+}
+
+/// The block size that was asked for, or that of the array.
+fn block_bytes(args: &AttachArgs, attached: &Attached) -> Result<u32, Failure> {
     if ![512, 4096].contains(&attached.block_bytes) {
         return Err(Failure::new(format!(
             "the daemon reports blocks of {} bytes, which is invalid",
@@ -114,6 +152,15 @@ fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &Runtime
             attached.block_bytes
         )));
     }
+    Ok(block_bytes)
+}
+
+fn attach_fuse(client: &mut Client, name: &str, args: &AttachArgs, dir: &RuntimeDir) -> Outcome {
+    let mount_point = dir.mount_point(name);
+    let mount = Mount::new(name, &mount_point)?;
+    let request = Request::Attach { array: name.to_owned() };
+    let attached: Attached = client.ask_with(request, Some(mount.fuse.as_fd()))?;
+    let block_bytes = block_bytes(args, &attached)?;
     let read_only = args.read_only || attached.read_only;
     let device = LoopDevice::create(&mount_point.join(FILE_NAME), block_bytes, read_only)?;
     mount.keep();
@@ -174,7 +221,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
                 "its array has failed, and its users wait for the next daemon: run `weft stop \
                  --keep-devices` and `weft serve`; nothing was changed",
             ),
-            Via::Ublk if !served => failure.hint(
+            Via::Ublk | Via::Nbd if !served => failure.hint(
                 "start `weft serve` for its array, or let --force give errors to its users; \
                  nothing was changed",
             ),
@@ -224,7 +271,7 @@ fn find(asked: &str, dir: &RuntimeDir) -> (String, Option<Found>) {
         if check_name(asked).is_err() {
             return (asked.to_owned(), None);
         }
-        let fuse = Attachment::fuse(dir, asked);
+        let fuse = Attachment::of(dir, asked, None);
         let ublk = || Attachment::ublk(asked, ublk_device::by_name(asked)?);
         let attachment = fuse.or_else(ublk);
         let served = attachment.as_ref().is_some_and(Attachment::is_served);

@@ -58,7 +58,7 @@ pub fn status(args: &StatusArgs, dir: &RuntimeDir, json: bool) -> Outcome {
 /// Block devices that no served array backs any more.
 fn dead_devices(dir: &RuntimeDir, served: &[ServedArray]) -> Vec<DeadDevice> {
     let lives = |name: &str| served.iter().any(|array| array.status.name == name && array.attached);
-    let attached = Attachment::all_fuse(dir).into_iter();
+    let attached = Attachment::all_fuse(dir).into_iter().chain(Attachment::all_nbd(dir));
     let attached = attached.filter(|attachment| !lives(&attachment.name));
     let dead = attached.chain(Attachment::orphans()).map(|attachment| DeadDevice {
         via: attachment.via(),

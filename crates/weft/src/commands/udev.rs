@@ -46,6 +46,8 @@ pub fn udev(
     }
     let properties = match attached(&args.device) {
         Some(array) => vec![("WEFT_ARRAY", array)],
+        // To read there is to wait for its server.
+        None if is_nbd(&args.device) => Vec::new(),
         None => disk(&args.device)?,
     };
     if json {
@@ -60,6 +62,12 @@ pub fn udev(
         outln!("{name}={value}");
     }
     Ok(())
+}
+
+fn is_nbd(device: &Path) -> bool {
+    let name = device.file_name().and_then(|name| name.to_str());
+    let folder = device.parent();
+    folder == Some(Path::new("/dev")) && name.is_some_and(|name| name.starts_with("nbd"))
 }
 
 /// The properties of a disk; none if it is none of weft's.
@@ -126,7 +134,7 @@ fn plain(name: &str) -> String {
 /// device's file tells nothing: users may be allowed to make such devices (udisks).
 fn attached(device: &Path) -> Option<String> {
     let name = device.file_name()?.to_str()?;
-    let is_front = ["loop", "ublkb"].iter().any(|prefix| name.starts_with(prefix));
+    let is_front = ["loop", "ublkb", "nbd"].iter().any(|prefix| name.starts_with(prefix));
     let array = is_front.then(|| link::array_of(name))??;
     check_name(&array).is_ok().then_some(array)
 }

@@ -163,6 +163,12 @@ pub enum Request {
         /// The array.
         array: String,
     },
+    /// Serve the array on the socket whose descriptor comes with this message, for the kernel's NBD
+    /// client at its other end.
+    AttachNbd {
+        /// The array.
+        array: String,
+    },
     /// Make the array a ublk device; answers with [`UblkAnswer`].
     AttachUblk {
         /// The array.
@@ -226,6 +232,7 @@ impl Request {
             | Self::RebuildPolicy { array, .. }
             | Self::Remove { array, .. }
             | Self::AttachUblk { array, .. }
+            | Self::AttachNbd { array }
             | Self::Attach { array } => Some(array),
             Self::Start { .. } | Self::Announce { .. } => None,
         }
@@ -332,7 +339,7 @@ impl From<WireFailure> for Failure {
     }
 }
 
-/// Answer to [`Request::Attach`].
+/// Answer to [`Request::Attach`] and [`Request::AttachNbd`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attached {
     /// Smallest logical block that the array writes without a read-modify-write, bytes.

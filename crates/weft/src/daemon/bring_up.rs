@@ -511,6 +511,7 @@ impl Daemon {
         }
         self.take_over_channel(&name, &served, !force_degraded);
         if !force_degraded {
+            self.take_over_nbd(name.clone(), served.clone());
             self.take_over_device(name.clone(), served);
         }
         if self.pending.is_up.get() {

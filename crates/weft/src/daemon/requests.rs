@@ -89,7 +89,9 @@ impl Daemon {
             Request::Cache { array, max_bytes, policy } => {
                 self.cache(&array, max_bytes, policy.as_deref()).await.and_then(value)
             }
-            Request::Attach { .. } | Request::AttachUblk { .. } if self.stopping.get() => {
+            Request::Attach { .. } | Request::AttachUblk { .. } | Request::AttachNbd { .. }
+                if self.stopping.get() =>
+            {
                 Err(Failure::new("the daemon is stopping and attaches no more arrays"))
             }
             Request::Attach { array } => {
@@ -97,6 +99,14 @@ impl Daemon {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
                 self.attach_fuse(&served, channel).await?;
+                let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
+                value(Attached { block_bytes, read_only: served.read_only })
+            }
+            Request::AttachNbd { array } => {
+                let served = self.find(&array)?;
+                let socket = descriptor
+                    .ok_or_else(|| Failure::new("an attach request must carry a socket"))?;
+                self.attach_nbd(&served, socket)?;
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes, read_only: served.read_only })
             }
@@ -468,6 +478,7 @@ impl Daemon {
 fn known(front: &Front) -> BlockDevice {
     let (via, path) = match front {
         Front::Fuse { .. } => (Via::Fuse, None),
+        Front::Nbd => (Via::Nbd, None),
         Front::UblkStarting => (Via::Ublk, None),
         Front::Ublk { number, .. } => (Via::Ublk, Some(path_of(*number))),
     };

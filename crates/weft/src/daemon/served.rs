@@ -26,6 +26,8 @@ pub enum Front {
         /// Whether systemd keeps the channel for the next daemon.
         kept: bool,
     },
+    /// By the kernel's NBD client.
+    Nbd,
     /// By ublk; it is being prepared.
     UblkStarting,
     /// By the ublk device of this number.
@@ -107,7 +109,7 @@ impl Served {
     pub fn can_be_left(&self) -> bool {
         match &*self.front.borrow() {
             Some(Front::Fuse { kept, .. }) => *kept,
-            Some(Front::Ublk { .. }) => true,
+            Some(Front::Ublk { .. } | Front::Nbd) => true,
             Some(Front::UblkStarting) => false,
             None => true,
         }

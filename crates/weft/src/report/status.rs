@@ -89,7 +89,7 @@ pub fn dead_device(dead: &DeadDevice) -> String {
     let DeadDevice { via, array, device, user } = dead;
     let device =
         device.as_ref().map_or_else(|| "the block device".into(), |d| d.display().to_string());
-    if *via == Via::Ublk {
+    if *via != Via::Fuse {
         let user = user.as_ref().map_or_else(String::new, |user| format!("; it is {user}"));
         return format!(
             "{array}: ORPHANED BLOCK DEVICE: {device} has no daemon, and its users wait for one{user}\n  \
@@ -306,13 +306,16 @@ fn attachment(text: &mut String, served: &ServedArray) {
     let via = device.map_or("", |device| match device.via {
         Via::Ublk => " (ublk)",
         Via::Fuse => " (FUSE and loop)",
+        Via::Nbd => " (NBD)",
     });
     let _ = writeln!(text, "  attached as {path}{via}{user}");
     let size = device.and_then(|device| device.size_bytes);
     if let Some(size) = size.filter(|size| *size != status.size_bytes) {
         let (size, name) = (size::show(size), &status.name);
         let what = match device.map(|device| device.via) {
-            Some(Via::Ublk) => format!("detach {name} and attach it again to get the new size"),
+            Some(Via::Ublk | Via::Nbd) => {
+                format!("detach {name} and attach it again to get the new size")
+            }
             _ => format!("`weft attach {name}`, as root, gives it the new size"),
         };
         let _ = writeln!(text, "  {path} still has {size}: {what}");

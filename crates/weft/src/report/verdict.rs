@@ -63,7 +63,7 @@ fn findings(snapshot: &Snapshot) -> Vec<Finding> {
             Some(_) => (DATA_UNAVAILABLE, "unmount or close it, then "),
             None => (ATTENTION, ""),
         };
-        if device.via == Via::Ublk {
+        if device.via != Via::Fuse {
             let what = format!("failed: {} (block device without a daemon)", device.array);
             add(code, what, "start `weft serve` for its array".to_owned());
             continue;
