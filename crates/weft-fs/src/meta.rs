@@ -28,7 +28,6 @@
 //! ```
 
 mod bad;
-mod batch;
 mod changes;
 mod header;
 mod image;

@@ -1,6 +1,6 @@
 //! The keeper's half of the metadata: the database, and its file.
 //!
-//! It takes changes of rows as plain data ([`super::batch`]), and applies the parts of a batch all
+//! It takes changes of rows as plain data ([`weft_wire`]), and applies the parts of a batch all
 //! or none: they go to one transaction of redb, which ends with the batch. Reads see the store
 //! after the last batch, without the open transaction.
 //!
@@ -16,12 +16,12 @@ use redb::{
     ReadableTableMetadata as _, StorageBackend, TableError, Value, WriteTransaction,
 };
 
-use super::batch::{End, Part, VERSION};
 use super::rows::{
     ANEW, BAD, DISKS, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowChange,
     STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS,
 };
 use crate::error::{FsError, InDatabase as _, Result};
+use weft_wire::{End, Part};
 
 /// The fewest rows that are put into a table in one go.
 const RUN_MIN: usize = 8;
@@ -155,20 +155,19 @@ impl Keeper {
 
     /// Takes a part of a batch.
     pub(super) fn take(&self, part: &Part) -> Result<()> {
-        self.check(part.version, part.batch)?;
+        self.check(part.batch)?;
         let of_tables = part.rows.chunk_by(|one, next| one.table == next.table);
         of_tables.into_iter().try_for_each(|rows| self.apply_to(rows[0].table, rows))
     }
 
     /// Fails if a message is not of the next batch.
-    fn check(&self, version: u16, batch: u64) -> Result<()> {
-        if (version, batch) == (VERSION, self.batch.get()) {
+    fn check(&self, batch: u64) -> Result<()> {
+        let expected = self.batch.get();
+        if batch == expected {
             return Ok(());
         }
-        let expected = self.batch.get();
         Err(FsError::Stopped(format!(
-            "a message of version {version} for batch {batch} of the metadata: the keeper knows \
-             version {VERSION}, and expects batch {expected}"
+            "a message for batch {batch} of the metadata, and the keeper expects batch {expected}"
         )))
     }
 
@@ -227,7 +226,7 @@ impl Keeper {
     /// Ends a batch: reads see it from now on, and it is durable when the file's next epochs are.
     /// With the last one it is stored which pages are free, and the next mount need not find out.
     pub(super) fn end(&self, end: End) -> Result<()> {
-        self.check(end.version, end.batch)?;
+        self.check(end.batch)?;
         // Who reads an older state keeps the pages that the batch has freed.
         self.snapshot.take();
         if let Some(mut open) = self.open.take() {

@@ -14,11 +14,11 @@ use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::batch::{End, Part, VERSION};
 use super::overlay::Overlay;
 use super::recent_rows::RecentRows;
 use super::rows::{RowKey, TableId};
 use crate::format::inode::Ino;
+use weft_wire::{End, Part};
 
 /// What was changed and is not in the store.
 pub(super) struct Node {
@@ -139,12 +139,12 @@ impl Node {
         max: usize,
     ) -> Option<Part> {
         let rows = rows.due_after(after, max);
-        (!rows.is_empty()).then(|| Part { version: VERSION, batch: self.batch.get(), rows })
+        (!rows.is_empty()).then(|| Part { batch: self.batch.get(), rows })
     }
 
     /// The end of the frozen batch.
     pub(super) fn end(&self, is_last: bool) -> End {
-        End { version: VERSION, batch: self.batch.get(), is_last }
+        End { batch: self.batch.get(), is_last }
     }
 
     /// The store has all that was frozen.

@@ -1,0 +1,49 @@
+//! Messages between the nodes of a cluster and its keeper, as bytes.
+//!
+//! A node of weftfs executes operations; the keeper has the store of the metadata, and is the
+//! authority for tokens (`docs/weftfs.md`, "Two halves"). Between them is a stream of bytes, which
+//! may end at any time. It carries *frames* ([`frame`]), each with one message ([`ToKeeper`],
+//! [`FromKeeper`]). Messages are plain data: they borrow nothing and know nothing of the store.
+//!
+//! ```text
+//!   node   ── Hello ───────────▶ keeper   who it is; what it sent before on another connection and
+//!                                         did not end is forgotten
+//!          ◀───────── Welcome ──          which batch comes next, how large parts may be
+//!          ── Ask 1: Row ──────▶
+//!          ── Ask 2: Part ─────▶          answers may come in another order
+//!          ◀──── Answer 2, 1 ──
+//!          ◀──────── Token ────▶          of weft-token; they have no answer
+//! ```
+//!
+//! *Bounds.* A frame has at most [`MESSAGE_BYTES_MAX`] bytes, and a reader takes memory only for
+//! bytes that have come. Lists are made while their items are read. So what a peer claims allocates
+//! nothing.
+//!
+//! *Versions.* The head of a frame never changes, and has the version of the message. A peer of
+//! another version is recognised by its first frame.
+//!
+//! ```
+//! use weft_wire::{Frames, Key, Question, Table, ToKeeper};
+//!
+//! let question = Question::Row { table: Table::Inodes, key: Key::number(7) };
+//! let asked = ToKeeper::Ask { number: 1, question };
+//! let bytes = asked.to_bytes();
+//! let mut frames = Frames::default();
+//! frames.push(&bytes[..20]);
+//! assert_eq!(ToKeeper::next(&mut frames)?, None); // the rest is on its way
+//! frames.push(&bytes[20..]);
+//! assert_eq!(ToKeeper::next(&mut frames)?, Some(asked));
+//! # Ok::<(), weft_wire::WireError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod fields;
+pub mod frame;
+mod message;
+mod row;
+mod token;
+
+pub use fields::WireError;
+pub use frame::{Frames, MESSAGE_BYTES_MAX, VERSION};
+pub use message::{Answer, End, FromKeeper, Part, Question, ToKeeper};
+pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};

@@ -1,0 +1,334 @@
+//! The messages of nodes and keeper.
+
+use weft_token::{NodeId, ToAuthority, ToNode};
+
+use crate::fields::{Fields, Put as _, Result, WireError};
+use crate::frame::{Frames, frame};
+use crate::row::{
+    Key, KeyRange, Row, RowChange, Table, put_range, put_row, put_value, read_range, read_row,
+    read_value,
+};
+use crate::token;
+
+/// Some rows of a batch. They are their new contents and not differences, so a part may be sent
+/// again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The batch. A node counts its batches.
+    pub batch: u64,
+    /// In the order of tables and keys.
+    pub rows: Vec<RowChange>,
+}
+
+/// The end of a batch: reads see all of it from now on, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// The batch.
+    pub batch: u64,
+    /// Whether it is the last one before an unmount.
+    pub is_last: bool,
+}
+
+/// What a node asks of the keeper. Each question has one answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// A row, after the last batch.
+    Row {
+        /// Its table.
+        table: Table,
+        /// Its key.
+        key: Key<'static>,
+    },
+    /// Rows of a part of a table, after the last batch, in order.
+    Rows {
+        /// The table.
+        table: Table,
+        /// From which key to which.
+        range: KeyRange<'static>,
+        /// Whether the last ones come first.
+        is_backward: bool,
+        /// The most rows. The answer may have fewer.
+        max: u32,
+    },
+    /// How many rows a table has.
+    Count {
+        /// The table.
+        table: Table,
+    },
+    /// Some rows of a batch: no read sees them yet.
+    Part(Part),
+    /// A batch ends. The answer comes when it is durable.
+    End(End),
+}
+
+/// What the keeper answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The value of a row, or that there is none.
+    Row(Option<Box<[u8]>>),
+    /// Rows, and whether these were the last of the range.
+    Rows {
+        /// The rows.
+        rows: Vec<Row>,
+        /// Whether there are no more.
+        is_end: bool,
+    },
+    /// How many rows a table has.
+    Count {
+        /// With all batches of this node before `next_batch`.
+        rows: u64,
+        /// The first batch of this node that has not ended.
+        next_batch: u64,
+    },
+    /// A part was taken.
+    Taken,
+    /// A batch is durable.
+    Durable,
+    /// The keeper cannot do this, nor anything else.
+    Failed(String),
+}
+
+/// A message of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToKeeper {
+    /// The first one of a connection. What this node sent before, of a batch that it did not end, is
+    /// forgotten.
+    Hello {
+        /// The identity of the file system.
+        file_system: [u8; 16],
+        /// The node.
+        node: NodeId,
+    },
+    /// A question.
+    Ask {
+        /// Its number. The answer has the same.
+        number: u64,
+        /// The question.
+        question: Question,
+    },
+    /// It asks for a token or returns one.
+    Token(ToAuthority),
+}
+
+/// A message of the keeper.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FromKeeper {
+    /// The answer to [`ToKeeper::Hello`].
+    Welcome {
+        /// The first batch of this node that has not ended.
+        next_batch: u64,
+        /// Bytes that the database may have.
+        capacity: u64,
+        /// The most rows of a part.
+        rows_max: u32,
+    },
+    /// The other answer; the connection ends.
+    Refused(String),
+    /// An answer.
+    Answer {
+        /// The number of the question.
+        number: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// It grants a token or revokes one.
+    Token(ToNode),
+}
+
+/// The kinds of frames.
+mod kind {
+    pub(super) const HELLO: u16 = 1;
+    pub(super) const ASK: u16 = 2;
+    pub(super) const TO_AUTHORITY: u16 = 3;
+    pub(super) const WELCOME: u16 = 0x101;
+    pub(super) const REFUSED: u16 = 0x102;
+    pub(super) const ANSWER: u16 = 0x103;
+    pub(super) const TO_NODE: u16 = 0x104;
+}
+
+impl Question {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Row { table, key } => {
+                bytes.put_u8(0);
+                table.put(bytes);
+                key.put(bytes);
+            }
+            Self::Rows { table, range, is_backward, max } => {
+                bytes.put_u8(1);
+                table.put(bytes);
+                put_range(bytes, range);
+                bytes.put_u8(u8::from(*is_backward));
+                bytes.put_u32(*max);
+            }
+            Self::Count { table } => {
+                bytes.put_u8(2);
+                table.put(bytes);
+            }
+            Self::Part(Part { batch, rows }) => {
+                bytes.put_u8(3);
+                bytes.put_u64(*batch);
+                bytes.put_u32(u32::try_from(rows.len()).expect("parts are short"));
+                rows.iter().for_each(|row| row.put(bytes));
+            }
+            Self::End(End { batch, is_last }) => {
+                bytes.put_u8(4);
+                bytes.put_u64(*batch);
+                bytes.put_u8(u8::from(*is_last));
+            }
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        Ok(match fields.u8()? {
+            0 => Self::Row { table: Table::read(fields)?, key: Key::read(fields)? },
+            1 => Self::Rows {
+                table: Table::read(fields)?,
+                range: read_range(fields)?,
+                is_backward: fields.flag()?,
+                max: fields.u32()?,
+            },
+            2 => Self::Count { table: Table::read(fields)? },
+            3 => Self::Part(Part { batch: fields.u64()?, rows: fields.list(RowChange::read)? }),
+            4 => Self::End(End { batch: fields.u64()?, is_last: fields.flag()? }),
+            _ => return Err(WireError::Malformed("an unknown question")),
+        })
+    }
+}
+
+impl Answer {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Row(value) => {
+                bytes.put_u8(0);
+                put_value(bytes, value.as_deref());
+            }
+            Self::Rows { rows, is_end } => {
+                bytes.put_u8(1);
+                bytes.put_u32(u32::try_from(rows.len()).expect("answers are short"));
+                rows.iter().for_each(|row| put_row(bytes, row));
+                bytes.put_u8(u8::from(*is_end));
+            }
+            Self::Count { rows, next_batch } => {
+                bytes.put_u8(2);
+                bytes.put_u64(*rows);
+                bytes.put_u64(*next_batch);
+            }
+            Self::Taken => bytes.put_u8(3),
+            Self::Durable => bytes.put_u8(4),
+            Self::Failed(why) => {
+                bytes.put_u8(5);
+                bytes.put_bytes(why.as_bytes());
+            }
+        }
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        Ok(match fields.u8()? {
+            0 => Self::Row(read_value(fields)?),
+            1 => Self::Rows { rows: fields.list(read_row)?, is_end: fields.flag()? },
+            2 => Self::Count { rows: fields.u64()?, next_batch: fields.u64()? },
+            3 => Self::Taken,
+            4 => Self::Durable,
+            5 => Self::Failed(fields.text()?),
+            _ => return Err(WireError::Malformed("an unknown answer")),
+        })
+    }
+}
+
+/// The message of the next frame, if all of it has come.
+fn next<T>(
+    frames: &mut Frames,
+    read: impl FnOnce(u16, &mut Fields<'_>) -> Result<T>,
+) -> Result<Option<T>> {
+    let Some((kind, contents)) = frames.next()? else { return Ok(None) };
+    let mut fields = Fields::new(contents);
+    let message = read(kind, &mut fields)?;
+    fields.end()?;
+    Ok(Some(message))
+}
+
+impl ToKeeper {
+    /// This message as a frame.
+    ///
+    /// # Panics
+    /// If it has more bytes than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { file_system, node } => frame(kind::HELLO, |bytes| {
+                bytes.extend_from_slice(file_system);
+                token::put_node(bytes, *node);
+            }),
+            Self::Ask { number, question } => frame(kind::ASK, |bytes| {
+                bytes.put_u64(*number);
+                question.put(bytes);
+            }),
+            Self::Token(message) => {
+                frame(kind::TO_AUTHORITY, |bytes| token::put_to_authority(bytes, message))
+            }
+        }
+    }
+
+    /// The next message of a stream, if all of it has come.
+    ///
+    /// # Errors
+    /// If what has come is no such message. The stream is of no more use.
+    pub fn next(frames: &mut Frames) -> Result<Option<Self>> {
+        next(frames, |kind, fields| {
+            Ok(match kind {
+                kind::HELLO => {
+                    Self::Hello { file_system: fields.sixteen()?, node: token::read_node(fields)? }
+                }
+                kind::ASK => Self::Ask { number: fields.u64()?, question: Question::read(fields)? },
+                kind::TO_AUTHORITY => Self::Token(token::read_to_authority(fields)?),
+                _ => return Err(WireError::Malformed("a kind that no node sends")),
+            })
+        })
+    }
+}
+
+impl FromKeeper {
+    /// This message as a frame.
+    ///
+    /// # Panics
+    /// If it has more bytes than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
+    pub fn to_bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome { next_batch, capacity, rows_max } => frame(kind::WELCOME, |bytes| {
+                bytes.put_u64(*next_batch);
+                bytes.put_u64(*capacity);
+                bytes.put_u32(*rows_max);
+            }),
+            Self::Refused(why) => frame(kind::REFUSED, |bytes| bytes.put_bytes(why.as_bytes())),
+            Self::Answer { number, answer } => frame(kind::ANSWER, |bytes| {
+                bytes.put_u64(*number);
+                answer.put(bytes);
+            }),
+            Self::Token(message) => {
+                frame(kind::TO_NODE, |bytes| token::put_to_node(bytes, message))
+            }
+        }
+    }
+
+    /// The next message of a stream, if all of it has come.
+    ///
+    /// # Errors
+    /// If what has come is no such message. The stream is of no more use.
+    pub fn next(frames: &mut Frames) -> Result<Option<Self>> {
+        next(frames, |kind, fields| {
+            Ok(match kind {
+                kind::WELCOME => Self::Welcome {
+                    next_batch: fields.u64()?,
+                    capacity: fields.u64()?,
+                    rows_max: fields.u32()?,
+                },
+                kind::REFUSED => Self::Refused(fields.text()?),
+                kind::ANSWER => {
+                    Self::Answer { number: fields.u64()?, answer: Answer::read(fields)? }
+                }
+                kind::TO_NODE => Self::Token(token::read_to_node(fields)?),
+                _ => return Err(WireError::Malformed("a kind that no keeper sends")),
+            })
+        })
+    }
+}

@@ -1,0 +1,296 @@
+//! Messages survive their way as bytes, in pieces of any length; no bytes break a parser, and the
+//! bytes of each message stay what they are.
+
+mod exercise;
+
+use std::borrow::Cow;
+use std::ops::{Bound, Range};
+
+use weft_testkit::{Rng, for_seeds};
+use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+use weft_wire::{
+    Answer, End, Frames, FromKeeper, Key, KeyRange, MESSAGE_BYTES_MAX, Part, Question, RowChange,
+    Table, ToKeeper, WireError,
+};
+
+fn bytes(rng: &mut Rng) -> Vec<u8> {
+    let len = rng.index(40) * rng.index(8);
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+fn number(rng: &mut Rng) -> u64 {
+    match rng.below(4) {
+        0 => rng.below(3),
+        1 => u64::MAX - rng.below(3),
+        _ => rng.next_u64(),
+    }
+}
+
+fn key(rng: &mut Rng) -> Key<'static> {
+    Key { first: number(rng), name: Cow::Owned(bytes(rng)), second: number(rng) }
+}
+
+fn table(rng: &mut Rng) -> Table {
+    Table::ALL[rng.index(Table::ALL.len())]
+}
+
+fn range(rng: &mut Rng) -> KeyRange<'static> {
+    let mut bound = || match rng.below(3) {
+        0 => Bound::Unbounded,
+        1 => Bound::Included(key(rng)),
+        _ => Bound::Excluded(key(rng)),
+    };
+    (bound(), bound())
+}
+
+fn value(rng: &mut Rng) -> Option<Box<[u8]>> {
+    rng.chance(2, 3).then(|| bytes(rng).into())
+}
+
+fn space(rng: &mut Rng) -> Space {
+    let kinds = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data];
+    Space { kind: kinds[rng.index(4)], ino: number(rng) }
+}
+
+fn blocks(rng: &mut Rng) -> Range<u64> {
+    let start = rng.next_u64() >> 1;
+    start..start + 1 + rng.below(u64::MAX >> 1)
+}
+
+/// What is needed, and what is wanted.
+fn wish(rng: &mut Rng) -> (Range<u64>, Range<u64>) {
+    let needed = blocks(rng);
+    let wanted = needed.start - rng.below(needed.start + 1)..needed.end;
+    (needed, if rng.chance(1, 2) { 0..u64::MAX } else { wanted })
+}
+
+fn mode(rng: &mut Rng) -> Mode {
+    if rng.chance(1, 2) { Mode::Shared } else { Mode::Exclusive }
+}
+
+fn leaves(rng: &mut Rng) -> Option<Mode> {
+    rng.chance(1, 2).then(|| mode(rng))
+}
+
+fn to_keeper(rng: &mut Rng) -> ToKeeper {
+    let question = match rng.below(8) {
+        0 => {
+            let node = NodeId { number: 7, epoch: number(rng) };
+            return ToKeeper::Hello { file_system: [3; 16], node };
+        }
+        1 => {
+            let (space, (needed, wanted)) = (space(rng), wish(rng));
+            let ask = Ask { space, needed, wanted, mode: mode(rng) };
+            return ToKeeper::Token(ToAuthority::Ask { ask, seen: number(rng) });
+        }
+        2 => {
+            let (space, range, leaves, seen) = (space(rng), blocks(rng), leaves(rng), number(rng));
+            let release = Release { space, range, leaves, seen };
+            return ToKeeper::Token(ToAuthority::Release(release));
+        }
+        3 => Question::Row { table: table(rng), key: key(rng) },
+        4 => {
+            let (table, range, max) = (table(rng), range(rng), 1 + rng.below(300) as u32);
+            Question::Rows { table, range, is_backward: rng.chance(1, 2), max }
+        }
+        5 => Question::Count { table: table(rng) },
+        6 => {
+            let row =
+                |rng: &mut Rng| RowChange { table: table(rng), key: key(rng), value: value(rng) };
+            let rows = (0..rng.below(9)).map(|_| row(rng)).collect();
+            Question::Part(Part { batch: number(rng), rows })
+        }
+        _ => Question::End(End { batch: number(rng), is_last: rng.chance(1, 2) }),
+    };
+    ToKeeper::Ask { number: number(rng), question }
+}
+
+fn text(rng: &mut Rng) -> String {
+    "why ".repeat(rng.index(20))
+}
+
+fn from_keeper(rng: &mut Rng) -> FromKeeper {
+    let answer = match rng.below(10) {
+        0 => {
+            let (next_batch, capacity) = (number(rng), number(rng));
+            return FromKeeper::Welcome { next_batch, capacity, rows_max: 256 };
+        }
+        1 => return FromKeeper::Refused(text(rng)),
+        2 => {
+            let (number, space, range) = (number(rng), space(rng), blocks(rng));
+            return FromKeeper::Token(ToNode::Grant { number, space, range, mode: mode(rng) });
+        }
+        3 => {
+            let (space, (needed, wanted)) = (space(rng), wish(rng));
+            let revoke = Revoke { space, needed, wanted, leaves: leaves(rng) };
+            return FromKeeper::Token(ToNode::Revoke(revoke));
+        }
+        4 => Answer::Row(value(rng)),
+        5 => {
+            let rows = (0..rng.below(9)).map(|_| (key(rng), bytes(rng).into())).collect();
+            Answer::Rows { rows, is_end: rng.chance(1, 2) }
+        }
+        6 => Answer::Count { rows: number(rng), next_batch: number(rng) },
+        7 => Answer::Taken,
+        8 => Answer::Durable,
+        _ => Answer::Failed(text(rng)),
+    };
+    FromKeeper::Answer { number: number(rng), answer }
+}
+
+/// Messages as a stream, in pieces.
+fn come_through<T: PartialEq + std::fmt::Debug>(
+    rng: &mut Rng,
+    messages: &[T],
+    to_bytes: impl Fn(&T) -> Vec<u8>,
+    next: impl Fn(&mut Frames) -> Result<Option<T>, WireError>,
+) {
+    let stream: Vec<u8> = messages.iter().flat_map(to_bytes).collect();
+    let (mut frames, mut rest, mut found) = (Frames::default(), &stream[..], Vec::new());
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(1 + rng.index(rest.len().min(300)));
+        frames.push(piece);
+        rest = after;
+        while let Some(message) = next(&mut frames).expect("sound") {
+            found.push(message);
+        }
+    }
+    assert_eq!(found, messages);
+    assert_eq!(frames.waiting_bytes(), 0);
+}
+
+#[test]
+fn messages_come_through_as_they_were_sent() {
+    for_seeds(0..200, |rng| {
+        let messages: Vec<_> = (0..20).map(|_| to_keeper(rng)).collect();
+        come_through(rng, &messages, ToKeeper::to_bytes, ToKeeper::next);
+        let messages: Vec<_> = (0..20).map(|_| from_keeper(rng)).collect();
+        come_through(rng, &messages, FromKeeper::to_bytes, FromKeeper::next);
+    });
+}
+
+#[test]
+fn no_bytes_break_a_parser() {
+    for_seeds(0..2000, |rng| {
+        let mut stream = Vec::new();
+        for _ in 0..1 + rng.below(4) {
+            match rng.chance(1, 2) {
+                true => stream.extend(to_keeper(rng).to_bytes()),
+                false => stream.extend(from_keeper(rng).to_bytes()),
+            }
+        }
+        for _ in 0..rng.below(4) {
+            let at = rng.index(stream.len());
+            stream[at] = if rng.chance(1, 2) { rng.next_u64() as u8 } else { 255 };
+        }
+        stream.truncate(1 + rng.index(stream.len()));
+        exercise::exercise(&stream);
+        exercise::exercise(&exercise::summed(&stream));
+    });
+}
+
+#[test]
+fn each_changed_bit_is_found() {
+    let end = Question::End(End { batch: 9, is_last: true });
+    let sound = ToKeeper::Ask { number: 1, question: end }.to_bytes();
+    for bit in 0..8 * sound.len() {
+        let mut changed = sound.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let mut frames = Frames::default();
+        frames.push(&changed);
+        // A longer one waits for more bytes.
+        assert!(!matches!(ToKeeper::next(&mut frames), Ok(Some(_))), "bit {bit}");
+    }
+}
+
+#[test]
+fn a_claimed_length_takes_no_memory_and_another_version_is_named() {
+    let error_of = |bytes: &[u8]| {
+        let mut frames = Frames::default();
+        frames.push(bytes);
+        ToKeeper::next(&mut frames)
+    };
+    let long = (MESSAGE_BYTES_MAX + 1).to_le_bytes();
+    let head = [&long[..], &[1, 0, 1, 0, 0, 0, 0, 0]].concat();
+    assert_eq!(error_of(&head), Err(WireError::TooLong(MESSAGE_BYTES_MAX + 1)));
+    let head = [&[4, 0, 0, 0, 2, 0, 1, 0][..], &[0; 4]].concat();
+    assert_eq!(error_of(&head), Err(WireError::Version(2)));
+    // A list of 4 thousand million rows in a frame of 21 bytes.
+    let mut part =
+        ToKeeper::Ask { number: 1, question: Question::Part(Part { batch: 2, rows: Vec::new() }) }
+            .to_bytes();
+    let count = part.len() - 4;
+    part[count..].copy_from_slice(&[255; 4]);
+    let error = error_of(&exercise::summed(&part));
+    assert_eq!(error, Err(WireError::Malformed("fewer bytes than its fields have")));
+}
+
+/// Bytes in hexadecimal, a space after the head.
+fn hex(bytes: &[u8]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("{} {}", hex(&bytes[..12]), hex(&bytes[12..]))
+}
+
+/// These bytes are what nodes of this version send: they change only with the version.
+#[test]
+fn the_bytes_of_version_1() {
+    let node = NodeId { number: 2, epoch: 5 };
+    let space = Space { kind: Kind::Data, ino: 6 };
+    let ask = |question| ToKeeper::Ask { number: 1, question };
+    let answer = |answer| FromKeeper::Answer { number: 1, answer };
+    let name = Key { first: 1, name: Cow::Borrowed(b"ab"), second: 3 };
+    let (needed, wanted) = (4..8, 0..16);
+    let leaves = Some(Mode::Shared);
+    let rows = vec![
+        RowChange { table: Table::Names, key: name.clone(), value: Some([9].into()) },
+        RowChange { table: Table::Bad, key: Key::pair(1, 2), value: None },
+    ];
+    let range = (Bound::Included(Key::number(1)), Bound::Excluded(Key::number(2)));
+    let to_keeper = [
+        ToKeeper::Hello { file_system: [1; 16], node },
+        ask(Question::Row { table: Table::Names, key: name.clone() }),
+        ask(Question::Rows { table: Table::Extents, range, is_backward: true, max: 9 }),
+        ask(Question::Count { table: Table::Inodes }),
+        ask(Question::Part(Part { batch: 4, rows })),
+        ask(Question::End(End { batch: 4, is_last: true })),
+        ToKeeper::Token(ToAuthority::Ask {
+            ask: Ask {
+                space,
+                needed: needed.clone(),
+                wanted: wanted.clone(),
+                mode: Mode::Exclusive,
+            },
+            seen: 7,
+        }),
+        ToKeeper::Token(ToAuthority::Release(Release {
+            space,
+            range: needed.clone(),
+            leaves,
+            seen: 7,
+        })),
+    ];
+    let from_keeper = [
+        FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
+        FromKeeper::Refused("no".into()),
+        answer(Answer::Row(Some([9].into()))),
+        answer(Answer::Rows { rows: vec![(name, [9].into())], is_end: true }),
+        answer(Answer::Count { rows: 5, next_batch: 4 }),
+        answer(Answer::Taken),
+        answer(Answer::Durable),
+        answer(Answer::Failed("no".into())),
+        FromKeeper::Token(ToNode::Grant {
+            number: 8,
+            space,
+            range: needed.clone(),
+            mode: Mode::Shared,
+        }),
+        FromKeeper::Token(ToNode::Revoke(Revoke { space, needed, wanted, leaves })),
+    ];
+    let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
+    let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));
+    let found: Vec<String> = lines.collect();
+    let golden: Vec<&str> = include_str!("golden.txt").lines().collect();
+    assert_eq!(found, golden, "{}", found.join("\n"));
+}
