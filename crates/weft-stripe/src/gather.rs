@@ -15,6 +15,10 @@
 //! but from disks that are less busy: each read is priced by the queue that it joins ([`price`]),
 //! and the cheaper plan is taken. The queues settle where both plans cost the same.
 //!
+//! *Whether to read what is rebuilt.* A disk that is being rebuilt is written in order, and each
+//! read costs it the way there and back. So a unit on it is computed while that is cheaper at the
+//! same prices ([`is_dear`]): mostly where few reads repair a unit, as in LRC and DRC.
+//!
 //! A *medium error* (some sectors of a working disk) is repaired on the way: the unit is
 //! reconstructed and written back. If several disks have medium errors in the same stripe at
 //! different offsets, the whole range may be beyond the code although no single sector is. The
@@ -155,10 +159,25 @@ pub async fn gather_readable<O: Owner>(
 /// Requests in a device's queue from which on the queue counts as deep.
 const DEEP: u32 = 4;
 
+/// The cost of a read of its own.
+const READ: u64 = 16;
+
 /// The cost of a read that joins `load` other reads. The square makes the deepest queue count most;
 /// the constant makes extra reads cost something while all queues are short.
 pub(crate) fn price(load: u32) -> u64 {
-    16 + u64::from(load).pow(2)
+    READ + u64::from(load).pow(2)
+}
+
+/// Whether a unit on a disk that is being rebuilt is dearer to read than to compute just now.
+pub fn is_dear<O: Owner>(owner: &O, stripe: Stripe<'_>, unit: usize) -> bool {
+    let Stripe { id, coding, lost, unsure, .. } = stripe;
+    if unsure || !owner.balances_load() {
+        return false;
+    }
+    let of = |unit: usize| price(owner.in_flight(owner.place(id, unit, 0).slot).get());
+    let one = UnitSet::one(unit);
+    let plan = coding.plan(id.number, lost.union(&one), one, UnitSet::new());
+    plan.is_ok_and(|plan| plan.reads.iter().map(of).sum::<u64>() < of(unit) + READ)
 }
 
 struct Gather<'a, O> {

@@ -46,7 +46,7 @@ pub use band::{Band, Segment};
 pub use check::{Checked, check, wrong_unit};
 pub use coding::Coding;
 pub use flight::{Busy, InFlight};
-pub use gather::{Access, Gathered, compute, gather, gather_exactly, gather_readable};
+pub use gather::{Access, Gathered, compute, gather, gather_exactly, gather_readable, is_dear};
 pub use owner::{DeviceEvent, Generation, Location, Owner, Stripe, StripeId};
 pub use popularity::Popularity;
 pub use record::{BandRecord, HEADROOM, ParityRecord, Payload};

@@ -5,11 +5,12 @@
 mod common;
 
 use common::{CODES, Disks, UNIT, bytes, losses, now, parity};
-use weft_code::UnitSet;
+use weft_code::{SlotNo, UnitSet};
 use weft_disk::WriteOpts;
 use weft_rt::{Buf, Frozen};
 use weft_stripe::{
-    Access, Band, Crash, Payload, Segment, Units, Updated, check, gather, store, update,
+    Access, Band, Crash, Owner, Payload, Segment, Units, Updated, check, gather, is_dear, store,
+    update,
 };
 
 /// Stripes whose rows differ.
@@ -169,4 +170,30 @@ fn a_wrong_unit_is_found_and_corrected() {
             }
         }
     }
+}
+
+#[test]
+fn a_rebuilt_unit_is_computed_while_its_disk_is_dearer() {
+    let dear = |disks: &Disks| is_dear(disks, disks.stripe(0), 0);
+    // Two reads elsewhere, or one here with a detour: its disk must be busier.
+    let disks = Disks::new("drc-g:4,2,1", 7);
+    assert!(!dear(&disks), "all are idle");
+    disks.in_flight(SlotNo(0)).set(1);
+    assert!(dear(&disks));
+    (1..7).for_each(|slot| disks.in_flight(SlotNo(slot)).set(1));
+    assert!(!dear(&disks), "all are busy");
+    disks.in_flight(SlotNo(0)).set(3);
+    assert!(dear(&disks));
+    // From parity that may be wrong, or with too little left, nothing is computed.
+    disks.unsure.set(true);
+    assert!(!dear(&disks));
+    disks.unsure.set(false);
+    disks.lost.set((1..4).collect());
+    assert!(!dear(&disks));
+    // Seven reads take a long queue.
+    let disks = Disks::new("raid6", 9);
+    disks.in_flight(SlotNo(0)).set(5);
+    assert!(!dear(&disks));
+    disks.in_flight(SlotNo(0)).set(10);
+    assert!(dear(&disks));
 }

@@ -152,7 +152,7 @@ impl Engine {
         }
         let geometry = self.geometry_of(stripe);
         let broken = geometry.units_on(stripe.number, self.service().broken_slots());
-        let lost = self.avoided_units(stripe).union(&broken);
+        let lost = self.avoided_units(stripe, UnitSet::new()).union(&broken);
         let is_torn = self.torn_offsets(stripe).is_some();
         if !is_torn && !pieces.iter().any(|piece| lost.contains(piece.at.unit)) {
             return Some(pieces.len() as u64);

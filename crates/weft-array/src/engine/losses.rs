@@ -15,7 +15,7 @@ use crate::engine::status::ByteRange;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::superblock::SlotState;
-use weft_stripe::StripeId;
+use weft_stripe::{StripeId, is_dear};
 
 /// Most unreadable ranges that are listed.
 const RANGES_MAX: usize = 64;
@@ -24,27 +24,36 @@ const RANGES_MAX: usize = 64;
 const STRIPES_MAX: u64 = 1 << 18;
 
 impl Engine {
-    /// The units of `stripe` that user reads avoid. These are the lost ones, and as far as the code
-    /// allows
+    /// The units of `stripe` that user reads of the units `asked` avoid. These are the lost ones,
+    /// and as far as the code allows
     ///
     /// - in a broken array, which keeps disks that failed, the copies on these where copies may
     ///   differ: a disk that fails only now and then must not give another answer each time;
-    /// - in an experiment without redirection, all units on replacements.
+    /// - units on replacements that are dearer to read than to compute ([`weft_stripe::is_dear`]),
+    ///   and in an experiment without redirection all of them.
     #[inline]
-    pub fn avoided_units(&self, stripe: StripeId) -> UnitSet {
+    pub fn avoided_units(&self, stripe: StripeId, asked: UnitSet) -> UnitSet {
         if self.members.all_active() && !self.service.is_broken() {
             return UnitSet::new();
         }
         let lost = self.lost_units(stripe);
         let geometry = self.geometry_of(stripe);
         let differ = self.service.is_broken() && geometry.mirrored && self.awaits_resync(stripe);
-        if !differ && self.jobs.rebuild().redirects() {
+        let replaced = || self.units_not_on_disk(stripe, |_| true).difference(&lost);
+        let more = if differ {
+            geometry.units_on(stripe.number, self.service.broken_slots())
+        } else if !self.jobs.rebuild().redirects() {
+            replaced()
+        } else if geometry.mirrored || self.service.is_broken() {
+            // A mirror has a choice of copies. What a broken array holds may not match.
+            UnitSet::new()
+        } else {
+            let is_dear = |unit: &usize| is_dear(self, self.stripe(stripe), *unit);
+            replaced().intersection(&asked).iter().filter(is_dear).collect()
+        };
+        if more.is_empty() {
             return lost;
         }
-        let more = match differ {
-            true => geometry.units_on(stripe.number, self.service.broken_slots()),
-            false => self.units_not_on_disk(stripe, |_| true),
-        };
         let avoided = lost.union(&more);
         if geometry.code().decodable(stripe.number, avoided) { avoided } else { lost }
     }

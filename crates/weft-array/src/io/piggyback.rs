@@ -40,7 +40,7 @@ impl Engine {
             return;
         }
         let now = self.rt().now();
-        let stale = self.avoided_units(at.stripe).intersects(&units);
+        let stale = self.avoided_units(at.stripe, UnitSet::new()).intersects(&units);
         self.jobs().rebuild().counts().count_user_read(!stale, now);
         if stale {
             self.note_access(at.stripe);

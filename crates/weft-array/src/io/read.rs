@@ -96,7 +96,8 @@ impl Engine {
 
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
         let stripe = pieces[0].0.stripe;
-        let lost = self.avoided_units(stripe);
+        let asked = pieces.iter().map(|(at, _)| at.unit).collect();
+        let lost = self.avoided_units(stripe, asked);
         let degraded = !self.geometry_of(stripe).mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
@@ -130,7 +131,7 @@ impl Engine {
         if self.is_monitored() {
             self.note_read(at);
         }
-        if !self.avoided_units(at.stripe).contains(unit) {
+        if !self.avoided_units(at.stripe, UnitSet::one(unit)).contains(unit) {
             let (slot, offset) = geometry.locate(at.stripe.number, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
                 let turns = self.geometries().turns();
@@ -291,7 +292,7 @@ impl Engine {
             let (resolved, at_hand) = match only {
                 Some(only) => (self.stripe(stripe).limited_to(only), Vec::new()),
                 None => {
-                    let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe));
+                    let resolved = self.stripe(stripe).avoiding(self.avoided_units(stripe, asked));
                     (resolved, self.at_hand(resolved, from, len, asked))
                 }
             };
@@ -334,7 +335,7 @@ impl Engine {
     /// The unit from which to read `len` bytes of a mirror: the most suitable copy.
     fn source_of(&self, at: Address, len: usize) -> usize {
         let geometry = self.geometry_of(at.stripe);
-        let copies = geometry.units().difference(&self.avoided_units(at.stripe));
+        let copies = geometry.units().difference(&self.avoided_units(at.stripe, UnitSet::new()));
         let offsets = at.unit_offset..at.unit_offset + len as u64;
         let only = self.only_sources(at.stripe, &offsets, copies);
         if only.is_some() || self.awaits_resync(at.stripe) || self.locks().is_busy(at.stripe) {
@@ -350,7 +351,9 @@ impl Engine {
         let turn = to_len(at.stripe.number / MIRROR_RUN_STRIPES % width as u64);
         let rank = |unit: usize| {
             let slot = self.slot_of(at.stripe, unit);
-            (self.in_flight(slot).get(), (unit + width - turn) % width)
+            // A disk that a rebuild writes in order has to come back afterwards.
+            let detour = u32::from(self.incomplete_slots().contains(slot));
+            (self.in_flight(slot).get() + detour, (unit + width - turn) % width)
         };
         copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)
     }
