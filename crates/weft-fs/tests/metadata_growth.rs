@@ -2,7 +2,10 @@
 //! that fail, are away, come back, join and leave meanwhile, and until the disks are full.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
+
+use futures_util::future::select;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::moments::*;
@@ -10,7 +13,7 @@ use crate::common::*;
 use weft_disk::{Disk, WriteOpts};
 use weft_fs::{CreateOptions, Fs, FsError, Kind, Label, MountOptions, ROOT, create};
 use weft_random::Rng;
-use weft_rt::{Frozen, Rt, SECOND};
+use weft_rt::{Frozen, MICROSECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
 
 /// Slices with the smallest database.
@@ -235,6 +238,69 @@ fn a_label_that_cannot_be_written_leaves_the_file_system_as_it_was() {
         assert_filled(&fs, "with the second copy").await;
         assert_eq!(fs.check(false).await.expect("checked").findings, []);
     });
+}
+
+/// Makes files until the next one finds that the metadata should grow. Returns how many.
+async fn make_until_scarce(fs: &Fs) -> u64 {
+    let mut made = 0;
+    loop {
+        let (rows, most) = fs.status().await.expect("known").meta_bytes;
+        if most - rows < (most / 8).max(128 << 10) {
+            return made;
+        }
+        make_some(fs, made..made + 1).await.expect("made");
+        made += 1;
+    }
+}
+
+#[test]
+fn a_growth_goes_on_if_the_operation_that_waits_for_it_is_dropped() {
+    for turns in 0..60 {
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+            let fs = made_small(&rt, &all(&disks)).await;
+            let made = make_until_scarce(&fs).await;
+            let before = most(&fs).await;
+            let name = name_of(made);
+            {
+                let waiting = pin!(fs.make(ROOT, name.as_bytes(), new_file(Kind::File)));
+                let dropped = pin!(rt.sleep(turns * 40 * MICROSECOND));
+                select(waiting, dropped).await;
+            }
+            let more = before / 300;
+            let result = make_some(&fs, made + 1..made + more).await;
+            result.unwrap_or_else(|error| panic!("dropped after {turns} turns: {error}"));
+            assert!(most(&fs).await > before);
+            fs.sync().await.expect("synced");
+            assert_sound(&fs).await;
+        });
+    }
+}
+
+/// One copy of a label cannot be written while the metadata grows: it is written later.
+#[test]
+fn a_copy_of_a_label_that_could_not_be_written_is_written_later() {
+    for is_first in [true, false] {
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+            let given = all(&disks);
+            let fs = made_small(&rt, &given).await;
+            fill(&fs).await;
+            let (copy, other) = if is_first { (0, SIZE - 4096) } else { (SIZE - 4096, 0) };
+            *disks[1].faults.unwritable.borrow_mut() = copy..copy + 4096;
+            assert!(fs.grow_metadata().await.expect("grown"), "with one copy of the label");
+            rt.sleep(60 * SECOND).await;
+            *disks[1].faults.unwritable.borrow_mut() = 0..0;
+            rt.sleep(200 * SECOND).await;
+            let label = |at: u64| {
+                let mut label = vec![0; 4096];
+                disks[1].medium.borrow().read(at, &mut label);
+                label
+            };
+            assert!(label(copy) == label(other), "both name the new piece");
+            assert_filled(&fs, "grown").await;
+        });
+    }
 }
 
 /// What the lives of a seed have seen.

@@ -7,6 +7,8 @@
 //! the program may keep them, and always capabilities. A set-group-ID bit without the permission of
 //! the group to execute gives no privilege (it once meant mandatory locks), and stays.
 
+use std::rc::Rc;
+
 use weft_token::Mode;
 
 use crate::error::{FsError, Result};
@@ -62,7 +64,7 @@ impl FsState {
         true
     }
 
-    async fn set_attr(&self, ino: Ino, set: SetAttr) -> Result<Inode> {
+    async fn set_attr(self: &Rc<Self>, ino: Ino, set: SetAttr) -> Result<Inode> {
         self.begin_change().await?;
         let _held = match set.size {
             Some(_) => self.hold_files([ino]).await,

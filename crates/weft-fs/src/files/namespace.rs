@@ -8,6 +8,8 @@
 //! Readers of a folder continue after the position of the last entry they saw, regardless of
 //! entries added or removed since.
 
+use std::rc::Rc;
+
 use weft_token::Mode;
 
 use crate::error::{FsError, Result};
@@ -200,7 +202,7 @@ impl FsState {
         Ok(!self.open_files().is_used(ino))
     }
 
-    async fn unlink(&self, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
+    async fn unlink(self: &Rc<Self>, parent: Ino, name: &[u8], is_folder: bool) -> Result<()> {
         self.begin_change().await?;
         let _held = self.hold_names(&[(parent, name)], &[]).await?;
         let now = self.now();
@@ -247,7 +249,7 @@ impl FsState {
     }
 
     async fn rename(
-        &self,
+        self: &Rc<Self>,
         (from, name): (Ino, &[u8]),
         (to, new_name): (Ino, &[u8]),
         how: Rename,
@@ -383,7 +385,7 @@ impl FsState {
 
     /// Makes a file, with a name or to be deleted.
     async fn make(
-        &self,
+        self: &Rc<Self>,
         parent: Ino,
         name: Option<&[u8]>,
         new: NewFile<'_>,

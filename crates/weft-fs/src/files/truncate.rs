@@ -140,7 +140,7 @@ impl FsState {
     }
 
     async fn punch(
-        &self,
+        self: &Rc<Self>,
         ino: Ino,
         offset: u64,
         len: u64,

@@ -181,15 +181,23 @@ impl FsState {
     }
 
     /// Before an operation that changes metadata and holds nothing yet.
-    pub(crate) async fn begin_change(&self) -> Result<()> {
+    pub(crate) async fn begin_change(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
         self.make_metadata_room().await;
         self.commit_if_crowded().await
     }
 
     /// Before an operation that may need rows: lets the metadata grow if it is nearly full, and
-    /// that is possible. The caller holds nothing.
-    pub(crate) async fn make_metadata_room(&self) {
+    /// that is possible. The caller holds nothing. A growth that has started goes on if the
+    /// operation is dropped.
+    pub(crate) async fn make_metadata_room(self: &Rc<Self>) {
+        if self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
+            let fs = self.clone();
+            self.rt().attach(|| async move { fs.grow_while_scarce().await }).await;
+        }
+    }
+
+    async fn grow_while_scarce(&self) {
         while self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
             let _one = self.metadata_growth().turn().await;
             if !self.is_room_scarce()

@@ -122,7 +122,10 @@ impl FsState {
 
     /// Runs an operation that needs room. If there is none for it, it is tried again when what
     /// other files have in the cache is written, and no job takes room. It holds nothing between.
-    pub(crate) async fn with_room<T>(&self, operation: impl AsyncFn() -> Result<T>) -> Result<T> {
+    pub(crate) async fn with_room<T>(
+        self: &Rc<Self>,
+        operation: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
         for _ in 0..RETRIES {
             self.make_metadata_room().await;
             let done = operation().await;
