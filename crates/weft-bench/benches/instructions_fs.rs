@@ -18,7 +18,7 @@ const DISK_MIB: u64 = 256;
 const NOW: Time = Time { s: 1_700_000_000, ns: 0 };
 
 /// What is counted, and what it is called.
-const CASES: [(&str, Case); 7] = [
+const CASES: [(&str, Case); 9] = [
     ("create", Case::Create),
     ("create and write 104 bytes", Case::Small),
     ("lookup", Case::Lookup),
@@ -26,7 +26,13 @@ const CASES: [(&str, Case); 7] = [
     ("rename", Case::Rename),
     ("unlink", Case::Unlink),
     ("create and unlink", Case::Both),
+    ("commit of 10,000 new rows", Case::CommitNew),
+    ("commit of 10,000 removed rows", Case::CommitRemoved),
 ];
+/// Rows that change with a name and an empty file: its inode, its name and its position.
+const ROWS: u64 = 3;
+/// Files in commits of 10,000 rows.
+const COMMITTED: u64 = 10_000 / ROWS;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Case {
@@ -37,6 +43,15 @@ enum Case {
     Rename,
     Unlink,
     Both,
+    CommitNew,
+    CommitRemoved,
+}
+
+impl Case {
+    /// What one count is for.
+    fn count(self) -> u64 {
+        if matches!(self, Self::CommitNew | Self::CommitRemoved) { 1 } else { FILES }
+    }
 }
 
 fn name(n: u64) -> Vec<u8> {
@@ -58,7 +73,8 @@ fn counted_operations(rt: &Rt, fs: &Fs, folder: Ino, case: Case) {
 fn operations(rt: &Rt, fs: &Fs, folder: Ino, case: Case, from: u64) {
     let fs = fs.clone();
     rt.block_on(async move {
-        for n in from..from + FILES {
+        let files = if case.count() == 1 { 0 } else { FILES };
+        for n in from..from + files {
             match case {
                 Case::Create => drop(make(&fs, folder, n, Kind::File).await),
                 Case::Small => {
@@ -78,6 +94,7 @@ fn operations(rt: &Rt, fs: &Fs, folder: Ino, case: Case, from: u64) {
                     let how = weft_fs::Rename::Replace;
                     fs.rename((folder, &from), (folder, &to), how).await.expect("renamed");
                 }
+                Case::CommitNew | Case::CommitRemoved => {}
                 Case::Unlink => fs.unlink(folder, &name(n)).await.expect("deleted"),
                 Case::Both => {
                     make(&fs, folder, n, Kind::File).await;
@@ -126,9 +143,21 @@ fn child(case: Case) {
     });
     // Other files are there, and code and memory were used.
     operations(&rt, &fs, folder, Case::Small, FILES);
-    if !matches!(case, Case::Create | Case::Small | Case::Both) {
+    if !matches!(case, Case::Create | Case::Small | Case::Both) && case.count() > 1 {
         operations(&rt, &fs, folder, Case::Create, 0);
     }
+    let fs2 = fs.clone();
+    rt.block_on(async move {
+        for n in (0..COMMITTED).filter(|_| case.count() == 1) {
+            make(&fs2, folder, 10_000 + n, Kind::File).await;
+        }
+        for n in (0..COMMITTED).filter(|_| case == Case::CommitRemoved) {
+            if n == 0 {
+                fs2.sync().await.expect("synced");
+            }
+            fs2.unlink(folder, &name(10_000 + n)).await.expect("deleted");
+        }
+    });
     counted_operations(&rt, &fs, folder, case);
     rt.kill_all();
 }
@@ -143,8 +172,8 @@ fn main() -> ExitCode {
     println!("Three RAM disks; {FILES} operations and a commit, one after the other\n");
     println!("| {:<28} | instructions |", "operation");
     println!("|{:-<30}|-------------:|", "");
-    for (name, _) in CASES {
-        match instructions(name, "counted_operations", FILES) {
+    for (name, case) in CASES {
+        match instructions(name, "counted_operations", case.count()) {
             Ok(n) => println!("| {name:<28} | {n:>12} |"),
             Err(error) => {
                 eprintln!("instructions: {error}");

@@ -13,7 +13,8 @@ use std::ops::{Bound, RangeBounds as _};
 
 use redb::{
     Builder, Database, Range, ReadOnlyTable, ReadTransaction, ReadableDatabase as _,
-    ReadableTableMetadata as _, StorageBackend, TableError, Value, WriteTransaction,
+    ReadableTable as _, ReadableTableMetadata as _, StorageBackend, TableError, Value,
+    WriteTransaction,
 };
 
 use super::rows::{
@@ -104,6 +105,33 @@ fn put_run<K: StoreKey, V: Value>(
     Ok(run)
 }
 
+/// Removes the first of these rows from a table if at least [`RUN_MIN`] rows that follow each other in
+/// the table are removed: then each page is changed once. Returns how many these are.
+fn remove_run<K: StoreKey, V: Value>(
+    table: &mut redb::Table<'_, K, V>,
+    rows: &[RowChange],
+) -> Result<usize> {
+    let Some(fewest) = rows.get(..RUN_MIN) else { return Ok(0) };
+    if fewest.iter().any(|row| row.value.is_some()) {
+        return Ok(0);
+    }
+    let mut run = 0;
+    let stored = table.range::<K::SelfType<'_>>(K::of(&rows[0].key)..).db()?;
+    for (row, stored) in rows.iter().take_while(|row| row.value.is_none()).zip(stored) {
+        let (key, _) = stored.db()?;
+        if K::row(&key.value()) != row.key {
+            break;
+        }
+        run += 1;
+    }
+    if run < RUN_MIN {
+        return Ok(0);
+    }
+    let range = K::of(&rows[0].key)..=K::of(&rows[run - 1].key);
+    table.retain_in::<K::SelfType<'_>, _>(range, |_, _| false).db()?;
+    Ok(run)
+}
+
 impl Keeper {
     /// Opens the database in a file, or makes it. redb has `cache_bytes` of it in memory.
     pub(super) fn open(file: impl StorageBackend, cache_bytes: u64) -> Result<Self> {
@@ -183,7 +211,10 @@ impl Keeper {
             let mut until_next_look = 1;
             while let Some((RowChange { key, value, .. }, behind)) = rest.split_first() {
                 if singly == 0 {
-                    let run = put_run(&mut table, rest)?;
+                    let run = match value {
+                        Some(_) => put_run(&mut table, rest)?,
+                        None => remove_run(&mut table, rest)?,
+                    };
                     rest = &rest[run..];
                     until_next_look = if run > 0 { 1 } else { 2 * until_next_look };
                     singly = until_next_look;
