@@ -65,6 +65,9 @@ pub enum FsError {
         /// The first such block.
         block: u64,
     },
+    /// Blocks of these files were lost after they were written, for want of room or of disks.
+    #[error("blocks that were written are lost, of {}", some_of(.0))]
+    LostWrites(Vec<String>),
     /// The disks given are not a file system that can be mounted.
     #[error("{0}")]
     Unmountable(String),
@@ -83,6 +86,16 @@ pub enum FsError {
     /// The metadata database failed.
     #[error("metadata: {0}")]
     Database(Box<redb::Error>),
+}
+
+/// The first of these names, and how many more there are.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more files"),
+    }
 }
 
 /// What a request gives.

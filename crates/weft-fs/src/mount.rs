@@ -397,7 +397,8 @@ impl Fs {
     /// Writes everything and ends. Later requests fail.
     ///
     /// # Errors
-    /// If blocks cannot be written, or the metadata has failed.
+    /// If blocks cannot be written, or the metadata has failed. [`FsError::LostWrites`] if it has
+    /// ended in order, but blocks that were written since the last [`Fs::sync`] are nowhere.
     pub async fn unmount(&self) -> Result<()> {
         self.0.check()?;
         self.0.stop();
@@ -407,6 +408,14 @@ impl Fs {
         drop(self.0.unwritten().drained().await);
         drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;
+        if matches!(ended, Err(FsError::NoSpace)) {
+            self.0.give_up_what_has_no_room().await;
+        }
+        let lost = self.0.lost_writes().await;
+        // The error was that of the blocks that are lost.
+        if lost.is_some() {
+            ended = self.0.sync().await;
+        }
         if ended.is_ok() {
             ended = self.0.note_use(true).await;
         }
@@ -419,7 +428,9 @@ impl Fs {
         }
         ended = ended.and(self.0.meta().array.stop().await.map_err(FsError::from));
         self.0.end_mark().await;
-        ended
+        ended?;
+        let (lost_later, _) = self.0.take_losses();
+        lost.or(lost_later).map_or(Ok(()), Err)
     }
 }
 

@@ -230,9 +230,8 @@ fn fill_pool(disks: &[Rc<TestDisk>]) {
 }
 
 /// Writes blocks of a file one after the other, while all of another file, which has its places, is
-/// written again and again. What was written since the last write that failed is there. Returns how
-/// many have failed.
-async fn write_without_room(rt: &Rt, fs: &Fs, bad: Ino, good: Ino, blocks: u64) -> u64 {
+/// written again and again.
+async fn write_without_room(rt: &Rt, fs: &Fs, bad: Ino, good: Ino, blocks: u64) {
     let stops = Rc::new(Cell::new(false));
     let (writing, stop) = (fs.clone(), stops.clone());
     let clock = rt.clone();
@@ -242,48 +241,82 @@ async fn write_without_room(rt: &Rt, fs: &Fs, bad: Ino, good: Ino, blocks: u64) 
             clock.sleep(10 * MICROSECOND).await;
         }
     });
-    let (mut told, mut oldest) = (0, 0);
     for n in 0..blocks {
         let block = Frozen::copy_from(&pattern(BLOCK as usize, n + 1));
-        if fs.write(bad, n * BLOCK, block).await.is_err() {
-            (told, oldest) = (told + 1, n + 1);
-            continue;
+        if fs.write(bad, n * BLOCK, block).await.is_ok() {
+            let found = fs.read(bad, n * BLOCK, BLOCK as usize).await.expect("a file");
+            assert!(found[..] == pattern(BLOCK as usize, n + 1)[..], "block {n} was accepted");
         }
-        let found = fs.read(bad, oldest * BLOCK, BLOCK as usize).await.expect("a file");
-        let is_there = found[..] == pattern(BLOCK as usize, oldest + 1)[..];
-        assert!(is_there, "block {oldest} is lost, and the write of block {n} told nothing of it");
     }
     stops.set(true);
     writer.await;
-    told
 }
 
-/// What was written has no room below the disks, and is given up so that other files can be
-/// written.
+/// Two files that are in use, of which one has its places.
+async fn good_and_bad(fs: &Fs) -> (Ino, Ino) {
+    let bad = make_as(fs, "bad", "raid1").await;
+    let good = make_as(fs, "good", "raid1").await;
+    fs.begin_use(bad);
+    fs.begin_use(good);
+    write(fs, good, 0, &pattern(64 * BLOCK as usize, 1)).await;
+    fs.sync().await.expect("synced");
+    (good, bad)
+}
+
+/// What was written has no room below the disks, and is given up so that other files can be written.
+/// A write that comes later takes no message from those whose data it is.
 #[test]
-fn what_had_no_room_is_told_by_the_write_and_the_sync_that_come_next() {
+fn what_had_no_room_is_told_to_each_user_of_the_file_by_fsync() {
     run(|rt| async move {
         let disks = holding(&rt, &Power::new(), 24 << 20, &vec![Medium::new(512); 4]);
         let fs = made(&rt, &all(&disks)).await;
-        let bad = make_as(&fs, "bad", "raid1").await;
-        let good = make_as(&fs, "good", "raid1").await;
-        fs.begin_use(bad);
-        fs.begin_use(good);
-        write(&fs, good, 0, &pattern(64 * BLOCK as usize, 1)).await;
-        fs.sync().await.expect("synced");
+        let (good, bad) = good_and_bad(&fs).await;
+        let mut known = [fs.told_losses(bad); 2];
         fill_pool(&disks);
         // Half of the cache of 1 MiB waits, and a little more.
         let blocks = 140;
-        let told = write_without_room(&rt, &fs, bad, good, blocks).await;
+        write_without_room(&rt, &fs, bad, good, blocks).await;
         disks.iter().for_each(|disk| *disk.faults.room.borrow_mut() = None);
+        write(&fs, bad, blocks * BLOCK, &pattern(BLOCK as usize, blocks + 1)).await;
         let synced = fs.sync().await;
         assert!(matches!(synced, Err(FsError::NoSpace)), "{synced:?}");
         fs.sync().await.expect("it was told");
         let mut lost = 0;
-        for n in 0..blocks {
+        for n in 0..=blocks {
             let found = fs.read(bad, n * BLOCK, BLOCK as usize).await.expect("a file");
             lost += u64::from(found[..] != pattern(BLOCK as usize, n + 1)[..]);
         }
-        assert!(lost > 0 && told > 0, "{lost} blocks are lost, and {told} writes failed");
+        assert!(lost > 0);
+        for known in &mut known {
+            let told = fs.fsync_for(bad, known).await;
+            assert!(matches!(told, Err(FsError::NoSpace)), "{told:?}");
+            fs.fsync_for(bad, known).await.expect("this user was told");
+        }
+        let mut later = fs.told_losses(bad);
+        fs.fsync_for(bad, &mut later).await.expect("one that came later has lost nothing");
+        fs.fsync(good).await.expect("it has its places");
+    });
+}
+
+#[test]
+fn the_end_of_a_mount_names_the_files_that_lose_blocks() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 24 << 20, &vec![Medium::new(512); 4]);
+        let fs = made(&rt, &all(&disks)).await;
+        let (good, bad) = good_and_bad(&fs).await;
+        fill_pool(&disks);
+        write(&fs, bad, 0, &pattern(10 * BLOCK as usize, 2)).await;
+        write(&fs, good, 0, &pattern(64 * BLOCK as usize, 3)).await;
+        let ended = fs.unmount().await;
+        let Err(FsError::LostWrites(files)) = &ended else { panic!("{ended:?}") };
+        assert_eq!(files[..], ["/bad".to_owned()]);
+        let said = ended.expect_err("lost").to_string();
+        assert!(said.ends_with("lost, of /bad"), "{said}");
+        disks.iter().for_each(|disk| *disk.faults.room.borrow_mut() = None);
+        // It has ended in order.
+        let fs = mount(&rt, &all(&disks)).await;
+        assert!(read_all(&fs, good).await == pattern(64 * BLOCK as usize, 3));
+        assert_sound(&fs).await;
+        fs.unmount().await.expect("nothing is lost");
     });
 }

@@ -53,8 +53,8 @@ pub(crate) fn sized(value: Vec<u8>, size: u32) -> Answer {
     }
 }
 
-pub(crate) fn opened(open_flags: u32) -> OpenOut {
-    OpenOut { open_flags, ..OpenOut::default() }
+pub(crate) fn opened(fh: u64, open_flags: u32) -> OpenOut {
+    OpenOut { fh, open_flags, ..OpenOut::default() }
 }
 
 /// An entry, of a file that a program has open for writing, or has not.

@@ -46,8 +46,8 @@ use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
 use crate::wire::{
-    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, Rename2In, SetattrIn,
-    StatfsOut, WriteOut, fallocate, init_flag, op, rename, set,
+    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, Rename2In,
+    SetattrIn, StatfsOut, WriteOut, fallocate, init_flag, op, rename, set,
 };
 
 /// Entries of a folder read at a time.
@@ -90,6 +90,8 @@ pub async fn serve(
         long: Rc::default(),
         folders: RefCell::default(),
         cut: RefCell::default(),
+        handles: RefCell::default(),
+        last_handle: Cell::new(0),
     });
     let long = tree.long.clone();
     let awake = latency.map(|latency| Awake::new(rt.clone(), latency));
@@ -136,6 +138,10 @@ struct Tree {
     folders: RefCell<BTreeMap<Ino, u64>>,
     /// Files that were cut to nothing, and not closed since.
     cut: RefCell<BTreeSet<Ino>>,
+    /// For each handle of a program: the losses of written blocks of its file that it knows
+    /// ([`Fs::fsync_for`]).
+    handles: RefCell<BTreeMap<u64, u64>>,
+    last_handle: Cell<u64>,
 }
 
 impl Tree {
@@ -301,9 +307,13 @@ impl Tree {
             // Folders are opened and closed without a request from now on, and what the kernel has
             // read of them stays (since Linux 5.1).
             op::OPENDIR => Err(Errno::NOSYS),
-            op::RELEASE => self.release(ino, parse::<[u32; 3]>(body)?.0[2]).await,
+            op::RELEASE => {
+                let (handle, rest) = parse::<u64>(body)?;
+                self.handles.borrow_mut().remove(&handle);
+                self.release(ino, parse::<u32>(rest)?.0).await
+            }
             op::RELEASEDIR | op::DESTROY => Ok(Vec::new()),
-            op::FSYNC | op::FSYNCDIR => empty(self.fs.fsync(ino).await),
+            op::FSYNC | op::FSYNCDIR => self.fsync(ino, parse::<u64>(body)?.0).await,
             op::SYNCFS => empty(self.fs.sync().await),
             op::READDIR => self.read_folder(ino, &parse::<IoIn>(body)?.0, false).await,
             op::READDIRPLUS => self.read_folder(ino, &parse::<IoIn>(body)?.0, true).await,
@@ -354,7 +364,25 @@ impl Tree {
         }
         self.writers.opened(ino, flags);
         self.fs.begin_use(ino);
-        bytes(&opened(wire::FOPEN_KEEP_CACHE))
+        bytes(&self.opened(ino))
+    }
+
+    /// A file is in use by another handle.
+    fn opened(&self, ino: Ino) -> OpenOut {
+        let handle = self.last_handle.get() + 1;
+        self.last_handle.set(handle);
+        self.handles.borrow_mut().insert(handle, self.fs.told_losses(ino));
+        opened(handle, wire::FOPEN_KEEP_CACHE)
+    }
+
+    async fn fsync(&self, ino: Ino, handle: u64) -> Answer {
+        let known = self.handles.borrow().get(&handle).copied();
+        let mut known = known.unwrap_or_else(|| self.fs.told_losses(ino));
+        let synced = self.fs.fsync_for(ino, &mut known).await;
+        if let Some(knows) = self.handles.borrow_mut().get_mut(&handle) {
+            *knows = known.max(*knows);
+        }
+        empty(synced)
     }
 
     async fn release(&self, ino: Ino, flags: u32) -> Answer {
@@ -385,7 +413,7 @@ impl Tree {
         self.end_privileges(head.nodeid, suid).await?;
         self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
         if io.flags & OFlags::DSYNC.bits() != 0 {
-            self.fs.fsync(head.nodeid).await.map_err(errno_of)?;
+            self.fsync(head.nodeid, io.fh).await?;
         }
         bytes(&WriteOut { size: io.size, padding: 0 })
     }
@@ -505,7 +533,7 @@ impl Tree {
         self.writers.opened(made.0, flags);
         let mut out = self.entry(&made)?;
         self.fs.begin_use(made.0);
-        out.extend_from_slice(opened(wire::FOPEN_KEEP_CACHE).as_bytes());
+        out.extend_from_slice(self.opened(made.0).as_bytes());
         Ok(out)
     }
 

@@ -23,6 +23,7 @@ use crate::format::inode::{Flags, Ino, Inode};
 use crate::meta::Tx;
 use crate::state::mounted::{AccessTimes, Fs, FsState};
 use crate::state::open_files::{Node, PendingAttributes};
+use crate::write::new_lines::without_place;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
 pub const FILE_BYTES_MAX: u64 = i64::MAX.cast_unsigned();
@@ -342,8 +343,21 @@ impl FsState {
             self.grow(&node, &inode, end);
             drop((reserved, alone));
         }
+        let losses = node.losses();
         drop(tokens);
-        self.drain().await
+        let drained = self.drain().await;
+        // fsync tells of other blocks that had to go.
+        let are_there = node.losses() == losses || self.are_there(&node, offset, len).await?;
+        if are_there { drained } else { Err(FsError::NoSpace) }
+    }
+
+    /// Whether all blocks of a range that was written wait, or have a place.
+    async fn are_there(&self, node: &Node, offset: u64, len: u64) -> Result<bool> {
+        let mut blocks: Vec<u64> = blocks_of(offset, len).collect();
+        blocks.retain(|block| !node.dirty.borrow().contains_key(block));
+        let without_place = self.meta().run(|tx| without_place(tx, node.ino, blocks)).await?;
+        // Blocks may have been written again meanwhile.
+        Ok(without_place.iter().all(|block| node.dirty.borrow().contains_key(block)))
     }
 
     /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it
@@ -475,12 +489,8 @@ impl Fs {
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
-        let write = || async move {
-            let node = fs.node(ino);
-            let written = fs.with_room(async || fs.write(ino, offset, &data).await).await;
-            // It tells of what had to go, also if there is room now and it has succeeded.
-            if node.lacked_room.take() { Err(FsError::NoSpace) } else { written }
-        };
+        let write =
+            || async move { fs.with_room(async || fs.write(ino, offset, &data).await).await };
         self.0.rt().attach(write).await
     }
 
@@ -499,31 +509,58 @@ impl Fs {
     ///
     /// # Errors
     /// If blocks cannot be written, or the metadata has failed; [`FsError::Unreadable`], once, if
-    /// blocks were lost with a disk before they were durable.
+    /// blocks were lost with a disk before they were durable, or [`FsError::NoSpace`] if there was
+    /// no room for them.
     pub async fn fsync(&self, ino: Ino) -> Result<()> {
+        let mut known = self.told_losses(ino);
+        self.fsync_for(ino, &mut known).await
+    }
+
+    /// How many losses of blocks of a file were told by fsync: what a user who opens it knows.
+    #[must_use]
+    pub fn told_losses(&self, ino: Ino) -> u64 {
+        self.0.open_files().get(ino).map_or(0, |node| node.told_losses())
+    }
+
+    /// As [`Fs::fsync`], for one of several users of a file: each is told of losses that are not
+    /// among the `known` ones, which then include them. The file is in use ([`Fs::begin_use`])
+    /// since `known` was [`Fs::told_losses`].
+    ///
+    /// # Errors
+    /// As [`Fs::fsync`].
+    pub async fn fsync_for(&self, ino: Ino, known: &mut u64) -> Result<()> {
         self.0.check()?;
         if self.0.is_read_only() {
             return Ok(());
         }
+        let knew = *known;
         let fs = self.0.clone();
         let synced = || async move {
             if let Some(node) = fs.open_files().get(ino) {
                 let flushed = fs.flush_file(&node).await;
                 if flushed.is_err() {
                     // This tells of it.
-                    node.lost_block.take();
+                    node.tell_losses(0);
                 }
-                flushed?;
+                flushed.map_err(|error| (node.losses(), error))?;
             }
-            fs.commit_file(ino).await?;
-            let Some(node) = fs.open_files().get(ino) else { return Ok(()) };
-            match (node.lost_block.take(), node.lacked_room.take()) {
-                (Some(block), _) => Err(FsError::Unreadable { inode: ino, block }),
-                (None, true) => Err(FsError::NoSpace),
-                (None, false) => Ok(()),
+            fs.commit_file(ino).await.map_err(|error| (knew, error))?;
+            let Some(node) = fs.open_files().get(ino) else { return Ok(knew) };
+            match node.tell_losses(knew) {
+                Some(loss) => Err((node.losses(), loss.error(ino))),
+                None => Ok(node.losses()),
             }
         };
-        self.0.rt().attach(synced).await
+        match self.0.rt().attach(synced).await {
+            Ok(now) => {
+                *known = now;
+                Ok(())
+            }
+            Err((now, error)) => {
+                *known = now;
+                Err(error)
+            }
+        }
     }
 
     /// The first byte from `offset` on that is data (or, with `data` unset, in a hole; the end of

@@ -34,6 +34,18 @@ impl FsState {
         Ok(paths)
     }
 
+    /// The files that lost blocks after they were written, if that was not told yet.
+    pub(crate) async fn lost_writes(&self) -> Option<FsError> {
+        let (first, inos) = self.take_losses();
+        first?;
+        let names: Vec<String> = match self.paths_of(&inos).await {
+            // Those that were deleted since have none.
+            Ok(paths) => paths.into_values().collect(),
+            Err(_) => inos.iter().map(|ino| format!("inode {ino}")).collect(),
+        };
+        (!names.is_empty()).then_some(FsError::LostWrites(names))
+    }
+
     /// The folder that a folder is in. None if it is none.
     async fn folder_above(&self, ino: Ino) -> Result<Option<Ino>> {
         let look = |tx: &Tx<'_>| match tx.inode(ino) {

@@ -8,6 +8,7 @@
 //! own locks come last.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
@@ -27,7 +28,7 @@ use crate::raid_log::Log;
 use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
 use crate::state::metadata_growth::MetadataGrowth;
-use crate::state::open_files::OpenFiles;
+use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::state::unwritten::Unwritten;
 use crate::tokens::local_node::Tokens;
@@ -84,6 +85,8 @@ impl MountOptions {
 
 /// Streams of new lines at the same time.
 const STREAMS: usize = 1 << 16;
+/// Files that lost blocks of which the end of a mount tells.
+const LOST_FILES_MAX: usize = 1 << 16;
 /// Steps after which an operation on very many rows commits.
 const STEPS_TO_COMMIT: u64 = 16;
 
@@ -144,9 +147,9 @@ pub(crate) struct FsState {
     mark_ended: Cell<bool>,
     /// Told of files with blocks that were written and are nowhere.
     tell_lost: RefCell<Option<TellLost>>,
-    /// The first block that was written and is nowhere, of which no sync of the whole file system
-    /// has told.
-    lost_write: Cell<Option<FsError>>,
+    /// What was written and is nowhere, of which no sync of the whole file system has told: the
+    /// first loss, and files.
+    losses: RefCell<(Option<FsError>, BTreeSet<Ino>)>,
     mounted: Nanos,
     mounted_at: Time,
     clock: Option<fn() -> Time>,
@@ -206,7 +209,7 @@ impl FsState {
             begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),
-            lost_write: Cell::default(),
+            losses: RefCell::default(),
         }
     }
 
@@ -505,32 +508,34 @@ impl FsState {
         for (ino, first, _) in lines.iter().filter(|(_, _, record)| is_gone(record)) {
             // It may have been deleted since.
             if self.meta.run(|tx| tx.has_inode(*ino)).await? {
-                self.lose_block(*ino, *first);
+                self.lose(*ino, Loss::Disks(*first));
             }
         }
         Ok(())
     }
 
-    /// A block of a file that was written is nowhere. The next fsync says so, and the next sync of
-    /// the whole file system, and what others have of the file is not what is there.
-    pub(crate) fn lose_block(&self, ino: Ino, block: u64) {
+    /// Blocks of a file that were written are nowhere. The next fsync says so to each user of the
+    /// file, and the next sync of the whole file system, or its end; and what others have of the
+    /// file is not what is there.
+    pub(crate) fn lose(&self, ino: Ino, loss: Loss) {
         if let Some(node) = self.open_files.get(ino) {
-            node.lost_block.set(Some(block));
+            node.note_loss(loss);
         }
-        self.lose_write(FsError::Unreadable { inode: ino, block });
+        let mut losses = self.losses.borrow_mut();
+        let (first, files) = &mut *losses;
+        first.get_or_insert_with(|| loss.error(ino));
+        if files.len() < LOST_FILES_MAX {
+            files.insert(ino);
+        }
+        drop(losses);
         if let Some(tell) = &*self.tell_lost.borrow() {
             tell(ino);
         }
     }
 
-    /// Something that was written is nowhere, for this reason.
-    pub(crate) fn lose_write(&self, why: FsError) {
-        self.lost_write.set(self.lost_write.take().or(Some(why)));
-    }
-
-    /// Why something that was written is nowhere, if that was not told yet.
-    pub(crate) fn take_lost_write(&self) -> Option<FsError> {
-        self.lost_write.take()
+    /// What was written and is nowhere, if that was not told yet: the first loss, and the files.
+    pub(crate) fn take_losses(&self) -> (Option<FsError>, BTreeSet<Ino>) {
+        self.losses.take()
     }
 
     /// Writes the number of this mount, or of its end, to all disks, and to the metadata for the

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 use weft_rt::sync::{Permit, Semaphore};
 
+use crate::error::FsError;
 use crate::format::inode::{Ino, Time};
 use crate::raid_log::LoggedFile;
 
@@ -30,10 +31,12 @@ pub(crate) struct Node {
     flushed: Cell<bool>,
     /// Size and times that are ahead of the metadata.
     pub(crate) live: Cell<Option<PendingAttributes>>,
-    /// The first block of lines that were lost before they were durable.
-    pub(crate) lost_block: Cell<Option<u64>>,
-    /// Whether blocks were dropped for want of room.
-    pub(crate) lacked_room: Cell<bool>,
+    /// How often blocks were lost after they were written and before they were durable.
+    losses: Cell<u64>,
+    /// How many of these losses an fsync has told of.
+    told_losses: Cell<u64>,
+    /// The last of them.
+    last_loss: Cell<Loss>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,
 }
@@ -45,7 +48,50 @@ pub(crate) struct PendingAttributes {
     pub(crate) modified: Time,
 }
 
+/// Why blocks of a file were lost after they were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// There was no room for them.
+    NoRoom,
+    /// Too many disks were lost: the first such block.
+    Disks(u64),
+}
+
+impl Loss {
+    /// What an fsync of the file says.
+    pub(crate) fn error(self, ino: Ino) -> FsError {
+        match self {
+            Self::NoRoom => FsError::NoSpace,
+            Self::Disks(block) => FsError::Unreadable { inode: ino, block },
+        }
+    }
+}
+
 impl Node {
+    /// Blocks were lost after they were written.
+    pub(crate) fn note_loss(&self, loss: Loss) {
+        self.losses.set(self.losses.get() + 1);
+        self.last_loss.set(loss);
+    }
+
+    /// How often that has happened.
+    pub(crate) fn losses(&self) -> u64 {
+        self.losses.get()
+    }
+
+    /// How many of these losses were told to a user of the file: one who opens it now is told of
+    /// the rest.
+    pub(crate) fn told_losses(&self) -> u64 {
+        self.told_losses.get()
+    }
+
+    /// The last loss, for a user who knows of the first `known` of them. All are told then.
+    pub(crate) fn tell_losses(&self, known: u64) -> Option<Loss> {
+        let losses = self.losses.get();
+        self.told_losses.set(losses);
+        (losses > known).then(|| self.last_loss.get())
+    }
+
     /// Waits until nothing writes the file.
     pub(crate) async fn share(&self) -> Permit {
         self.lock.acquire(1).await
@@ -171,8 +217,9 @@ impl OpenFiles {
             dirty: RefCell::default(),
             flushed: Cell::new(false),
             live: Cell::new(None),
-            lost_block: Cell::new(None),
-            lacked_room: Cell::new(false),
+            losses: Cell::new(0),
+            told_losses: Cell::new(0),
+            last_loss: Cell::new(Loss::NoRoom),
             uses: Cell::new(0),
         };
         nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()

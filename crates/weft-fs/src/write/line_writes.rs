@@ -26,7 +26,7 @@ use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
 use crate::raid_log::{CONTENTS_BLOCKS_MAX, LogRecord, LoggedBand, LoggedFile};
 use crate::state::mounted::FsState;
-use crate::state::open_files::{Node, PendingAttributes, node_among};
+use crate::state::open_files::{Loss, Node, PendingAttributes, node_among};
 use crate::write::new_lines::{LineWrite, ReplacedLines};
 use crate::write::remap::replace_block;
 use crate::write::reserved_lines::end_reservation;
@@ -194,7 +194,7 @@ impl FsState {
         }
         let is_gone = |(_, unit, _): &&(u64, usize, Frozen)| lost.contains(*unit);
         if let Some((line, unit, _)) = target.blocks.iter().find(is_gone) {
-            self.lose_block(target.ino, target.first + line * target.k() + *unit as u64);
+            self.lose(target.ino, Loss::Disks(target.first + line * target.k() + *unit as u64));
         }
     }
 

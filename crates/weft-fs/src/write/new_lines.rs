@@ -1,6 +1,6 @@
 //! Lines that will be written, and the places of new ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_code::UnitSet;
 use weft_rt::Frozen;
@@ -191,6 +191,20 @@ impl FsState {
 pub(crate) fn covering(tx: &Tx<'_>, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
     let found = tx.record_before(ino, block + 1)?;
     Ok(found.filter(|(first, record)| block < first + record.blocks()))
+}
+
+/// Those of these blocks of a file that have no place.
+pub(crate) fn without_place(tx: &Tx<'_>, ino: Ino, blocks: Vec<u64>) -> Result<BTreeSet<u64>> {
+    let mut found = BTreeSet::new();
+    for block in blocks {
+        let has_place = covering(tx, ino, block)?.is_some_and(|(first, record)| {
+            record.columns[record.locate(block - first).1].is_some()
+        });
+        if !has_place {
+            found.insert(block);
+        }
+    }
+    Ok(found)
 }
 
 /// Cuts a line out of a record, with its first block. The records before and after it are stored;

@@ -36,6 +36,7 @@ use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::mounted::FsState;
+use crate::state::open_files::Loss;
 use crate::write::new_lines::{LineWrite, covering, cut_out};
 
 impl ExtentStripe {
@@ -182,7 +183,7 @@ impl FsState {
         for (line, units) in unplaced {
             // The next fsync tells of it.
             if !stripe.code().decodable(stripe.id.number, stripe.lost.union(&units)) {
-                self.lose_block(target.ino, target.first + line * target.k());
+                self.lose(target.ino, Loss::Disks(target.first + line * target.k()));
             }
         }
         any

@@ -5,7 +5,6 @@
 //! for long, as many of them together cost fewer seeks, and some are overwritten while they wait. A
 //! program that writes waits only when the memory for such blocks is full.
 
-use std::collections::BTreeSet;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -14,10 +13,10 @@ use futures_util::future::{Either, select};
 use crate::error::{FsError, Result};
 use crate::format::redundancy::Redundancy;
 use crate::state::mounted::{Fs, FsState};
-use crate::state::open_files::Node;
+use crate::state::open_files::{Loss, Node};
 use crate::state::promised_room::HeldRoom;
 use crate::write::dirty_memory::{BLOCKS_MAX, FlushScope};
-use crate::write::new_lines::covering;
+use crate::write::new_lines::{covering, without_place};
 
 /// New lines are written from this part of the blocks that may wait. Blocks that have a place wait
 /// until only this part is left: the more of them are sorted and written together, the less disks
@@ -75,8 +74,7 @@ impl FsState {
                 if !self.drop_without_place(node).await? {
                     return result.and(flushed);
                 }
-                node.lacked_room.set(true);
-                self.lose_write(FsError::NoSpace);
+                self.lose(node.ino, Loss::NoRoom);
                 result = result.and(flushed);
                 continue;
             }
@@ -86,7 +84,7 @@ impl FsState {
             if inode != node.ino || !self.drop_unwritable(node, block).await? {
                 return result.and(flushed);
             }
-            self.lose_block(node.ino, block);
+            self.lose(node.ino, Loss::Disks(block));
             result = result.and(flushed);
         }
     }
@@ -112,19 +110,7 @@ impl FsState {
     /// Forgets the dirty blocks of a file that have no place yet. Returns whether there are any.
     async fn drop_without_place(&self, node: &Node) -> Result<bool> {
         let blocks: Vec<u64> = node.dirty.borrow().keys().copied().collect();
-        let without_place = self.meta().run(|tx| {
-            let mut found = BTreeSet::new();
-            for block in blocks {
-                let has_place = covering(tx, node.ino, block)?.is_some_and(|(first, record)| {
-                    record.columns[record.locate(block - first).1].is_some()
-                });
-                if !has_place {
-                    found.insert(block);
-                }
-            }
-            Ok(found)
-        });
-        let without_place = without_place.await?;
+        let without_place = self.meta().run(|tx| without_place(tx, node.ino, blocks)).await?;
         Ok(self.drop_blocks(node, |block| without_place.contains(&block)))
     }
 
@@ -140,9 +126,10 @@ impl FsState {
         dropped > 0
     }
 
-    /// The memory for blocks that wait is full, and they cannot be written: those go for which
-    /// there is no room, so that other files can be written. Their files are told.
-    async fn give_up_what_has_no_room(&self) {
+    /// The memory for blocks that wait is full, and they cannot be written, or this is the end of
+    /// the mount: those go for which there is no room, so that other files can be written. Their
+    /// users are told.
+    pub(crate) async fn give_up_what_has_no_room(&self) {
         for node in self.open_files().unclean() {
             // What fails to be written for other reasons stays, and fsync reports it.
             let _ = self.flush_files(std::slice::from_ref(&node), FlushScope::All, true).await;
@@ -265,7 +252,7 @@ impl Fs {
         }
         let synced = self.0.sync().await;
         // An error tells of it.
-        let lost = self.0.take_lost_write();
+        let (lost, _) = self.0.take_losses();
         synced?;
         lost.map_or(Ok(()), Err)
     }
