@@ -281,10 +281,15 @@ impl Server {
         Ok(())
     }
 
-    /// Serves a client at the other end of a socket. Returns the number of the connection; `None`
-    /// if there is no room for it.
+    /// Serves a client at the other end of a socket, which makes again, on another connection, what
+    /// gets no answer here: when the connection ends, requests that fail get none. Returns the number
+    /// of the connection; `None` if there is no room for it.
     pub fn serve(&self, socket: OwnedFd) -> Option<u64> {
-        admission::welcome(&self.0, Fd::from(socket))
+        let number = admission::welcome(&self.0, Fd::from(socket))?;
+        if let Some(connection) = self.0.connections.borrow().get(&number) {
+            connection.repeats.set(true);
+        }
+        Some(number)
     }
 
     /// Waits until a connection has ended.

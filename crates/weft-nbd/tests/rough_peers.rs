@@ -234,6 +234,42 @@ fn goodbye_and_shutdown_wait_for_what_is_in_flight() {
 }
 
 #[test]
+fn a_client_that_repeats_requests_gets_no_error_from_a_server_that_stops() {
+    // The second request waits until the first one, which is slow, has ended.
+    let config = ServerConfig { requests_per_connection: 1, ..ServerConfig::default() };
+    let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");
+    let server = Server::new(&rt, &ring, config);
+    let slow = RamVolume { delay: Cell::new(300 * MILLISECOND), ..RamVolume::new(MIB) };
+    let slow = RamVolume { rt: Some(rt.clone()), ..slow };
+    server.add_export("disk", slow.served()).expect("new");
+    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    let number = server.serve(ours.into()).expect("room for it");
+    let client = std::thread::spawn(move || {
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        for cookie in [1, 2] {
+            let read = Request { flags: 0, command: CMD_READ, cookie, offset: 0, len: 8 };
+            put_request(&mut hello, &read);
+        }
+        theirs.write_all(&hello).expect("send");
+        let mut all = Vec::new();
+        theirs.read_to_end(&mut all).expect("the server closes");
+        all
+    });
+    rt.clone().block_on(async move {
+        while server.bytes_in_flight() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        server.shutdown().await;
+        server.until_ended(number).await;
+    });
+    let all = client.join().expect("the client ends");
+    // Greeting, size and flags, the reply to the first request and its data.
+    assert_eq!(all.len(), 18 + 10 + 16 + 8, "{all:?}");
+}
+
+#[test]
 fn shutdown_does_not_wait_for_ever() {
     let config = ServerConfig { shutdown_grace: 20 * MILLISECOND, ..ServerConfig::default() };
     let (rt, ring) = ring::start(RingConfig::default()).expect("a ring");

@@ -34,6 +34,8 @@ pub(super) struct Connection {
     pub(super) size_bytes: Cell<u64>,
     /// New requests are refused.
     pub(super) draining: Cell<bool>,
+    /// The client makes again, on another connection, what gets no answer here.
+    pub(super) repeats: Cell<bool>,
     /// The client no longer receives answers.
     pub(super) gone: Cell<bool>,
     pub(super) stage: Cell<Stage>,
@@ -76,6 +78,7 @@ impl Connection {
             export: RefCell::default(),
             size_bytes: Cell::new(0),
             draining: Cell::new(false),
+            repeats: Cell::new(false),
             since: server.rt.now(),
             gone: Cell::new(false),
             stage: Cell::new(Stage::Handshake),

@@ -284,7 +284,11 @@ impl Service {
     }
 
     fn refuse(&self, request: &Request, errno: Errno, text: &str, ticket: Ticket) {
-        let cookie = request.cookie;
+        let (cookie, connection) = (request.cookie, &self.connection);
+        if connection.draining.get() && connection.repeats.get() {
+            // An error would be the last word; the next server carries the request out.
+            return drop(ticket);
+        }
         let write_head = |out: &mut Vec<u8>| {
             if self.structured {
                 put_error_chunk(out, cookie, errno, text);
