@@ -39,9 +39,14 @@ mod numbers;
 mod overlay;
 mod pages;
 mod places;
+mod reach;
 mod recent_rows;
+pub(crate) mod remote;
+#[cfg(test)]
+mod remote_story;
 mod room;
 mod rows;
+pub(crate) mod server;
 mod spans;
 mod sums;
 mod tables;
@@ -62,7 +67,6 @@ use crate::format::inode::Ino;
 use changes::Changes;
 pub(crate) use header::array_bytes;
 use header::{Areas, HeaderFields};
-use image::Image;
 use keeper::Keeper;
 use node::Node;
 pub(crate) use numbers::NEXT_INODE;
@@ -70,11 +74,14 @@ use overlay::Overlay;
 pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
+use reach::Reach;
+use remote::RemoteKeeper;
 pub(crate) use room::{
     LongFiles, capacity_for, next_step, row_bytes_for_all, step_above, step_below,
 };
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
+use weft_wire::Question;
 
 /// Format of the metadata.
 pub(crate) const FORMAT: u64 = 3;
@@ -84,9 +91,6 @@ pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 pub(crate) const FORMAT_WITH_UNWRITTEN: u64 = 5;
 /// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
-/// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
-/// if the database is small ([`room`]).
-const REDB_SHARE: u64 = 4;
 /// The part of the memory for metadata that changes may take before they are committed. Those that
 /// a commit carries may take as much once more.
 const WAITING_SHARE: u64 = 8;
@@ -117,15 +121,19 @@ pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64
     }
 }
 
+/// How many rows are handled at a time with this number of pages in memory.
+fn rows_at_a_time(pages_max: usize) -> usize {
+    (pages_max / 64).clamp(2, ROWS_MAX)
+}
+
 type TellFailed = Box<dyn Fn(&str)>;
 
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
     pub(crate) array: Array,
     log: Range<u64>,
-    image: Image,
     node: Node,
-    keeper: Keeper,
+    keeper: Reach,
     /// The most bytes of changes that wait before a commit.
     waiting_bytes_max: u64,
     /// Held while an operation runs, or the store is used.
@@ -144,7 +152,9 @@ impl Meta {
     /// Makes an empty database. About `cache_bytes` of it may be in memory.
     pub(crate) async fn create(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
         let meta = Self::with(array, fs_id, HeaderFields::NEW, cache_bytes).await?;
-        fiber::run(|| meta.keeper.create_tables()).await?;
+        if let Some(keeper) = meta.keeper.here() {
+            fiber::run(|| keeper.create_tables()).await?;
+        }
         Ok(meta)
     }
 
@@ -152,38 +162,62 @@ impl Meta {
     pub(crate) async fn open(array: Array, fs_id: Id, cache_bytes: u64) -> Result<Self> {
         let stored = header::read(&array, fs_id).await?;
         let meta = Self::with(array, fs_id, stored, cache_bytes).await?;
-        meta.image.check_awaiting_resync().await?;
+        if let Some(keeper) = meta.keeper.here() {
+            keeper.image.check_awaiting_resync().await?;
+        }
+        meta.start().await?;
+        Ok(meta)
+    }
+
+    /// Reaches the keeper by messages. The array has the log; `cache_bytes` bound the changes that
+    /// wait.
+    pub(crate) async fn open_remote(
+        array: Array,
+        fs_id: Id,
+        keeper: RemoteKeeper,
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let stored = header::read(&array, fs_id).await?;
+        let log = Areas::stored(array.size_bytes(), &stored)?.log;
+        let next_batch = keeper.connected().await?.next_batch();
+        let meta = Self::made(array, log, Reach::Remote(keeper), cache_bytes / WAITING_SHARE);
+        meta.node.start_at(next_batch);
+        meta.start().await?;
+        Ok(meta)
+    }
+
+    /// Learns what the node must know of the store.
+    async fn start(&self) -> Result<()> {
         // Older versions did not store it.
-        let stored = meta.run(|tx| tx.state(ROW_BYTES)).await?;
+        let stored = self.run(|tx| tx.state(ROW_BYTES)).await?;
         let rows = match stored {
-            0 => meta.run(|tx| tx.count_row_bytes()).await?,
+            0 => self.run(|tx| tx.count_row_bytes()).await?,
             _ => stored,
         };
-        meta.changes.set_row_bytes(rows);
-        match meta.run(|tx| tx.state(NEXT_INODE)).await? {
+        self.changes.set_row_bytes(rows);
+        match self.run(|tx| tx.state(NEXT_INODE)).await? {
             0 => {}
-            next => meta.node.set_unknown_from(next),
+            next => self.node.set_unknown_from(next),
         }
-        Ok(meta)
+        Ok(())
     }
 
     async fn with(array: Array, fs_id: Id, stored: HeaderFields, cache_bytes: u64) -> Result<Self> {
         let areas = Areas::stored(array.size_bytes(), &stored)?;
-        let capacity = areas.db.bytes();
-        let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
         let waiting_bytes_max = cache_bytes / WAITING_SHARE;
-        let of_image = cache_bytes - of_redb - 2 * waiting_bytes_max;
-        let image = Image::open(array.clone(), fs_id, &areas, stored, of_image).await?;
-        let file = image.clone();
-        let keeper = fiber::run(move || Keeper::open(file, of_redb)).await?;
-        image.write_epochs().await?;
+        let of_keeper = cache_bytes - 2 * waiting_bytes_max;
+        let keeper = Keeper::open(array.clone(), fs_id, (&areas, stored), of_keeper).await?;
+        let keeper = Reach::Here(Box::new(keeper));
+        Ok(Self::made(array, areas.log, keeper, waiting_bytes_max))
+    }
+
+    fn made(array: Array, log: Range<u64>, keeper: Reach, waiting_bytes_max: u64) -> Self {
         let (operating, committing) = (Semaphore::new(1), Semaphore::new(1));
         let (failed, changes, is_ending) =
             (RefCell::default(), Changes::default(), Cell::new(false));
-        Ok(Self {
+        Self {
             array,
-            log: areas.log,
-            image,
+            log,
             node: Node::default(),
             keeper,
             waiting_bytes_max: waiting_bytes_max.max(WAITING_BYTES_MIN),
@@ -193,7 +227,7 @@ impl Meta {
             tell_failed: RefCell::default(),
             changes,
             is_ending,
-        })
+        }
     }
 
     /// The log's place on the array.
@@ -219,7 +253,10 @@ impl Meta {
 
     /// Bytes that the database may have.
     pub(crate) fn capacity(&self) -> u64 {
-        self.image.capacity()
+        match &self.keeper {
+            Reach::Here(keeper) => keeper.image.capacity(),
+            Reach::Remote(keeper) => keeper.capacity(),
+        }
     }
 
     /// Bytes that the database is to get next, if it has `capacity`: one more step of redb's.
@@ -227,30 +264,37 @@ impl Meta {
         room::capacity_for(room::next_step(room::pages_bytes(capacity)))
     }
 
-    /// Whether the database can ever have more bytes.
+    /// Whether this node can give the database more bytes.
     pub(crate) fn may_grow(&self) -> bool {
-        self.image.may_grow()
+        self.keeper.here().is_some_and(|keeper| keeper.image.may_grow())
+    }
+
+    /// The file of the database, which only the process of the keeper has.
+    fn image(&self) -> Result<&image::Image> {
+        let keeper = self.keeper.here().ok_or(FsError::Unsupported)?;
+        Ok(&keeper.image)
     }
 
     /// Bytes of the array with which the database may have `capacity` bytes.
     pub(crate) fn array_bytes_for(&self, capacity: u64) -> Result<u64> {
-        Ok(self.image.pieces_for(capacity)?.end())
+        Ok(self.image()?.pieces_for(capacity)?.end())
     }
 
     /// Before the array gets larger: its parts stay where they are.
     pub(crate) async fn prepare_growth(&self) -> Result<()> {
         self.check()?;
-        self.failing_to_write(self.image.fix_pieces().await)
+        self.failing_to_write(self.image()?.fix_pieces().await)
     }
 
     /// The array is large enough: the database may have `capacity` bytes from now on.
     pub(crate) async fn grow(&self, capacity: u64) -> Result<()> {
         self.check()?;
-        let pieces = self.image.pieces_for(capacity)?;
+        let image = self.image()?;
+        let pieces = image.pieces_for(capacity)?;
         if pieces.end() > self.array.size_bytes() {
             return Err(FsError::NoSpace);
         }
-        self.failing_to_write(self.image.take_pieces(pieces).await)
+        self.failing_to_write(image.take_pieces(pieces).await)
     }
 
     /// Whether so much waits that it is to be committed before more changes.
@@ -271,7 +315,11 @@ impl Meta {
     /// Bytes of the pages that changed with what the store has of the open changes.
     fn sent_bytes(&self) -> u64 {
         // Until a commit has ended they are those of the commit.
-        if self.node.frozen().is_some() { 0 } else { self.image.changed_bytes() }
+        match &self.keeper {
+            Reach::Here(keeper) if self.node.frozen().is_none() => keeper.image.changed_bytes(),
+            // Nothing is sent early to another machine: there the store is for all nodes.
+            _ => 0,
+        }
     }
 
     /// Before a commit that is due as much waits: returns whether it is, after all. The commit that
@@ -280,7 +328,7 @@ impl Meta {
     pub(crate) async fn needs_commit(&self) -> Result<bool> {
         let _none = self.committing.acquire(1).await;
         self.check()?;
-        if !self.is_much_waiting() && self.may_change_much() {
+        if self.keeper.here().is_some() && !self.is_much_waiting() && self.may_change_much() {
             self.send_frozen().await?;
             let _alone = self.operating.acquire(1).await;
             self.send_early().await?;
@@ -290,13 +338,15 @@ impl Meta {
         Ok(self.is_crowded())
     }
 
-    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen.
+    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen, and the keeper
+    /// is here.
     async fn send_early(&self) -> Result<()> {
+        let Some(keeper) = self.keeper.here() else { return Ok(()) };
         let mut last = None;
         loop {
             let part = self.node.part(&self.node.open(), last.as_ref(), self.at_a_time());
             let Some(part) = part else { break };
-            fiber::run(|| self.failing(self.keeper.take(&part))).await?;
+            fiber::run(|| self.failing(keeper.take(&part.rows))).await?;
             last = part.rows.last().map(|row| (row.table, row.key.clone()));
         }
         self.node.change(Overlay::sent);
@@ -306,11 +356,19 @@ impl Meta {
     /// Sends the frozen changes, and ends the batch. The caller holds `committing`.
     async fn send_frozen(&self) -> Result<()> {
         let Some(frozen) = self.node.frozen() else { return Ok(()) };
+        let keeper = match &self.keeper {
+            Reach::Here(keeper) => keeper,
+            Reach::Remote(keeper) => {
+                while !self.failing(self.send_to(keeper, &frozen).await)? {}
+                self.node.thaw();
+                return Ok(());
+            }
+        };
         let mut last = None;
         while let Some(part) = self.node.part(&frozen, last.as_ref(), self.at_a_time()) {
             let _alone = self.operating.acquire(1).await;
             self.check()?;
-            fiber::run(|| self.failing(self.keeper.take(&part))).await?;
+            fiber::run(|| self.failing(keeper.take(&part.rows))).await?;
             last = part.rows.last().map(|row| (row.table, row.key.clone()));
         }
         let _alone = self.operating.acquire(1).await;
@@ -318,18 +376,44 @@ impl Meta {
         // A flush of many files that was under way may have changed more than was kept for it: that
         // is taken from the second generation, which is seldom needed.
         debug_assert!(
-            self.image.changed_bytes()
+            keeper.image.changed_bytes()
                 <= self.changed_bytes_max() + room::reserve_bytes(self.capacity()),
             "a batch may change {} bytes, and changes {}",
             self.changed_bytes_max(),
-            self.image.changed_bytes()
+            keeper.image.changed_bytes()
         );
         let end = || {
-            self.keeper.end(self.node.end(self.is_ending.get()))?;
+            keeper.end(self.is_ending.get())?;
             self.node.thaw();
             Ok(())
         };
         fiber::run(|| self.failing(end())).await
+    }
+
+    /// Sends the frozen changes to a keeper on another machine, and waits until they are durable
+    /// there. Operations go on meanwhile. `false`: the connection was lost, and this is to be tried
+    /// again.
+    async fn send_to(&self, keeper: &RemoteKeeper, frozen: &Overlay) -> Result<bool> {
+        self.check()?;
+        let connection = keeper.connected().await?;
+        let end = self.node.end(self.is_ending.get());
+        if connection.next_batch() < end.batch {
+            return Err(FsError::Stopped(format!(
+                "its keeper has lost batch {} of the metadata, which was durable",
+                connection.next_batch()
+            )));
+        }
+        let is_there = connection.next_batch() > end.batch;
+        let mut last = None;
+        while !is_there
+            && let Some(part) = self.node.part(frozen, last.as_ref(), connection.rows_max())
+        {
+            last = part.rows.last().map(|row| (row.table, row.key.clone()));
+            if !RemoteKeeper::send(&connection, Question::Part(part)).await? {
+                return Ok(false);
+            }
+        }
+        RemoteKeeper::send(&connection, Question::End(end)).await
     }
 
     fn changed_bytes_max(&self) -> u64 {
@@ -353,32 +437,35 @@ impl Meta {
 
     /// What pages in memory were good for.
     pub(crate) fn cache_counts(&self) -> MetaCacheCounts {
-        self.image.counts()
+        self.keeper.here().map(|keeper| keeper.image.counts()).unwrap_or_default()
     }
 
     /// What was found wrong with pages since the mount.
     pub(crate) fn page_counts(&self) -> MetaPageCounts {
-        self.image.page_counts()
+        self.keeper.here().map(|keeper| keeper.image.page_counts()).unwrap_or_default()
     }
 
     /// Who is told which pages are wrong.
     pub(crate) fn on_wrong_page(&self, tell: impl Fn(&str) + 'static) {
-        self.image.on_wrong(tell);
+        if let Some(keeper) = self.keeper.here() {
+            keeper.image.on_wrong(tell);
+        }
     }
 
     /// Compares all copies of all pages with their checksums, and makes them right; the header as
-    /// well.
+    /// well. Not those of a keeper on another machine.
     pub(crate) async fn check_pages(&self) -> Result<PageReport> {
         self.check()?;
-        let report = self.image.check().await?;
-        self.failing_to_write(self.image.rewrite_header().await)?;
+        let Some(keeper) = self.keeper.here() else { return Ok(PageReport::default()) };
+        let report = keeper.image.check().await?;
+        self.failing_to_write(keeper.image.rewrite_header().await)?;
         Ok(report)
     }
 
     /// How many rows an operation on very many is to handle at a time: they and their changes fit
     /// into memory, and other operations run in between.
     pub(crate) fn at_a_time(&self) -> usize {
-        (self.image.pages_max() / 64).clamp(2, ROWS_MAX)
+        self.keeper.here().map_or(ROWS_MAX, |keeper| rows_at_a_time(keeper.image.pages_max()))
     }
 
     fn check(&self) -> Result<()> {
@@ -444,8 +531,11 @@ impl Meta {
 
     /// Takes no more requests if the database has failed.
     fn failing<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(FsError::Database(error)) = &result {
-            self.fail(&error.to_string());
+        match &result {
+            Err(FsError::Database(error)) => self.fail(&error.to_string()),
+            // The keeper has failed, or an operation was dropped while it waited for it.
+            Err(FsError::Stopped(why)) => self.fail(why),
+            _ => {}
         }
         result
     }
@@ -455,7 +545,8 @@ impl Meta {
         let _none = self.committing.acquire(1).await;
         self.check()?;
         // A commit may have been dropped on its way.
-        let is_on_its_way = self.node.frozen().is_some() || self.image.has_epochs();
+        let has_epochs = self.keeper.here().is_some_and(|keeper| keeper.image.has_epochs());
+        let is_on_its_way = self.node.frozen().is_some() || has_epochs;
         Ok(!self.changes.any() && !is_on_its_way)
     }
 
@@ -486,7 +577,9 @@ impl Meta {
         self.node.freeze();
         drop(alone);
         self.send_frozen().await?;
-        self.failing_to_write(self.image.write_epochs().await)?;
+        if let Some(keeper) = self.keeper.here() {
+            self.failing_to_write(keeper.image.write_epochs().await)?;
+        }
         self.changes.end_commit();
         Ok(given)
     }
@@ -494,14 +587,16 @@ impl Meta {
     /// Writes what only the journal has to its place: the next mount need not.
     pub(crate) async fn checkpoint(&self) -> Result<()> {
         self.check()?;
-        self.failing_to_write(self.image.checkpoint().await)
+        let Some(keeper) = self.keeper.here() else { return Ok(()) };
+        self.failing_to_write(keeper.image.checkpoint().await)
     }
 
     /// Checkpoints in small steps if the journal is long, so that no commit has to wait for it
     /// later.
     pub(crate) async fn checkpoint_if_due(&self) -> Result<()> {
         self.check()?;
-        self.failing_to_write(self.image.checkpoint_in_steps().await)
+        let Some(keeper) = self.keeper.here() else { return Ok(()) };
+        self.failing_to_write(keeper.image.checkpoint_in_steps().await)
     }
 
     /// Takes no more requests if pages could not be written.
@@ -545,21 +640,13 @@ impl Meta {
     }
 }
 
-impl Drop for Meta {
-    /// redb would bring its file into order, which only a fiber could do. What is not committed is
-    /// not to be there.
-    fn drop(&mut self) {
-        self.image.close();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::rc::Rc;
 
     use weft_array::AssembleOptions;
     use weft_disk::{Disk, Fault, FaultDisk, RamDisk};
-    use weft_rt::{MILLISECOND, Schedule, virtual_rt};
+    use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 
     use super::*;
     use crate::format::checksum::put_crc32c_at;
@@ -567,6 +654,12 @@ mod tests {
     /// Runs `test` with a new array of two copies, of 7 MiB about, whose disks take their time.
     pub(super) fn with_array<F: Future<Output = ()> + 'static>(
         test: impl FnOnce(Array) -> F + 'static,
+    ) {
+        with_rt_and_array(|_, array| test(array));
+    }
+
+    pub(super) fn with_rt_and_array<F: Future<Output = ()> + 'static>(
+        test: impl FnOnce(Rt, Array) -> F + 'static,
     ) {
         let rt = virtual_rt(Schedule::Fifo);
         let inner = rt.clone();
@@ -582,7 +675,7 @@ mod tests {
             let options = array_options("metadata", disks.len(), ID, 0);
             weft_array::create(&disks, &options).await.expect("created");
             let array = Array::assemble(&inner, disks, AssembleOptions::default()).await;
-            test(array.expect("assembled")).await;
+            test(inner, array.expect("assembled")).await;
         });
         rt.kill_all();
     }

@@ -20,8 +20,9 @@ use std::rc::Rc;
 
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Id};
-use weft_disk::{CopyOnWriteDisk, Disk, QueueConfig, QueuedDisk, Ranges, SliceDisk};
+use weft_disk::{CopyOnWriteDisk, Disk, IoFuture, QueueConfig, QueuedDisk, Ranges, SliceDisk};
 use weft_rt::{Rt, SECOND};
+use weft_token::NodeId;
 
 use crate::disks::free_map::Space;
 use crate::disks::member::{Member, PresentDisk, slice_of};
@@ -35,6 +36,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
+use crate::meta::remote::{RemoteKeeper, Way};
 use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_UNWRITTEN, Meta, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
@@ -75,6 +77,24 @@ pub struct CreateOptions {
     /// The time now.
     pub now: Time,
 }
+
+/// Metadata with a keeper that is reached by messages.
+#[derive(Clone)]
+pub struct RemoteMetadata {
+    /// This node. A later mount of the same node has a higher epoch.
+    pub node: NodeId,
+    /// The way to the keeper.
+    pub way: Rc<dyn Way>,
+}
+
+impl std::fmt::Debug for RemoteMetadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteMetadata").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// Gives the keeper for the metadata on an array.
+type FindKeeper = Rc<dyn Fn(Array) -> IoFuture<'static, Result<RemoteMetadata>>>;
 
 /// A disk's queue, and its data after it.
 pub(crate) struct DiskParts {
@@ -240,6 +260,32 @@ impl Fs {
         options: MountOptions,
         reopen: Option<Reopen>,
     ) -> Result<Self> {
+        Self::mount_by(rt, disks, options, (reopen, None)).await
+    }
+
+    /// Mounts with a keeper of the metadata that is reached by messages. `keeper` starts or finds
+    /// it, and gets the array that has the metadata. The node uses this array for its log, so node
+    /// and keeper share it, in one process (`docs/cluster.md`). The metadata does not grow, and
+    /// status and scrub know nothing of its pages.
+    ///
+    /// # Errors
+    /// As [`Fs::mount`], or if the keeper refuses the node.
+    pub async fn mount_with_keeper<F: Future<Output = Result<RemoteMetadata>> + 'static>(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        keeper: impl Fn(Array) -> F + 'static,
+    ) -> Result<Self> {
+        let keeper: FindKeeper = Rc::new(move |array| Box::pin(keeper(array)));
+        Self::mount_by(rt, disks, options, (None, Some(keeper))).await
+    }
+
+    async fn mount_by(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        (reopen, keeper): (Option<Reopen>, Option<FindKeeper>),
+    ) -> Result<Self> {
         let (copies, reopen) = match options.read_only {
             // One that is opened again would not have the writes in memory.
             true => (Some(kept_in_memory(disks)), None),
@@ -253,7 +299,8 @@ impl Fs {
             claim::claim(rt, &disks, (fs_id, host, options.nonce)).await?;
         }
         loop {
-            if let Some(fs) = Self::mount_claimed(rt, disks, &options, reopen.clone()).await? {
+            let by = (reopen.clone(), keeper.clone());
+            if let Some(fs) = Self::mount_claimed(rt, disks, &options, by).await? {
                 return Ok(fs);
             }
         }
@@ -266,7 +313,7 @@ impl Fs {
         rt: &Rt,
         disks: &[Rc<dyn Disk>],
         options: &MountOptions,
-        reopen: Option<Reopen>,
+        (reopen, keeper): (Option<Reopen>, Option<FindKeeper>),
     ) -> Result<Option<Self>> {
         let some_will_do = options.some_will_do();
         let given = Given::look(disks, some_will_do).await?;
@@ -283,7 +330,14 @@ impl Fs {
         // After a crash it makes copies alike, the first of them being right. What has a checksum
         // of its own is looked for on all of them before.
         array.set_paused(true);
-        let meta = Meta::open(array, label.fs_id, options.meta_cache_bytes).await?;
+        let meta = match keeper {
+            None => Meta::open(array, label.fs_id, options.meta_cache_bytes).await?,
+            Some(keeper) => {
+                let RemoteMetadata { node, way } = keeper(array.clone()).await?;
+                let keeper = RemoteKeeper::open(rt, way, label.fs_id, node).await?;
+                Meta::open_remote(array, label.fs_id, keeper, options.meta_cache_bytes).await?
+            }
+        };
         let (leaving, epoch, mark, format) = meta
             .run(|tx| {
                 let format = tx.state("format")?;

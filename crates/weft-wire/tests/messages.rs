@@ -92,7 +92,8 @@ fn to_keeper(rng: &mut Rng) -> ToKeeper {
         }
         3 => Question::Row { table: table(rng), key: key(rng) },
         4 => {
-            let (table, range, max) = (table(rng), range(rng), 1 + rng.below(300) as u32);
+            let max = u32::try_from(1 + rng.below(300)).expect("few");
+            let (table, range) = (table(rng), range(rng));
             Question::Rows { table, range, is_backward: rng.chance(1, 2), max }
         }
         5 => Question::Count { table: table(rng) },
@@ -183,7 +184,7 @@ fn no_bytes_break_a_parser() {
         }
         for _ in 0..rng.below(4) {
             let at = rng.index(stream.len());
-            stream[at] = if rng.chance(1, 2) { rng.next_u64() as u8 } else { 255 };
+            stream[at] = if rng.chance(1, 2) { rng.next_u64().to_le_bytes()[0] } else { 255 };
         }
         stream.truncate(1 + rng.index(stream.len()));
         exercise::exercise(&stream);

@@ -2,30 +2,37 @@
 //!
 //! It takes changes of rows as plain data ([`weft_wire`]), and applies the parts of a batch all
 //! or none: they go to one transaction of redb, which ends with the batch. Reads see the store
-//! after the last batch, without the open transaction.
+//! after the last batch, without the open transaction. A node in the same process calls it
+//! ([`super::reach`]); nodes elsewhere send messages ([`super::server`]).
 //!
 //! All of this is synchronous, and runs on a fiber, one call at a time: redb's locks are never met
 //! by another call while one waits for a page.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::{Bound, RangeBounds as _};
 
 use redb::{
     Builder, Database, Range, ReadOnlyTable, ReadTransaction, ReadableDatabase as _,
-    ReadableTable as _, ReadableTableMetadata as _, StorageBackend, TableError, Value,
-    WriteTransaction,
+    ReadableTable as _, ReadableTableMetadata as _, TableError, Value, WriteTransaction,
 };
+use weft_array::{Array, Id};
+use weft_rt::fiber;
 
+use super::header::{Areas, HeaderFields};
+use super::image::Image;
+use super::room;
 use super::rows::{
     ANEW, BAD, DISKS, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowChange,
-    STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS,
+    STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS, by_table,
 };
-use crate::error::{FsError, InDatabase as _, Result};
-use weft_wire::{End, Part};
+use crate::error::{InDatabase as _, Result};
 
 /// The fewest rows that are put into a table in one go.
 const RUN_MIN: usize = 8;
+/// The part of the memory for metadata that redb itself has, in which pages are found fastest; less
+/// if the database is small ([`room`]).
+const REDB_SHARE: u64 = 4;
 
 /// The tables as the last batch left them.
 struct Snapshot([Option<Box<dyn Any>>; TABLES]);
@@ -66,12 +73,11 @@ impl Snapshot {
     }
 }
 
-/// The store.
+/// The store, and its file.
 pub(super) struct Keeper {
+    pub(super) image: Image,
     db: Database,
-    /// The number of the batch that is under way, or comes next.
-    batch: Cell<u64>,
-    /// What was applied of it.
+    /// What was applied of the batch that is under way.
     open: RefCell<Option<WriteTransaction>>,
     /// None while a batch ends.
     snapshot: RefCell<Option<Snapshot>>,
@@ -133,13 +139,27 @@ fn remove_run<K: StoreKey, V: Value>(
 }
 
 impl Keeper {
-    /// Opens the database in a file, or makes it. redb has `cache_bytes` of it in memory.
-    pub(super) fn open(file: impl StorageBackend, cache_bytes: u64) -> Result<Self> {
-        let mut builder = Builder::new();
-        builder.set_cache_size(usize::try_from(cache_bytes).unwrap_or(usize::MAX));
-        let db = builder.create_with_backend(file).db()?;
-        let snapshot = RefCell::new(Some(Snapshot::new(&db)?));
-        Ok(Self { db, batch: Cell::new(0), open: RefCell::default(), snapshot })
+    /// Opens the database on an array, or makes it. About `cache_bytes` of it may be in memory.
+    pub(super) async fn open(
+        array: Array,
+        fs_id: Id,
+        (areas, stored): (&Areas, HeaderFields),
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let capacity = areas.db.bytes();
+        let of_redb = (cache_bytes / REDB_SHARE).min(room::reserve_bytes(capacity));
+        let image = Image::open(array, fs_id, areas, stored, cache_bytes - of_redb).await?;
+        let file = image.clone();
+        let made = fiber::run(move || {
+            let mut builder = Builder::new();
+            builder.set_cache_size(usize::try_from(of_redb).unwrap_or(usize::MAX));
+            let db = builder.create_with_backend(file).db()?;
+            let snapshot = RefCell::new(Some(Snapshot::new(&db)?));
+            Result::Ok((db, snapshot))
+        });
+        let (db, snapshot) = made.await?;
+        image.write_epochs().await?;
+        Ok(Self { image, db, open: RefCell::default(), snapshot })
     }
 
     /// The result of `look` for a row.
@@ -181,22 +201,16 @@ impl Keeper {
         TableId::ALL.iter().try_for_each(|table| self.apply_to(*table, &[]))
     }
 
-    /// Takes a part of a batch.
-    pub(super) fn take(&self, part: &Part) -> Result<()> {
-        self.check(part.batch)?;
-        let of_tables = part.rows.chunk_by(|one, next| one.table == next.table);
+    /// Takes rows of a batch, in the order of tables and keys.
+    pub(super) fn take(&self, rows: &[RowChange]) -> Result<()> {
+        let of_tables = rows.chunk_by(|one, next| one.table == next.table);
         of_tables.into_iter().try_for_each(|rows| self.apply_to(rows[0].table, rows))
     }
 
-    /// Fails if a message is not of the next batch.
-    fn check(&self, batch: u64) -> Result<()> {
-        let expected = self.batch.get();
-        if batch == expected {
-            return Ok(());
-        }
-        Err(FsError::Stopped(format!(
-            "a message for batch {batch} of the metadata, and the keeper expects batch {expected}"
-        )))
+    /// Forgets what was taken of the batch.
+    pub(super) fn discard(&self) -> Result<()> {
+        let open = self.open.take();
+        open.map_or(Ok(()), |open| open.abort().db())
     }
 
     fn apply_to(&self, table: TableId, rows: &[RowChange]) -> Result<()> {
@@ -237,35 +251,27 @@ impl Keeper {
                 none.insert(open)
             }
         };
-        match table {
-            TableId::State => apply(open, &STATE, rows),
-            TableId::Disks => apply(open, &DISKS, rows),
-            TableId::Inodes => apply(open, &INODES, rows),
-            TableId::Names => apply(open, &NAMES, rows),
-            TableId::Positions => apply(open, &POSITIONS, rows),
-            TableId::Xattrs => apply(open, &XATTRS, rows),
-            TableId::Symlinks => apply(open, &SYMLINKS, rows),
-            TableId::Parts => apply(open, &PARTS, rows),
-            TableId::Extents => apply(open, &EXTENTS, rows),
-            TableId::Orphans => apply(open, &ORPHANS, rows),
-            TableId::Anew => apply(open, &ANEW, rows),
-            TableId::Maps => apply(open, &MAPS, rows),
-            TableId::Bad => apply(open, &BAD, rows),
-        }
+        by_table!(table, |table| apply(open, table, rows))
     }
 
     /// Ends a batch: reads see it from now on, and it is durable when the file's next epochs are.
     /// With the last one it is stored which pages are free, and the next mount need not find out.
-    pub(super) fn end(&self, end: End) -> Result<()> {
-        self.check(end.batch)?;
+    pub(super) fn end(&self, is_last: bool) -> Result<()> {
         // Who reads an older state keeps the pages that the batch has freed.
         self.snapshot.take();
         if let Some(mut open) = self.open.take() {
-            open.set_quick_repair(end.is_last);
+            open.set_quick_repair(is_last);
             open.commit().db()?;
         }
         self.snapshot.replace(Some(Snapshot::new(&self.db)?));
-        self.batch.set(end.batch + 1);
         Ok(())
+    }
+}
+
+impl Drop for Keeper {
+    /// redb would bring its file into order, which only a fiber could do. What is not committed is
+    /// not to be there.
+    fn drop(&mut self) {
+        self.image.close();
     }
 }

@@ -142,6 +142,16 @@ impl Node {
         (!rows.is_empty()).then(|| Part { batch: self.batch.get(), rows })
     }
 
+    /// The number of the frozen batch, or of the next one.
+    pub(super) fn batch(&self) -> u64 {
+        self.batch.get()
+    }
+
+    /// The store has all batches before this one.
+    pub(super) fn start_at(&self, batch: u64) {
+        self.batch.set(batch);
+    }
+
     /// The end of the frozen batch.
     pub(super) fn end(&self, is_last: bool) -> End {
         End { batch: self.batch.get(), is_last }
@@ -158,7 +168,7 @@ impl Node {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::ops::ControlFlow;
 
@@ -173,7 +183,7 @@ mod tests {
     use crate::meta::tests::with_array;
     use crate::meta::{Entry, Meta, NEXT_INODE, Tx};
 
-    const ID: Id = Id([9; 16]);
+    pub(in crate::meta) const ID: Id = Id([9; 16]);
     const FOLDERS: u64 = 4;
 
     /// The expected metadata.
@@ -291,6 +301,26 @@ mod tests {
         }
     }
 
+    /// Where the keeper is, and how a node reaches it.
+    pub(in crate::meta) trait Site {
+        /// A node comes.
+        async fn open(&self, cache: u64) -> Meta;
+
+        /// After the node has died: the keeper dies as well, or lives on.
+        async fn reopen(&self, cache: u64, lives_on: bool) -> Meta;
+    }
+
+    /// In the process of the node.
+    impl Site for Array {
+        async fn open(&self, cache: u64) -> Meta {
+            Meta::open(self.clone(), ID, cache).await.expect("opened")
+        }
+
+        async fn reopen(&self, cache: u64, _: bool) -> Meta {
+            self.open(cache).await
+        }
+    }
+
     async fn pass(array: &Array, turns: u64) {
         for _ in 0..turns {
             array.read(0, Buf::new(512)).await.0.expect("read");
@@ -303,7 +333,7 @@ mod tests {
     fn changes_in_memory_and_the_store_are_one() {
         for_seeds(0..20, |rng| {
             let seed = rng.below(u64::MAX);
-            with_array(move |array| story(array, seed));
+            with_array(move |array| async move { story(array.clone(), &array, seed).await });
         });
     }
 
@@ -340,7 +370,8 @@ mod tests {
         });
     }
 
-    async fn story(array: Array, seed: u64) {
+    /// Random changes, commits and crashes.
+    pub(in crate::meta) async fn story(array: Array, site: &impl Site, seed: u64) {
         let mut rng = Rng::new(seed);
         let cache = *rng.pick(&[0, 1 << 20]);
         let meta = Meta::create(array.clone(), ID, cache).await.expect("made");
@@ -349,7 +380,7 @@ mod tests {
         drop(meta);
         let mut model = Model::default();
         for _ in 0..4 {
-            let meta = Meta::open(array.clone(), ID, cache).await.expect("opened");
+            let meta = site.open(cache).await;
             let found = meta.run(|tx| Ok(Model::of(tx, &model.files))).await.expect("read");
             assert_eq!(found.xattrs, model.xattrs);
             assert_eq!(found.entries, model.entries);
@@ -427,7 +458,7 @@ mod tests {
                 }
             }
             drop(meta);
-            let meta = Meta::open(array.clone(), ID, cache).await.expect("opened");
+            let meta = site.reopen(cache, rng.chance(50)).await;
             let found = meta.run(|tx| Ok(Model::of(tx, &model.files))).await.expect("read");
             let fits = |at: &&Model| {
                 (&at.xattrs, &at.entries, &at.bad) == (&found.xattrs, &found.entries, &found.bad)

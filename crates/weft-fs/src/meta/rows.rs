@@ -38,8 +38,11 @@ pub(super) trait StoreKey: Key + 'static {
     /// Such a key as that of a row.
     fn row<'a>(key: &Self::SelfType<'a>) -> RowKey<'a>;
 
-    /// The key of a row as such a key.
+    /// The key of a row as such a key. It is one ([`StoreKey::is_key`]).
     fn of<'a>(row: &'a RowKey<'_>) -> Self::SelfType<'a>;
+
+    /// Whether a row can have this key: it has nothing that such a key has not.
+    fn is_key(row: &RowKey<'_>) -> bool;
 }
 
 impl StoreKey for u64 {
@@ -49,6 +52,10 @@ impl StoreKey for u64 {
 
     fn of(row: &RowKey<'_>) -> u64 {
         row.first
+    }
+
+    fn is_key(row: &RowKey<'_>) -> bool {
+        row.name.is_empty() && row.second == 0
     }
 }
 
@@ -60,6 +67,10 @@ impl StoreKey for &'static str {
     fn of<'a>(row: &'a RowKey<'_>) -> &'a str {
         std::str::from_utf8(&row.name).expect("it was a str")
     }
+
+    fn is_key(row: &RowKey<'_>) -> bool {
+        row.first == 0 && row.second == 0 && std::str::from_utf8(&row.name).is_ok()
+    }
 }
 
 impl StoreKey for (u64, Bytes) {
@@ -69,6 +80,10 @@ impl StoreKey for (u64, Bytes) {
 
     fn of<'a>(row: &'a RowKey<'_>) -> (u64, &'a [u8]) {
         (row.first, &row.name)
+    }
+
+    fn is_key(row: &RowKey<'_>) -> bool {
+        row.second == 0
     }
 }
 
@@ -80,6 +95,10 @@ impl StoreKey for (u64, u64) {
     fn of(row: &RowKey<'_>) -> (u64, u64) {
         (row.first, row.second)
     }
+
+    fn is_key(row: &RowKey<'_>) -> bool {
+        row.name.is_empty()
+    }
 }
 
 impl StoreKey for (u64, Bytes, u64) {
@@ -89,6 +108,10 @@ impl StoreKey for (u64, Bytes, u64) {
 
     fn of<'a>(row: &'a RowKey<'_>) -> (u64, &'a [u8], u64) {
         (row.first, &row.name, row.second)
+    }
+
+    fn is_key(_: &RowKey<'_>) -> bool {
+        true
     }
 }
 
@@ -117,3 +140,27 @@ pub(super) static ORPHANS: Table<u64, ()> = Table::new(TableId::Orphans, "orphan
 pub(super) static ANEW: Table<u64, ()> = Table::new(TableId::Anew, "anew");
 pub(super) static MAPS: Table<(u64, u64), u64> = Table::new(TableId::Maps, "maps");
 pub(super) static BAD: Table<(u64, u64), ()> = Table::new(TableId::Bad, "bad");
+
+/// Calls something for a table of which only the number is known.
+macro_rules! by_table {
+    ($id:expr, |$table:ident| $call:expr) => {
+        by_table!(
+            $id,
+            |$table| $call,
+            [
+                State STATE, Disks DISKS, Inodes INODES, Names NAMES, Positions POSITIONS,
+                Xattrs XATTRS, Symlinks SYMLINKS, Parts PARTS, Extents EXTENTS, Orphans ORPHANS,
+                Anew ANEW, Maps MAPS, Bad BAD
+            ]
+        )
+    };
+    ($id:expr, |$table:ident| $call:expr, [$($of:ident $known:ident),*]) => {
+        match $id {
+            $($crate::meta::rows::TableId::$of => {
+                let $table = &$crate::meta::rows::$known;
+                $call
+            })*
+        }
+    };
+}
+pub(super) use by_table;

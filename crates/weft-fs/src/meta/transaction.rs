@@ -4,30 +4,30 @@
 use std::cmp::Ordering;
 use std::ops::{Bound, ControlFlow};
 
-use redb::{Range, Value};
+use redb::Value;
 
 use super::changes::Changes;
-use super::keeper::Keeper;
 use super::node::Node;
+use super::reach::{Reach, StoredRows};
 use super::room::row_bytes;
 use super::rows::{
     ANEW, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowKey, SYMLINKS,
     StoreKey, Table, XATTRS, all, is_empty,
 };
-use crate::error::{InDatabase as _, Result};
+use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 
 /// The metadata, for one operation.
 pub(crate) struct Tx<'a> {
     pub(super) node: &'a Node,
-    keeper: &'a Keeper,
+    keeper: &'a Reach,
     pub(super) changes: &'a Changes,
 }
 
 impl<'a> Tx<'a> {
     /// `changes` hears of everything that changes.
-    pub(super) fn new(node: &'a Node, keeper: &'a Keeper, changes: &'a Changes) -> Self {
+    pub(super) fn new(node: &'a Node, keeper: &'a Reach, changes: &'a Changes) -> Self {
         Self { node, keeper, changes }
     }
 
@@ -56,8 +56,7 @@ impl<'a> Tx<'a> {
         if let Some(value) = self.node.recent().get(table.id, &row) {
             return Ok(value.map(|value| look(V::from_bytes(value))));
         }
-        let bytes = |value: V::SelfType<'_>| Box::<[u8]>::from(V::as_bytes(&value).as_ref());
-        let value = self.keeper.row(table, key, bytes)?;
+        let value = self.keeper.row(table, key)?;
         let said = value.as_deref().map(|value| look(V::from_bytes(value)));
         self.node.note_recent(table.id, row, value);
         Ok(said)
@@ -68,13 +67,13 @@ impl<'a> Tx<'a> {
         &self,
         table: &Table<K, V>,
         range: &KeyRange<'_>,
-    ) -> Result<Option<Range<'static, K, V>>> {
+    ) -> Result<StoredRows<'a, K, V>> {
         match range {
             // All of them are of files that the store does not know.
             (Bound::Included(first), _)
                 if table.id.is_by_file() && self.node.is_unknown_to_store(Some(first.first)) =>
             {
-                Ok(None)
+                Ok(StoredRows::None)
             }
             _ => self.keeper.rows(table, range),
         }
@@ -105,8 +104,7 @@ impl<'a> Tx<'a> {
         let older = frozen.iter().flat_map(|frozen| frozen.range(table.id, range));
         let mut older = older.peekable();
         let mut stored = self.stored(table, range)?;
-        let mut next_stored = || stored.as_mut().and_then(Iterator::next).transpose().db();
-        let mut below = next_stored()?;
+        let mut below = stored.next()?;
         loop {
             // What lies above hides what lies below.
             let first = match (newest.peek(), older.peek()) {
@@ -121,17 +119,17 @@ impl<'a> Tx<'a> {
                 (Some(_), None) => newest.next(),
                 (None, _) => older.next(),
             };
-            while let Some((key, value)) = below.take() {
+            while let Some(row) = below.take() {
                 let order =
-                    first.map_or(Ordering::Less, |(first, _)| K::row(&key.value()).cmp(first));
-                if order == Ordering::Less && each(key.value(), value.value())?.is_break() {
+                    first.map_or(Ordering::Less, |(first, _)| K::row(&row.key()).cmp(first));
+                if order == Ordering::Less && each(row.key(), row.value())?.is_break() {
                     return Ok(());
                 }
                 if order == Ordering::Greater {
-                    below = Some((key, value));
+                    below = Some(row);
                     break;
                 }
-                below = next_stored()?;
+                below = stored.next()?;
             }
             match first {
                 Some((key, Some(value))) => {
@@ -167,12 +165,11 @@ impl<'a> Tx<'a> {
                     (new, _) => new,
                 };
                 let stored = self.stored(table, &range)?;
-                let below = stored.and_then(|mut rows| rows.next_back()).transpose().db()?;
-                match (above, below) {
-                    (above, Some((key, value)))
-                        if above.is_none_or(|(above, _)| *above < K::row(&key.value())) =>
+                match (above, stored.last()?) {
+                    (above, Some(row))
+                        if above.is_none_or(|(above, _)| *above < K::row(&row.key())) =>
                     {
-                        return Ok(Some(look(key.value(), value.value())));
+                        return Ok(Some(look(row.key(), row.value())));
                     }
                     (None, _) => return Ok(None),
                     (Some((key, Some(value))), _) => {
@@ -187,9 +184,11 @@ impl<'a> Tx<'a> {
 
     /// How many rows a table has.
     pub(super) fn count<K: StoreKey, V: Value>(&self, table: &Table<K, V>) -> Result<u64> {
-        let frozen = self.node.frozen().map_or(0, |frozen| frozen.growth(table.id));
-        let grown = self.node.open().growth(table.id) + frozen;
-        Ok(self.keeper.len(table)?.saturating_add_signed(grown))
+        let (frozen, batch) = (self.node.frozen(), self.node.batch());
+        let (rows, has_frozen) = self.keeper.len(table, batch)?;
+        let frozen = frozen.filter(|_| !has_frozen);
+        let frozen = frozen.map_or(0, |frozen| frozen.growth(table.id));
+        Ok(rows.saturating_add_signed(self.node.open().growth(table.id) + frozen))
     }
 
     /// A row gets this value, or is removed; `is_below`: whether there was one before.

@@ -9,6 +9,13 @@ pub mod disk;
 pub mod jobs;
 pub mod model;
 pub mod moments;
+#[allow(dead_code, reason = "the tests of the metadata use the rest")]
+pub mod network;
+
+/// What a simulated network connects.
+mod links {
+    pub use weft_fs::{KeeperServer, Stream, Way};
+}
 
 use std::rc::Rc;
 

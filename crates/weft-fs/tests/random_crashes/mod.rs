@@ -20,6 +20,7 @@ mod copies;
 mod disks;
 mod history;
 mod life;
+mod remote;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

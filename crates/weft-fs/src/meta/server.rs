@@ -1,0 +1,495 @@
+//! The keeper of a file system's metadata, for nodes that reach it over a network.
+//!
+//! It opens the store on the metadata array and answers questions of nodes ([`weft_wire`]). The
+//! other side is [`super::remote`].
+//!
+//! * *One connection of a node.* A new one ends the one before it. What was taken on that of a
+//!   batch that has not ended is discarded; requests of the old connection that are on their way
+//!   have no effect.
+//! * *One batch at a time.* The store has one open transaction. Parts of other nodes wait until it
+//!   ends, or until its node has been silent for [`SILENCE`]: then that connection is ended.
+//! * *Batches are counted.* The last row of each batch is the number of the node's next one, in the
+//!   state, so that a batch and its number are durable together. A batch that ends once more, on
+//!   another connection or at another keeper, is recognised.
+//! * *Durable.* The end of a batch is answered when its epochs are durable. A keeper that dies
+//!   before that may have lost it: its node sends it to the next one.
+//!
+//! Only one process may open the metadata array: whoever starts a keeper first fences the one before
+//! it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say, too; the
+//! keeper only tells a later mount of a node from an earlier one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use redb::Value;
+use weft_array::{Array, Id};
+use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::{Rt, fiber};
+use weft_token::NodeId;
+use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Row, ToKeeper};
+
+use super::header::{self, Areas};
+use super::keeper::Keeper;
+use super::remote::{SILENCE, Stream, is_value};
+use super::rows::{
+    KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, by_table, is_empty,
+};
+use super::{ROWS_MAX, rows_at_a_time};
+use crate::error::Result;
+
+/// The most bytes of values in an answer, unless one row has more.
+const ANSWER_BYTES: usize = 256 << 10;
+/// The longest name in a key.
+const NAME_BYTES_MAX: usize = 1024;
+/// The longest value.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// A node as it has joined.
+struct Member {
+    epoch: u64,
+    /// None: it has ended. What still comes from it has no effect: parts before it are discarded.
+    connection: Option<u64>,
+    stream: Rc<dyn Stream>,
+    next_batch: u64,
+}
+
+struct Server {
+    rt: Rt,
+    file_system: Id,
+    keeper: Keeper,
+    /// Held while the store is used.
+    using: Semaphore,
+    members: RefCell<BTreeMap<u16, Member>>,
+    connections: Cell<u64>,
+    /// The node and the connection whose batch is open.
+    open: Cell<Option<(u16, u64)>>,
+    /// Told when it is not open any more.
+    freed: Notify,
+    /// Held during a checkpoint.
+    checkpointing: Semaphore,
+    /// Why nothing is answered any more.
+    failed: RefCell<Option<String>>,
+}
+
+/// A keeper that nodes reach over a network. When the last clone is dropped, what is not durable is
+/// lost.
+#[derive(Clone)]
+pub struct KeeperServer(Rc<Server>);
+
+impl std::fmt::Debug for KeeperServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let nodes = self.0.members.borrow().len();
+        f.debug_struct("KeeperServer").field("nodes", &nodes).finish_non_exhaustive()
+    }
+}
+
+/// Where a node's next batch is in the state.
+fn batch_name(node: u16) -> String {
+    format!("next batch of node {node}")
+}
+
+/// The connection is of no more use.
+struct Ended;
+
+/// One connection of a node.
+struct Peer {
+    node: u16,
+    connection: u64,
+    stream: Rc<dyn Stream>,
+    writing: Semaphore,
+    /// Held while a batch ends.
+    ending: Semaphore,
+}
+
+impl Peer {
+    async fn tell(&self, number: u64, answer: Answer) {
+        let _one = self.writing.acquire(1).await;
+        let bytes = FromKeeper::Answer { number, answer }.to_bytes();
+        if self.stream.write(bytes).await.is_err() {
+            self.stream.close();
+        }
+    }
+}
+
+/// The next message of a stream; none at its end, or if there is something else.
+async fn next(stream: &dyn Stream, frames: &mut Frames) -> Option<ToKeeper> {
+    loop {
+        match ToKeeper::next(frames) {
+            Ok(Some(message)) => return Some(message),
+            Ok(None) => match stream.read().await {
+                Ok(bytes) if !bytes.is_empty() => frames.push(&bytes),
+                _ => return None,
+            },
+            Err(_) => return None,
+        }
+    }
+}
+
+impl KeeperServer {
+    /// Opens the metadata on its array. About `cache_bytes` of it may be in memory.
+    ///
+    /// # Errors
+    /// If the metadata cannot be read.
+    pub async fn open(
+        rt: &Rt,
+        array: Array,
+        file_system: [u8; 16],
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let file_system = Id(file_system);
+        let stored = header::read(&array, file_system).await?;
+        let areas = Areas::stored(array.size_bytes(), &stored)?;
+        let keeper = Keeper::open(array, file_system, (&areas, stored), cache_bytes).await?;
+        keeper.image.check_awaiting_resync().await?;
+        Ok(Self(Rc::new(Server {
+            rt: rt.clone(),
+            file_system,
+            keeper,
+            using: Semaphore::new(1),
+            members: RefCell::default(),
+            connections: Cell::new(0),
+            open: Cell::new(None),
+            freed: Notify::default(),
+            checkpointing: Semaphore::new(1),
+            failed: RefCell::default(),
+        })))
+    }
+
+    /// Answers a node on a new connection, until that ends.
+    pub async fn serve(&self, stream: Rc<dyn Stream>) {
+        let mut frames = Frames::default();
+        let hello = {
+            let hello = std::pin::pin!(next(&*stream, &mut frames));
+            let silence = std::pin::pin!(self.0.rt.sleep(SILENCE));
+            match select(hello, silence).await {
+                Either::Left((Some(ToKeeper::Hello { file_system, node }), _)) => {
+                    Some((file_system, node))
+                }
+                _ => None,
+            }
+        };
+        if let Some((file_system, node)) = hello {
+            match self.0.join(file_system, node, &stream).await {
+                Ok((peer, welcome)) => {
+                    if peer.stream.write(welcome.to_bytes()).await.is_ok() {
+                        self.converse(&peer, &mut frames).await;
+                    }
+                    self.0.leave((peer.node, peer.connection)).await;
+                }
+                Err(why) => drop(stream.write(FromKeeper::Refused(why).to_bytes()).await),
+            }
+        }
+        stream.close();
+    }
+
+    async fn converse(&self, peer: &Rc<Peer>, frames: &mut Frames) {
+        while let Some(ToKeeper::Ask { number, question }) = next(&*peer.stream, frames).await {
+            if let Question::End(end) = question {
+                // Reads go on until it is durable.
+                let permit = peer.ending.acquire(1).await;
+                let (server, peer) = (self.0.clone(), peer.clone());
+                drop(self.0.rt.spawn(async move {
+                    match server.end(&peer, end).await {
+                        Ok(answer) => peer.tell(number, answer).await,
+                        Err(Ended) => peer.stream.close(),
+                    }
+                    drop(permit);
+                    let Some(_one) = server.checkpointing.try_acquire(1) else { return };
+                    // An error stops the keeper, which the next question is told.
+                    if let Err(error) = server.keeper.image.checkpoint_in_steps().await {
+                        server.fail(&error.to_string());
+                    }
+                }));
+                continue;
+            }
+            match self.0.answer(peer, question).await {
+                Ok(answer) => peer.tell(number, answer).await,
+                Err(Ended) => return,
+            }
+        }
+    }
+
+    /// Writes what only the journal has to its place.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub async fn checkpoint(&self) -> Result<()> {
+        self.0.keeper.image.checkpoint().await
+    }
+}
+
+impl Server {
+    fn fail(&self, why: &str) {
+        self.failed.borrow_mut().get_or_insert_with(|| why.to_owned());
+    }
+
+    /// What a use of the store gives. One that fails is the last.
+    fn result<T>(&self, result: Result<T>) -> std::result::Result<T, Answer> {
+        if let Err(error) = &result {
+            self.fail(&error.to_string());
+        }
+        match &*self.failed.borrow() {
+            Some(why) => Err(Answer::Failed(why.clone())),
+            None => result.map_err(|error| Answer::Failed(error.to_string())),
+        }
+    }
+
+    fn check(&self) -> std::result::Result<(), Answer> {
+        self.result(Ok(()))
+    }
+
+    /// A node comes, on a connection of which it is told the second value.
+    async fn join(
+        &self,
+        file_system: [u8; 16],
+        node: NodeId,
+        stream: &Rc<dyn Stream>,
+    ) -> std::result::Result<(Rc<Peer>, FromKeeper), String> {
+        if file_system != self.file_system.0 {
+            return Err("it keeps another file system".into());
+        }
+        let _using = self.using.acquire(1).await;
+        let before = self.members.borrow_mut().remove(&node.number);
+        if let Some(before) = before {
+            if before.epoch > node.epoch {
+                let why = format!("node {} has been mounted once more", node.number);
+                self.members.borrow_mut().insert(node.number, before);
+                return Err(why);
+            }
+            before.stream.close();
+            if let Some(connection) = before.connection {
+                self.discard(node.number, connection).await;
+            }
+        }
+        let name = batch_name(node.number);
+        let next_batch = fiber::run(|| self.keeper.row(&STATE, &&*name, |value| value)).await;
+        let next_batch = self.result(next_batch).map_err(|_| "it has failed".to_owned())?;
+        let (connection, next_batch) = (self.connections.get(), next_batch.unwrap_or(0));
+        self.connections.set(connection + 1);
+        let member = Member {
+            epoch: node.epoch,
+            connection: Some(connection),
+            stream: stream.clone(),
+            next_batch,
+        };
+        self.members.borrow_mut().insert(node.number, member);
+        let (writing, ending) = (Semaphore::new(1), Semaphore::new(1));
+        let stream = stream.clone();
+        let peer = Rc::new(Peer { node: node.number, connection, stream, writing, ending });
+        let (capacity, pages) = (self.keeper.image.capacity(), self.keeper.image.pages_max());
+        let rows_max = u32::try_from(rows_at_a_time(pages)).expect("few rows");
+        Ok((peer, FromKeeper::Welcome { next_batch, capacity, rows_max }))
+    }
+
+    /// A connection has ended.
+    async fn leave(&self, (node, connection): (u16, u64)) {
+        let _using = self.using.acquire(1).await;
+        if let Some(member) = self.members.borrow_mut().get_mut(&node)
+            && member.connection == Some(connection)
+        {
+            member.connection = None;
+        }
+        self.discard(node, connection).await;
+    }
+
+    /// Discards what is open on a connection, which has ended. The caller holds `using`.
+    async fn discard(&self, node: u16, connection: u64) {
+        if self.open.get() != Some((node, connection)) {
+            return;
+        }
+        let discarded = fiber::run(|| self.keeper.discard()).await;
+        drop(self.result(discarded));
+        self.open.set(None);
+        self.freed.notify_all();
+    }
+
+    /// The next batch of a connection; none if its node has another one.
+    fn next_batch(&self, peer: &Peer) -> std::result::Result<u64, Ended> {
+        let members = self.members.borrow();
+        let member = members.get(&peer.node).filter(|of| of.connection == Some(peer.connection));
+        member.map(|member| member.next_batch).ok_or(Ended)
+    }
+
+    async fn answer(&self, peer: &Peer, question: Question) -> std::result::Result<Answer, Ended> {
+        match question {
+            Question::Row { table, key } => {
+                if !by_table!(table, |of| is_key(of, &key)) {
+                    return Err(Ended);
+                }
+                let _using = self.using.acquire(1).await;
+                let row = || by_table!(table, |of| row(&self.keeper, of, &key));
+                Ok(match self.result(fiber::run(row).await) {
+                    Ok(value) => Answer::Row(value),
+                    Err(failed) => failed,
+                })
+            }
+            Question::Rows { table, range, is_backward, max } => {
+                let bounds = [&range.0, &range.1];
+                let is_known = bounds.iter().all(|bound| match bound {
+                    std::ops::Bound::Unbounded => true,
+                    std::ops::Bound::Included(key) | std::ops::Bound::Excluded(key) => {
+                        by_table!(table, |of| is_key(of, key))
+                    }
+                });
+                if !is_known {
+                    return Err(Ended);
+                }
+                let max = usize::try_from(max).unwrap_or(usize::MAX).min(ROWS_MAX);
+                let _using = self.using.acquire(1).await;
+                let rows =
+                    || by_table!(table, |of| rows(&self.keeper, of, &range, is_backward, max));
+                Ok(match self.result(fiber::run(rows).await) {
+                    Ok((rows, is_end)) => Answer::Rows { rows, is_end },
+                    Err(failed) => failed,
+                })
+            }
+            Question::Count { table } => {
+                let _using = self.using.acquire(1).await;
+                let next_batch = self.next_batch(peer)?;
+                let rows = fiber::run(|| by_table!(table, |of| self.keeper.len(of))).await;
+                Ok(match self.result(rows) {
+                    Ok(rows) => Answer::Count { rows, next_batch },
+                    Err(failed) => failed,
+                })
+            }
+            Question::Part(part) => self.take(peer, part).await,
+            Question::End(end) => self.end(peer, end).await,
+        }
+    }
+
+    /// Waits until a connection may change the store.
+    async fn turn(&self, peer: &Peer) -> std::result::Result<(), Ended> {
+        let own = (peer.node, peer.connection);
+        loop {
+            self.next_batch(peer)?;
+            let other = match self.open.get() {
+                None => {
+                    self.open.set(Some(own));
+                    return Ok(());
+                }
+                Some(open) if open == own => return Ok(()),
+                Some(other) => other,
+            };
+            let freed = std::pin::pin!(self.freed.wait());
+            let silence = std::pin::pin!(self.rt.sleep(SILENCE));
+            if let Either::Right(_) = select(freed, silence).await
+                && self.open.get() == Some(other)
+            {
+                let stream = {
+                    let members = self.members.borrow();
+                    members.get(&other.0).map(|member| member.stream.clone())
+                };
+                stream.iter().for_each(|stream| stream.close());
+                self.leave(other).await;
+            }
+        }
+    }
+
+    async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, Ended> {
+        let is_sound = |row: &RowChange| by_table!(row.table, |of| is_change(of, row));
+        let in_order =
+            |one: &RowChange, next: &RowChange| (one.table, &one.key) < (next.table, &next.key);
+        if !part.rows.iter().all(is_sound) || !part.rows.is_sorted_by(in_order) {
+            return Err(Ended);
+        }
+        match part.batch.cmp(&self.next_batch(peer)?) {
+            // All of it is there.
+            std::cmp::Ordering::Less => return Ok(Answer::Taken),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => return Err(Ended),
+        }
+        self.turn(peer).await?;
+        let _using = self.using.acquire(1).await;
+        self.next_batch(peer)?;
+        if self.open.get() != Some((peer.node, peer.connection)) {
+            return Err(Ended);
+        }
+        let taken = match self.check() {
+            Ok(()) => self.result(fiber::run(|| self.keeper.take(&part.rows)).await),
+            failed => failed,
+        };
+        Ok(taken.map_or_else(|failed| failed, |()| Answer::Taken))
+    }
+
+    async fn end(&self, peer: &Peer, end: End) -> std::result::Result<Answer, Ended> {
+        let next_batch = self.next_batch(peer)?;
+        if end.batch > next_batch {
+            return Err(Ended);
+        }
+        if end.batch == next_batch {
+            self.turn(peer).await?;
+            let _using = self.using.acquire(1).await;
+            self.next_batch(peer)?;
+            if self.open.get() != Some((peer.node, peer.connection)) {
+                return Err(Ended);
+            }
+            let name = RowKey::named(0, batch_name(peer.node).as_bytes()).into_owned();
+            let value = (end.batch + 1).to_le_bytes();
+            let count = RowChange { table: TableId::State, key: name, value: Some(value.into()) };
+            let ended = match self.check() {
+                Ok(()) => {
+                    let ended = || {
+                        self.keeper.take(&[count])?;
+                        self.keeper.end(end.is_last)
+                    };
+                    self.result(fiber::run(ended).await)
+                }
+                failed => failed,
+            };
+            if let Err(failed) = ended {
+                return Ok(failed);
+            }
+            if let Some(member) = self.members.borrow_mut().get_mut(&peer.node) {
+                member.next_batch = end.batch + 1;
+            }
+            self.open.set(None);
+            self.freed.notify_all();
+        }
+        let written = self.keeper.image.write_epochs().await;
+        Ok(self.result(written).map_or_else(|failed| failed, |()| Answer::Durable))
+    }
+}
+
+fn is_key<K: StoreKey, V: Value>(_: &Table<K, V>, key: &RowKey<'_>) -> bool {
+    key.name.len() <= NAME_BYTES_MAX && K::is_key(key)
+}
+
+fn is_change<K: StoreKey, V: Value>(of: &Table<K, V>, row: &RowChange) -> bool {
+    let is_sound = |value: &[u8]| value.len() <= VALUE_BYTES_MAX && is_value::<V>(value);
+    is_key(of, &row.key) && row.value.as_deref().is_none_or(is_sound)
+}
+
+fn row<K: StoreKey, V: Value>(
+    keeper: &Keeper,
+    table: &Table<K, V>,
+    key: &RowKey<'_>,
+) -> Result<Option<Box<[u8]>>> {
+    keeper.row(table, &K::of(key), |value| V::as_bytes(&value).as_ref().into())
+}
+
+/// Rows of a range, up to `max`, and whether there are no more.
+fn rows<K: StoreKey, V: Value>(
+    keeper: &Keeper,
+    table: &Table<K, V>,
+    range: &KeyRange<'_>,
+    is_backward: bool,
+    max: usize,
+) -> Result<(Vec<Row>, bool)> {
+    use crate::error::InDatabase as _;
+    let mut found = Vec::new();
+    if is_empty(range) {
+        return Ok((found, true));
+    }
+    let Some(mut stored) = keeper.rows(table, range)? else { return Ok((found, true)) };
+    let mut bytes = 0;
+    while found.len() < max.max(1) && bytes < ANSWER_BYTES {
+        let row = if is_backward { stored.next_back() } else { stored.next() };
+        let Some((key, value)) = row.transpose().db()? else { return Ok((found, true)) };
+        let value: Box<[u8]> = V::as_bytes(&value.value()).as_ref().into();
+        bytes += value.len();
+        found.push((K::row(&key.value()).into_owned(), value));
+    }
+    Ok((found, false))
+}
