@@ -116,7 +116,7 @@ fn a_command_is_refused_where_that_takes_long_and_can_be_given_again() {
         let refused = story.bench.array.fail(SlotNo(0)).await.expect_err("not durable");
         assert!(refused.to_string().contains("try again"), "{refused}");
         assert!(rt.now() - began < 10 * SECOND);
-        assert_eq!((story.state(), story.missing()), (ArrayState::Healthy, vec![]));
+        assert_eq!((story.state(), story.missing()), (ArrayState::Rebuilding, vec![]));
         story.release();
         pause(&rt).await;
         story.bench.array.fail(SlotNo(0)).await.expect("failed");
@@ -146,7 +146,7 @@ fn a_disk_that_cannot_be_written_to_stays_until_the_other_can_go_on_without_it()
         let write = story.begin_write();
         rt.sleep(SECOND).await;
         assert!(!write.is_finished(), "it met the failure");
-        assert_eq!((story.state(), story.missing()), (ArrayState::Healthy, vec![]));
+        assert_eq!((story.state(), story.missing()), (ArrayState::Rebuilding, vec![]));
         // After a kill now, each is there, with everything acknowledged and perhaps what was being
         // written.
         let killed = assemble(&rt, &members(&story.killed(None))).await;

@@ -46,9 +46,10 @@ impl Engine {
         let geometry = self.geometry_of(stripe);
         let present = geometry.units().difference(&self.lost_units(stripe));
         let whole = present.difference(&geometry.units_on(stripe.number, failed));
-        let copy = whole.iter().next().or(present.iter().next()).filter(|_| geometry.mirrored);
+        let candidates = if whole.is_empty() { present } else { whole };
+        let copy = candidates.iter().next().filter(|_| geometry.mirrored);
         let mut all = self.torn.borrow_mut();
-        let torn = all.entry(stripe).or_insert(Torn { offsets: offsets.clone(), copy });
+        let torn = all.entry(stripe).or_insert_with(|| Torn { offsets: offsets.clone(), copy });
         torn.offsets.start = torn.offsets.start.min(offsets.start);
         torn.offsets.end = torn.offsets.end.max(offsets.end);
     }
