@@ -264,8 +264,8 @@ fn a_mirror_that_broke_gives_the_same_copy_at_every_read() {
     }
 }
 
-/// The copies of a crash's last writes differ, and the array breaks before they are resynced. A disk
-/// of it that failed once, and works again, does not bring back what was read before.
+/// The copies of a crash's last writes differ, and the array breaks before they are resynced. A
+/// disk of it that failed once, and works again, does not bring back what was read before.
 #[test]
 fn a_disk_that_fails_now_and_then_in_a_broken_mirror_is_left_out() {
     const MEMBERS: usize = 4;

@@ -1,6 +1,6 @@
 //! The status promises nothing that a crash now would take away. While the superblock is being
-//! written that makes a rebuilt member active, or a copy the member, the status still describes what
-//! the superblocks on disk say.
+//! written that makes a rebuilt member active, or a copy the member, the status still describes
+//! what the superblocks on disk say.
 
 use std::rc::Rc;
 

@@ -338,8 +338,8 @@ impl Meta {
         Ok(self.is_crowded())
     }
 
-    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen, and the keeper
-    /// is here.
+    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen, and the
+    /// keeper is here.
     async fn send_early(&self) -> Result<()> {
         let Some(keeper) = self.keeper.here() else { return Ok(()) };
         let mut last = None;

@@ -263,8 +263,8 @@ async fn good_and_bad(fs: &Fs) -> (Ino, Ino) {
     (good, bad)
 }
 
-/// What was written has no room below the disks, and is given up so that other files can be written.
-/// A write that comes later takes no message from those whose data it is.
+/// What was written has no room below the disks, and is given up so that other files can be
+/// written. A write that comes later takes no message from those whose data it is.
 #[test]
 fn what_had_no_room_is_told_to_each_user_of_the_file_by_fsync() {
     run(|rt| async move {

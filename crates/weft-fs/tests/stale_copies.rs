@@ -96,8 +96,8 @@ async fn is_readable(fs: &Fs, n: u64) -> bool {
     }
 }
 
-/// The metadata has grown without disk 0, onto blocks that files have by the copy on disk 0. Then all
-/// are lost but disk 0 and one other. Returns whether the old copy was mounted.
+/// The metadata has grown without disk 0, onto blocks that files have by the copy on disk 0. Then
+/// all are lost but disk 0 and one other. Returns whether the old copy was mounted.
 async fn mounts_what_lies_under_pieces(rt: &Rt, other: usize, read_only: bool) -> bool {
     let disks = holding(rt, &Power::new(), 12 * MIB, &vec![Medium::new(512); 6]);
     let with = |numbers: &[usize]| -> Vec<Rc<dyn Disk>> {

@@ -104,8 +104,8 @@ impl Session {
     }
 
     /// Receives no more requests, and waits for those in progress, but no longer than `patience`.
-    /// Returns how many have got no answer, as they have not ended or have failed: unless they still
-    /// succeed, the next process carries them out.
+    /// Returns how many have got no answer, as they have not ended or have failed: unless they
+    /// still succeed, the next process carries them out.
     pub async fn leave(&self, patience: Nanos) -> usize {
         let Channel { leaving, busy, unanswered, idle, .. } = &*self.channel;
         leaving.set(true);

@@ -282,8 +282,8 @@ impl Server {
     }
 
     /// Serves a client at the other end of a socket, which makes again, on another connection, what
-    /// gets no answer here: when the connection ends, requests that fail get none. Returns the number
-    /// of the connection; `None` if there is no room for it.
+    /// gets no answer here: when the connection ends, requests that fail get none. Returns the
+    /// number of the connection; `None` if there is no room for it.
     pub fn serve(&self, socket: OwnedFd) -> Option<u64> {
         let number = admission::welcome(&self.0, Fd::from(socket))?;
         if let Some(connection) = self.0.connections.borrow().get(&number) {

@@ -91,8 +91,8 @@ pub enum Answer {
 /// A message of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToKeeper {
-    /// The first one of a connection. What this node sent before, of a batch that it did not end, is
-    /// forgotten.
+    /// The first one of a connection. What this node sent before, of a batch that it did not end,
+    /// is forgotten.
     Hello {
         /// The identity of the file system.
         file_system: [u8; 16],

@@ -2,9 +2,9 @@
 //! turns.
 //!
 //! The kernel of the guest has what this machine's may lack: ublk, nbd and md. weft's array is a
-//! ublk device, a loop device over FUSE, and a device of the kernel's NBD client; md keeps a bitmap,
-//! or a partial parity log, as weft does. QEMU emulates the processor: all of this takes many times
-//! as long as on a real one, and only the ratios say something.
+//! ublk device, a loop device over FUSE, and a device of the kernel's NBD client; md keeps a
+//! bitmap, or a partial parity log, as weft does. QEMU emulates the processor: all of this takes
+//! many times as long as on a real one, and only the ratios say something.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

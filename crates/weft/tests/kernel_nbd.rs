@@ -1,5 +1,5 @@
-//! Arrays as devices of the kernel's NBD client, in a guest whose kernel has it: what users see while
-//! the daemon is killed, upgraded and started again.
+//! Arrays as devices of the kernel's NBD client, in a guest whose kernel has it: what users see
+//! while the daemon is killed, upgraded and started again.
 
 use std::time::Duration;
 

@@ -502,8 +502,8 @@ impl Engine {
         self.note_copies_left_out();
     }
 
-    /// Reads leave out a member from now on. What a crash interrupted may read as old or new, by the
-    /// members that are asked.
+    /// Reads leave out a member from now on. What a crash interrupted may read as old or new, by
+    /// the members that are asked.
     fn note_copies_left_out(&self) {
         if self.map.resync_count() > 0 {
             self.note_correction();

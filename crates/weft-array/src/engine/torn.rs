@@ -40,8 +40,8 @@ pub(crate) struct Torn {
 }
 
 impl Engine {
-    /// A write of these offsets in the units of `stripe` stops halfway: the disks in `failed`, which
-    /// stay in their slots, have not taken all of it. The stripe is locked.
+    /// A write of these offsets in the units of `stripe` stops halfway: the disks in `failed`,
+    /// which stay in their slots, have not taken all of it. The stripe is locked.
     pub(crate) fn note_torn(&self, stripe: StripeId, offsets: Range<u64>, failed: SlotSet) {
         let geometry = self.geometry_of(stripe);
         let present = geometry.units().difference(&self.lost_units(stripe));

@@ -111,8 +111,8 @@ fn put_run<K: StoreKey, V: Value>(
     Ok(run)
 }
 
-/// Removes the first of these rows from a table if at least [`RUN_MIN`] rows that follow each other in
-/// the table are removed: then each page is changed once. Returns how many these are.
+/// Removes the first of these rows from a table if at least [`RUN_MIN`] rows that follow each other
+/// in the table are removed: then each page is changed once. Returns how many these are.
 fn remove_run<K: StoreKey, V: Value>(
     table: &mut redb::Table<'_, K, V>,
     rows: &[RowChange],

@@ -9,8 +9,8 @@
 //! * *A batch* is kept by the node until the keeper says that it is durable. A keeper starts each
 //!   connection with the number of the batch that comes next. If that is the kept one, the keeper
 //!   has none of it, and all of it is sent again; if that is the one after it, it is there with all
-//!   its parts, and the node asks only whether it is durable. So no batch is applied twice, and none
-//!   in part.
+//!   its parts, and the node asks only whether it is durable. So no batch is applied twice, and
+//!   none in part.
 //! * *Silence* for [`SILENCE`] counts as the end of a connection. Whatever the peer does later on
 //!   the old one has no effect: the keeper takes only one connection of a node.
 //!

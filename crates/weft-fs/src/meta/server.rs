@@ -14,9 +14,9 @@
 //! * *Durable.* The end of a batch is answered when its epochs are durable. A keeper that dies
 //!   before that may have lost it: its node sends it to the next one.
 //!
-//! Only one process may open the metadata array: whoever starts a keeper first fences the one before
-//! it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say, too; the
-//! keeper only tells a later mount of a node from an earlier one.
+//! Only one process may open the metadata array: whoever starts a keeper first fences the one
+//! before it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say,
+//! too; the keeper only tells a later mount of a node from an earlier one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! Feeds arbitrary bytes to the parsers of messages. What must hold for any input: no panic, an end,
-//! no message from fewer bytes than it is written in, and each message has one form. Shared by the
-//! fuzz target and by a plain test.
+//! Feeds arbitrary bytes to the parsers of messages. What must hold for any input: no panic, an
+//! end, no message from fewer bytes than it is written in, and each message has one form. Shared by
+//! the fuzz target and by a plain test.
 
 use weft_wire::{Frames, FromKeeper, ToKeeper, WireError};
 

@@ -144,8 +144,8 @@ impl NbdDevice {
             device.disconnect()?;
             return Err(Failure::new("nbd: Linux 5.14 or later is needed"));
         }
-        // The first one to open it has the kernel look for partitions, which would wait if there is no
-        // daemon by then.
+        // The first one to open it has the kernel look for partitions, which would wait if there is
+        // no daemon by then.
         drop(fs::File::open(device.node.path()));
         link::set(array, &format!("nbd{number}"), ublk_device::is_attached);
         // udev has seen the device before it had the link, and looks again.
@@ -154,7 +154,8 @@ impl NbdDevice {
     }
 
     /// Goes on with a daemon that serves the array at the other end of `socket`. Users must not
-    /// lose what they have: a device that is larger, or takes writes and should not, stays as it is.
+    /// lose what they have: a device that is larger, or takes writes and should not, stays as it
+    /// is.
     pub fn go_on(&self, array: &str, socket: &UnixStream) -> Outcome {
         let peer = greet(socket, array).map_err(failed)?;
         if self.node.size_bytes().is_none_or(|has| has > peer.size_bytes) {

@@ -6,8 +6,8 @@
 //! – it opens `/dev/fuse`, mounts, and creates the loop device – and passes the open channel to the
 //! daemon over the control socket, so that the daemon needs no privilege.
 //!
-//! By the kernel's NBD client the daemon serves one end of a pair of sockets, and this command gives
-//! the other to the kernel.
+//! By the kernel's NBD client the daemon serves one end of a pair of sockets, and this command
+//! gives the other to the kernel.
 //!
 //! `detach` looks only at the kernel's own state, so it also cleans up after a daemon that died.
 

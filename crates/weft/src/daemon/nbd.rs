@@ -1,7 +1,7 @@
 //! Arrays as devices of the kernel's NBD client. The daemon serves one end of a pair of sockets as
-//! it serves any client; the other end is the kernel's ([`crate::block::nbd_device`]). That is given
-//! to it by `weft attach`, and by the next daemon if it is root: else `weft attach` connects a
-//! device again.
+//! it serves any client; the other end is the kernel's ([`crate::block::nbd_device`]). That is
+//! given to it by `weft attach`, and by the next daemon if it is root: else `weft attach` connects
+//! a device again.
 //!
 //! An array that fails answers its clients with errors, and so its device.
 
