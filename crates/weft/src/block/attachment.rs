@@ -1,6 +1,6 @@
-//! The block device of an attached array, as the kernel shows it: a ublk device, a device of
-//! its NBD client, or a FUSE file system with one file and loop devices over that file. It outlives
-//! a daemon that has died.
+//! The block device of an attached array, as the kernel shows it: a ublk device, a device of its
+//! NBD client, or a FUSE file system with one file and loop devices over that file. It outlives a
+//! daemon that has died.
 
 use std::fs;
 use std::os::unix::net::UnixStream;

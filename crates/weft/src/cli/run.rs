@@ -166,8 +166,7 @@ pub struct AttachArgs {
     /// Logical block size of the device: 512 or 4096 [default: that of the array]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_u32)]
     pub block_size: Option<u32>,
-    /// The way from the kernel to the daemon [default: ublk where there is one, else fuse, else
-    /// nbd]
+    /// The way from the kernel to the daemon [default: ublk, else fuse, else nbd]
     #[arg(long, value_name = "WAY")]
     pub via: Option<AttachWay>,
     /// Make a device that takes no writes
