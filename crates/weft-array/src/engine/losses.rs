@@ -15,7 +15,7 @@ use crate::engine::status::ByteRange;
 use crate::format::lane::Lane;
 use crate::region_map::RegionNo;
 use crate::superblock::SlotState;
-use weft_stripe::{StripeId, is_dear};
+use weft_stripe::{Stripe, StripeId, is_dear};
 
 /// Most unreadable ranges that are listed.
 const RANGES_MAX: usize = 64;
@@ -38,7 +38,9 @@ impl Engine {
         }
         let lost = self.lost_units(stripe);
         let geometry = self.geometry_of(stripe);
-        let differ = self.service.is_broken() && geometry.mirrored && self.awaits_resync(stripe);
+        let differ = self.service.is_broken()
+            && geometry.mirrored
+            && self.map.needs_resync(self.region_of(stripe));
         let replaced = || self.units_not_on_disk(stripe, |_| true).difference(&lost);
         let more = if differ {
             geometry.units_on(stripe.number, self.service.broken_slots())
@@ -48,7 +50,10 @@ impl Engine {
             // A mirror has a choice of copies. What a broken array holds may not match.
             UnitSet::new()
         } else {
-            let is_dear = |unit: &usize| is_dear(self, self.stripe(stripe), *unit);
+            let unsure = self.map.needs_resync(self.region_of(stripe));
+            let coding = &geometry.coding;
+            let resolved = Stripe { id: stripe, coding, lost, pinned: false, unsure };
+            let is_dear = |unit: &usize| is_dear(self, resolved, *unit);
             replaced().intersection(&asked).iter().filter(is_dear).collect()
         };
         if more.is_empty() {

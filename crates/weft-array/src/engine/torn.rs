@@ -40,11 +40,17 @@ pub(crate) struct Torn {
 }
 
 impl Engine {
-    /// A write of these offsets in the units of `stripe` stops halfway: the disks in `failed`,
-    /// which stay in their slots, have not taken all of it. The stripe is locked.
-    pub(crate) fn note_torn(&self, stripe: StripeId, offsets: Range<u64>, failed: SlotSet) {
+    /// A write of these offsets in the units of `stripe` stops halfway: of the units `present`,
+    /// those on the disks in `failed`, which stay in their slots, have not taken all of it. The
+    /// stripe is locked.
+    pub(crate) fn note_torn(
+        &self,
+        stripe: StripeId,
+        offsets: Range<u64>,
+        present: UnitSet,
+        failed: SlotSet,
+    ) {
         let geometry = self.geometry_of(stripe);
-        let present = geometry.units().difference(&self.lost_units(stripe));
         let whole = present.difference(&geometry.units_on(stripe.number, failed));
         let candidates = if whole.is_empty() { present } else { whole };
         let copy = candidates.iter().next().filter(|_| geometry.mirrored);

@@ -449,7 +449,8 @@ impl Engine {
         let stays = |failed: &&FailedWrite| self.members().uses(failed.slot, &failed.disk);
         let staying: SlotSet = failed.iter().filter(stays).map(|failed| failed.slot).collect();
         if let Some((stripe, offsets)) = place.filter(|_| !staying.is_empty()) {
-            self.note_torn(stripe, offsets, staying);
+            let present = self.geometry_of(stripe).units().difference(&self.lost_units(stripe));
+            self.note_torn(stripe, offsets, present, staying);
         }
         // The failed units now count as lost; they can be decoded as long as the array is not
         // broken.
