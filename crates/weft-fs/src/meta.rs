@@ -48,6 +48,8 @@ mod room;
 mod rows;
 pub(crate) mod server;
 mod spans;
+#[cfg(test)]
+mod story;
 mod sums;
 mod tables;
 mod transaction;

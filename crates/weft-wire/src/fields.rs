@@ -1,12 +1,16 @@
 //! The fields of a message: numbers are little-endian, bytes have their length before them.
 
-use crate::frame::MESSAGE_BYTES_MAX;
+/// The version of the messages.
+pub const VERSION: u16 = 1;
+
+/// The most bytes of a message's contents.
+pub const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 
 /// Bytes that are no message of this version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The peer has another version.
-    #[error("a message of version {0}, and this program has version {version}", version = crate::VERSION)]
+    #[error("a message of version {0}, and this program has version {version}", version = VERSION)]
     Version(u16),
     /// A frame's checksum is wrong.
     #[error("a message whose checksum is wrong")]

@@ -11,13 +11,7 @@
 //! Numbers are little-endian. A stream that has had a wrong frame is of no more use: where the next
 //! one starts is not known.
 
-use crate::fields::{Put as _, Result, WireError};
-
-/// The version of the messages.
-pub const VERSION: u16 = 1;
-
-/// The most bytes of a message's contents.
-pub const MESSAGE_BYTES_MAX: u32 = 4 << 20;
+use crate::fields::{MESSAGE_BYTES_MAX, Put as _, Result, VERSION, WireError};
 
 /// Bytes before the contents.
 const HEAD_BYTES: usize = 12;

@@ -43,7 +43,7 @@ mod message;
 mod row;
 mod token;
 
-pub use fields::WireError;
-pub use frame::{Frames, MESSAGE_BYTES_MAX, VERSION};
+pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
+pub use frame::Frames;
 pub use message::{Answer, End, FromKeeper, Part, Question, ToKeeper};
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};

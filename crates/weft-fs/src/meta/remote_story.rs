@@ -1,5 +1,5 @@
 //! Node and keeper with a network between them: random changes, commits, crashes of either, and
-//! connections that end, as [`super::node`] tests them in one process; and what the keeper makes of
+//! connections that end, as [`super::story`] has them in one process as well; and what the keeper makes of
 //! messages that no node sends.
 
 mod links {
@@ -22,9 +22,9 @@ use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, ToKeeper};
 
 use self::links::{Stream, Way};
 use self::network::{Canary, Network};
-use super::node::tests::{ID, Site, story};
 use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};
+use super::story::{ID, Site, story};
 use super::tests::with_rt_and_array;
 use super::{Meta, NEXT_INODE};
 
