@@ -58,6 +58,29 @@ fn files_that_are_read_while_they_are_lost_are_rebuilt_first() {
     }
 }
 
+/// In one step with the rest of their file.
+#[test]
+fn parts_that_are_read_while_they_are_lost_are_rebuilt_once() {
+    run(|rt| async move {
+        let fs = made(&rt, &ram(&[24; 5])).await;
+        let ino = make_as(&fs, "file", "raid1").await;
+        write(&fs, ino, 0, &pattern(2 << 20, 1)).await;
+        fs.sync().await.expect("synced");
+        let places = fs.places(ino).await.expect("known");
+        let lost = places[0].1.columns.iter().flatten().next().expect("a column").disk;
+        let disk = fs.status().await.expect("known").disks.swap_remove(lost.into());
+        let used = disk.data_bytes - disk.free_bytes;
+        fs.fail_disk(lost).await.expect("out of service");
+        for _ in 0..3 {
+            assert!(read_all(&fs, ino).await == pattern(2 << 20, 1));
+        }
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert_eq!(report.blocks * 4096, used, "each block once");
+        assert!(read_all(&fs, ino).await == pattern(2 << 20, 1));
+        assert_sound(&fs).await;
+    });
+}
+
 #[test]
 fn a_rebuild_begins_when_a_disk_is_lost() {
     run(|rt| async move {

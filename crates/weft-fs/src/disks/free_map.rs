@@ -327,17 +327,20 @@ impl Space {
     fn release_good(&mut self, start: u64, len: u64) {
         for (group, part) in groups_of(start, len) {
             let bits = self.bits(group);
+            let mut freed = 0;
             for (word, mask) in words_of(part.clone()) {
                 debug_assert!(bits[word] & mask == 0, "{start} + {len} is given back twice");
+                // Blocks that were counted twice would be another file's one day.
+                freed += (mask & !bits[word]).count_ones();
                 bits[word] |= mask;
             }
             let run = free_before(bits, part.start) + part.len() as u64 + free_from(bits, part.end);
-            self.groups[group].free += u32::try_from(part.len()).expect("of a group");
+            self.groups[group].free += freed;
             if bound(run) > self.longest.get(group) {
                 self.longest.set(group, bound(run));
             }
+            self.free += u64::from(freed);
         }
-        self.free += len;
     }
 
     /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest

@@ -88,7 +88,40 @@ pub(crate) struct Walk {
     files: std::vec::IntoIter<Ino>,
     /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
-    found: Vec<MovableExtent>,
+    found: Found,
+}
+
+/// Records that were found and not yet given out, each once: one in a hot part is in a file, too.
+#[derive(Default)]
+struct Found {
+    records: Vec<MovableExtent>,
+    places: BTreeSet<(Ino, u64)>,
+}
+
+impl Found {
+    fn add(&mut self, record: MovableExtent) {
+        if self.places.insert((record.ino, record.first)) {
+            self.records.push(record);
+        }
+    }
+
+    /// Whether these are fewer than go into a batch.
+    fn is_few(&self) -> bool {
+        self.records.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
+    }
+
+    /// Takes a batch out.
+    fn take_batch(&mut self) -> Vec<MovableExtent> {
+        let count = match self.records.is_empty() {
+            true => 0,
+            false => at_a_time(&self.records, BATCH_BLOCKS, |found| found.all_blocks),
+        };
+        let batch: Vec<_> = self.records.drain(..count).collect();
+        for MovableExtent { ino, first, .. } in &batch {
+            self.places.remove(&(*ino, *first));
+        }
+        batch
+    }
 }
 
 /// A record with columns that are to move.
@@ -150,7 +183,7 @@ impl FsState {
     pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
         let mut files = self.files_on(disks).await?.into_iter();
         let next = files.next().map(|ino| (ino, 0));
-        Ok(Walk { hot: BTreeSet::new(), files, next, found: Vec::new() })
+        Ok(Walk { hot: BTreeSet::new(), files, next, found: Found::default() })
     }
 
     /// The files with a column on one of these disks: files in use first, then the most recently
@@ -185,11 +218,8 @@ impl FsState {
         decide: &impl Decide,
     ) -> Result<Vec<MovableExtent>> {
         let Walk { hot, files, next, found } = walk;
-        let is_few = |found: &[MovableExtent]| {
-            found.iter().map(|found| found.all_blocks).sum::<u64>() < BATCH_BLOCKS
-        };
         let max = self.meta().at_a_time();
-        while is_few(found)
+        while found.is_few()
             && let Some(part) = self.hot_parts().take_hottest(self.rt().now())
         {
             let mut range = Some(blocks_of_part(part)).filter(|_| hot.insert(part));
@@ -201,7 +231,7 @@ impl FsState {
             }
         }
         while let Some((ino, from)) = *next
-            && is_few(found)
+            && found.is_few()
         {
             let at = (ino, from..u64::MAX);
             let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
@@ -209,11 +239,7 @@ impl FsState {
             *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
             self.job_may_go_on()?;
         }
-        let behind = found.split_off(match found.is_empty() {
-            true => 0,
-            false => at_a_time(found, BATCH_BLOCKS, |found| found.all_blocks),
-        });
-        Ok(std::mem::replace(found, behind))
+        Ok(found.take_batch())
     }
 
     /// Does not report files that are not there any more.
@@ -479,7 +505,7 @@ fn records_to_move(
     (ino, blocks): (Ino, Range<u64>),
     max: usize,
     decide: &impl Decide,
-    found: &mut Vec<MovableExtent>,
+    found: &mut Found,
 ) -> Result<Option<u64>> {
     let mut records = tx.records_from((ino, blocks.start), max)?;
     let count = records.len();
@@ -490,7 +516,7 @@ fn records_to_move(
         let blocks = decide.count(&record) * record.lines;
         let all_blocks = record.active_blocks();
         if blocks > 0 {
-            found.push(MovableExtent { ino, first, blocks, all_blocks });
+            found.add(MovableExtent { ino, first, blocks, all_blocks });
         }
     }
     Ok(rest)
