@@ -4,6 +4,7 @@ pub(crate) mod acl;
 pub(crate) mod attributes;
 pub(crate) mod namespace;
 pub(crate) mod orphans;
+pub(crate) mod paths;
 pub(crate) mod preallocate;
 pub(crate) mod read_write;
 pub(crate) mod truncate;

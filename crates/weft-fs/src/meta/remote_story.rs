@@ -1,6 +1,6 @@
 //! Node and keeper with a network between them: random changes, commits, crashes of either, and
-//! connections that end, as [`super::story`] has them in one process as well; and what the keeper makes of
-//! messages that no node sends.
+//! connections that end, as [`super::story`] has them in one process as well; and what the keeper
+//! makes of messages that no node sends.
 
 mod links {
     pub(super) use crate::meta::remote::{Stream, Way};
