@@ -173,16 +173,20 @@ impl Engine {
         })
     }
 
+    /// The slots that a crash now would leave without a complete member.
+    fn gone(&self) -> SlotSet {
+        let failed = self.service.broken_slots().union(&self.members.active_in_memory_only());
+        self.incomplete_slots().union(&failed).union(&self.space.short())
+    }
+
     /// How many more members could fail after the member of `slot` had failed.
     pub fn redundancy_without(&self, slot: SlotNo) -> Option<Margin> {
-        let gone = self.incomplete_slots().union(&self.service.broken_slots());
-        self.geometries.margin(gone.with(slot))
+        self.geometries.margin(self.gone().with(slot))
     }
 
     /// How many more members may fail, in any combination.
     pub fn redundancy_remaining(&self) -> Option<Margin> {
-        let failed = self.service.broken_slots().union(&self.members.active_in_memory_only());
-        let gone = self.incomplete_slots().union(&failed).union(&self.space.short());
+        let gone = self.gone();
         let of = (gone, self.geometries.in_use());
         if let Some((known, remaining)) = self.remaining.get()
             && known == of

@@ -97,7 +97,7 @@ impl Engine {
     async fn read_stripe(&self, pieces: StripePieces) -> (Result<(), ArrayError>, StripePieces) {
         let stripe = pieces[0].0.stripe;
         let asked = pieces.iter().map(|(at, _)| at.unit).collect();
-        let lost = self.avoided_units(stripe, asked);
+        let lost = self.avoided_units(stripe, self.may_wait(stripe, asked));
         let degraded = !self.geometry_of(stripe).mirrored
             && !lost.is_empty()
             && pieces.iter().any(|(at, _)| lost.contains(at.unit));
@@ -131,7 +131,8 @@ impl Engine {
         if self.is_monitored() {
             self.note_read(at);
         }
-        if !self.avoided_units(at.stripe, UnitSet::one(unit)).contains(unit) {
+        let asked = self.may_wait(at.stripe, UnitSet::one(unit));
+        if !self.avoided_units(at.stripe, asked).contains(unit) {
             let (slot, offset) = geometry.locate(at.stripe.number, unit, at.unit_offset);
             if let Some(disk) = self.disk(slot) {
                 let turns = self.geometries().turns();
@@ -162,6 +163,12 @@ impl Engine {
         let (result, mut pieces) = self.read_detached(vec![(at, buf)]).await;
         let (_, buf) = pieces.pop().expect("the piece comes back");
         (result, buf)
+    }
+
+    /// Those of the units asked for that may be computed although they can be read: to compute them
+    /// waits for a write to the stripe, which may wait for room, and their own disks would not.
+    fn may_wait(&self, stripe: StripeId, asked: UnitSet) -> UnitSet {
+        if self.locks().is_busy(stripe) { UnitSet::new() } else { asked }
     }
 
     /// Whether these addresses are still in the geometry of their stripe.
