@@ -81,6 +81,13 @@ impl Attachment {
         nbd_device::all().into_iter().filter_map(named).collect()
     }
 
+    /// Whether it waits for another array than the one with this id: one that had its name.
+    /// Requests of users that wait would be made there. Only known of a device of the kernel's NBD
+    /// client, which anything can answer that has a socket for it.
+    pub fn is_of_another(&self, id: &str) -> bool {
+        matches!(&self.kind, Kind::Nbd(device) if device.array() != Some(id))
+    }
+
     /// Goes on with the daemon at the other end of `socket`; only for a device of the kernel's NBD
     /// client.
     pub fn go_on(&self, socket: &UnixStream) -> Outcome {

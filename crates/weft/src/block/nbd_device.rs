@@ -117,6 +117,11 @@ impl NbdDevice {
         Some(Path::new(place))
     }
 
+    /// The id of its array.
+    pub fn array(&self) -> Option<&str> {
+        self.text.strip_prefix(MARK)?.split_once(':').map(|(id, _)| id)
+    }
+
     /// Whether it has this text.
     pub fn is(&self, text: &str) -> bool {
         self.text == text

@@ -51,11 +51,19 @@ pub fn attach(args: &AttachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let (mut client, name) = wait_for(args, dir)?;
     let served = client.status_of(&name)?;
     if let Some(attachment) = Attachment::of(dir, &name, served.ublk()) {
+        if attachment.is_of_another(&served.status.id) {
+            return Err(Failure::new(format!(
+                "a block device of another array that is called {name}, too, waits for its daemon"
+            ))
+            .hint(format!(
+                "serve that array, or end its users with errors: `weft detach --force {name}`"
+            )));
+        }
         let size_bytes = served.status.size_bytes;
         let outdated = served.attached
             && attachment.devices().iter().any(|_| attachment.size_bytes() != Some(size_bytes));
         if attachment.via() == Via::Nbd && !served.attached {
-            let (kernels, _) = nbd_socket(&mut client, &name)?;
+            let (kernels, _) = nbd_socket(&mut client, &name, true)?;
             attachment.go_on(&kernels)?;
             return show(&attachment, json);
         }
@@ -121,7 +129,7 @@ fn attach_nbd(
         return Err(Failure::new(format!("{name} cannot be attached by NBD: {why}"))
             .hint("`--via fuse` needs no driver `nbd`"));
     }
-    let (kernels, attached) = nbd_socket(client, name)?;
+    let (kernels, attached) = nbd_socket(client, name, false)?;
     let block_bytes = block_bytes(args, &attached)?;
     let read_only = args.read_only || attached.read_only;
     let text = nbd_device::text_of(id, &dir.mount_point(name));
@@ -129,10 +137,15 @@ fn attach_nbd(
 }
 
 /// A socket for the kernel, at whose other end the daemon serves the array.
-fn nbd_socket(client: &mut Client, name: &str) -> Result<(UnixStream, Attached), Failure> {
+/// A socket to the array, for a device that is made, or that waits (`again`).
+fn nbd_socket(
+    client: &mut Client,
+    name: &str,
+    again: bool,
+) -> Result<(UnixStream, Attached), Failure> {
     let pair = UnixStream::pair();
     let (kernels, daemons) = pair.map_err(|e| Failure::new(format!("a pair of sockets: {e}")))?;
-    let request = Request::AttachNbd { array: name.to_owned() };
+    let request = Request::AttachNbd { array: name.to_owned(), again };
     let attached: Attached = client.ask_with(request, Some(daemons.as_fd()))?;
     Ok((kernels, attached))
 }

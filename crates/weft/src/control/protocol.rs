@@ -168,6 +168,9 @@ pub enum Request {
     AttachNbd {
         /// The array.
         array: String,
+        /// Whether the device has users who waited for a daemon.
+        #[serde(default)]
+        again: bool,
     },
     /// Make the array a ublk device; answers with [`UblkAnswer`].
     AttachUblk {
@@ -232,7 +235,7 @@ impl Request {
             | Self::RebuildPolicy { array, .. }
             | Self::Remove { array, .. }
             | Self::AttachUblk { array, .. }
-            | Self::AttachNbd { array }
+            | Self::AttachNbd { array, .. }
             | Self::Attach { array } => Some(array),
             Self::Start { .. } | Self::Announce { .. } => None,
         }

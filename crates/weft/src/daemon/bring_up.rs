@@ -500,6 +500,7 @@ impl Daemon {
             explain(error, &refused)
         })?;
         let served = Served::new(&isolation, array, read_only);
+        served.forced.set(force_degraded);
         self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;

@@ -102,8 +102,14 @@ impl Daemon {
                 let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
                 value(Attached { block_bytes, read_only: served.read_only })
             }
-            Request::AttachNbd { array } => {
+            Request::AttachNbd { array, again } => {
                 let served = self.find(&array)?;
+                if again && served.forced.get() {
+                    return Err(Failure::new(
+                        "the array was forced to start, and may be older than its users know it",
+                    )
+                    .hint(format!("end them with errors: `weft detach --force {array}`")));
+                }
                 let socket = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a socket"))?;
                 self.attach_nbd(&served, socket)?;

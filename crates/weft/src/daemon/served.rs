@@ -1,6 +1,6 @@
 //! An array that is being served.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
@@ -51,6 +51,8 @@ pub struct Served {
     pub volume: Rc<dyn Volume>,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether it was forced to start: then it may be older than its users know it.
+    pub forced: Cell<bool>,
     /// How it is attached as a block device, if it is.
     pub front: RefCell<Option<Front>>,
     stopped: Notify,
@@ -64,8 +66,9 @@ impl Served {
         let cache = Rc::new(CachedVolume::new(Rc::new(array.clone())));
         let volume = GuardedVolume::new(cache.clone(), isolation.clone());
         let volume: Rc<dyn Volume> = Rc::new(volume);
-        let (front, stopped) = (RefCell::default(), Notify::default());
-        let served = Rc::new(Self { array, isolation, cache, volume, read_only, front, stopped });
+        let (forced, front, stopped) = (Cell::default(), RefCell::default(), Notify::default());
+        let served = Self { array, isolation, cache, volume, read_only, forced, front, stopped };
+        let served = Rc::new(served);
         drop(served.isolation.rt().spawn(served.clone().log_events()));
         served
     }
