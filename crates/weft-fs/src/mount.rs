@@ -16,8 +16,10 @@ pub(crate) mod sizing;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use weft_array::superblock::read_superblock;
 use weft_array::{Array, AssembleOptions, Id};
 use weft_disk::{CopyOnWriteDisk, Disk, IoFuture, QueueConfig, QueuedDisk, Ranges, SliceDisk};
@@ -292,15 +294,42 @@ impl Fs {
             false => (None, reopen),
         };
         let disks = copies.as_deref().unwrap_or(disks);
-        if let Some(host) = options.host {
-            let given = Given::look(disks, options.some_will_do()).await?;
-            let (fs_id, _) = given_parts(&given, &options, None).await?;
-            let disks: Vec<_> = given.found.values().map(|(_, disk)| disk.clone()).collect();
-            claim::claim(rt, &disks, (fs_id, host, options.nonce)).await?;
+        let by = (reopen, keeper);
+        let Some(host) = options.host else {
+            return Self::mount_again(rt, disks, &options, by).await;
+        };
+        let given = Given::look(disks, options.some_will_do()).await?;
+        let (fs_id, _) = given_parts(&given, &options, None).await?;
+        // One that can be read only later is not claimed, and stays out.
+        let disks: Vec<_> = given.found.values().map(|(_, disk)| disk.clone()).collect();
+        let owner = (fs_id, host, options.nonce);
+        claim::claim(rt, &disks, owner).await?;
+        let done = Cell::new(false);
+        let claimed = pin!(claim::keep_claimed(rt, &disks, owner, &done));
+        let mounting = pin!(Self::mount_again(rt, &disks, &options, by));
+        match select(mounting, claimed).await {
+            Either::Left((mounted, claimed)) => {
+                // A mark that is being written must not come after the next ones.
+                done.set(true);
+                claimed.await.and(mounted)
+            }
+            Either::Right((claimed, mounting)) => {
+                claimed?;
+                mounting.await
+            }
         }
+    }
+
+    /// Mounts disks that no other host has, again if their labels were wrong.
+    async fn mount_again(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: &MountOptions,
+        (reopen, keeper): (Option<Reopen>, Option<FindKeeper>),
+    ) -> Result<Self> {
         loop {
             let by = (reopen.clone(), keeper.clone());
-            if let Some(fs) = Self::mount_claimed(rt, disks, &options, by).await? {
+            if let Some(fs) = Self::mount_claimed(rt, disks, options, by).await? {
                 return Ok(fs);
             }
         }
@@ -462,12 +491,13 @@ impl Fs {
         drop(self.0.unwritten().drained().await);
         drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;
-        if matches!(ended, Err(FsError::NoSpace)) {
+        let lacks_room = matches!(ended, Err(FsError::NoSpace));
+        if lacks_room {
             self.0.give_up_what_has_no_room().await;
         }
         let lost = self.0.lost_writes().await;
-        // The error was that of the blocks that are lost.
-        if lost.is_some() {
+        // The error was that of the blocks that are lost, also of files that have no name any more.
+        if lacks_room || lost.is_some() {
             ended = self.0.sync().await;
         }
         if ended.is_ok() {

@@ -8,8 +8,9 @@ use futures_util::future::join;
 use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::moments::*;
 use crate::common::*;
+use weft_disk::{Class, Disk, Layer, ReadFuture};
 use weft_fs::{Fs, FsError, Host, MountOptions, Result, create};
-use weft_rt::{Rt, SECOND};
+use weft_rt::{Buf, Rt, SECOND};
 
 fn on(host: &str, nonce: u64) -> MountOptions {
     MountOptions { host: Some(Host::new(host)), nonce, ..mounting() }
@@ -70,6 +71,53 @@ fn a_mark_that_stands_still_is_dead() {
         let second = Fs::mount(&rt, &all(&disks), on("second", 2)).await.expect("mounted");
         assert!(rt.now() - began >= 20 * SECOND, "it was looked whether the first one lives");
         find(&second, "file").await;
+    });
+}
+
+/// A disk whose reads take long.
+struct Slow {
+    rt: Rt,
+    disk: Rc<dyn Disk>,
+}
+
+impl Layer for Slow {
+    fn below(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
+        Box::pin(async move {
+            self.rt.sleep(SECOND).await;
+            self.disk.read(offset, buf, class).await
+        })
+    }
+}
+
+#[test]
+fn a_mount_that_takes_long_is_alive() {
+    run(|rt| async move {
+        let disks = new_disks(&rt).await;
+        // There is something to recover.
+        let fs = Fs::mount(&rt, &all(&disks), mounting()).await.expect("mounted");
+        let ino = make(&fs, "file").await;
+        write(&fs, ino, 0, &pattern(50_000, 1)).await;
+        fs.fsync(ino).await.expect("durable");
+        drop(fs);
+        let slow = |disk| Rc::new(Slow { rt: rt.clone(), disk }) as Rc<dyn Disk>;
+        let slow: Vec<Rc<dyn Disk>> = all(&disks).into_iter().map(slow).collect();
+        let began = rt.now();
+        let mut mounting = rt.spawn({
+            let rt = rt.clone();
+            async move { Fs::mount(&rt, &slow, on("slow", 1)).await }
+        });
+        rt.sleep(15 * SECOND).await;
+        let refusing = async {
+            refused(Fs::mount(&rt, &all(&disks), on("second", 2)).await, "'slow'");
+        };
+        let (mounted, ()) = join(&mut mounting, refusing).await;
+        let fs = mounted.expect("mounted");
+        assert!(rt.now() - began > 60 * SECOND, "{} s", (rt.now() - began) / SECOND);
+        assert!(read_all(&fs, ino).await == pattern(50_000, 1));
     });
 }
 

@@ -18,7 +18,7 @@
 //!
 //! *Limits.* Marks are no fence: a request that a stalled host sent before may still reach a disk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -33,6 +33,8 @@ use crate::state::mounted::{Fs, FsState};
 
 /// Time between two changes.
 const BEAT: Nanos = 2 * SECOND;
+/// Time between two looks whether a mount is done.
+const LOOK: Nanos = SECOND / 10;
 /// How long a claim has to stand: longer than the time between two changes.
 const CLAIM: Nanos = 6 * SECOND;
 /// How long a mark that is not alive has to stand still.
@@ -75,6 +77,35 @@ pub(crate) async fn claim(
             Mark { state: State::Mounted, ..claim }.write(disks, fs_id).await;
             Ok(())
         }
+    }
+}
+
+/// Keeps the marks of a mount that has claimed the disks changing until it is `done`, which may take
+/// long: a recovery reads and writes much.
+///
+/// # Errors
+/// If another host has mounted one of them meanwhile.
+pub(crate) async fn keep_claimed(
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    (fs_id, host, nonce): (Id, Host, u64),
+    done: &Cell<bool>,
+) -> Result<()> {
+    let mut mark = Mark { state: State::Mounted, nonce, beat: 0, host };
+    loop {
+        for _ in 0..BEAT / LOOK {
+            rt.sleep(LOOK).await;
+            if done.get() {
+                return Ok(());
+            }
+        }
+        let found = read_all(disks, fs_id).await.into_iter().flatten();
+        let mut others = found.filter(|found| found.nonce != nonce);
+        if let Some(other) = others.find(|other| other.state == State::Mounted) {
+            return Err(other.refusal());
+        }
+        mark.beat += 1;
+        mark.write(disks, fs_id).await;
     }
 }
 
