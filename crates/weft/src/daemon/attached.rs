@@ -39,6 +39,11 @@ impl Daemon {
     /// Serves an array on a new channel, until it is unmounted.
     pub(super) async fn attach_fuse(&self, served: &Rc<Served>, channel: OwnedFd) -> Outcome {
         let has_store = thread::elsewhere(notify::has_store).await?;
+        // Much may have happened meanwhile.
+        let is_served = self.arrays.borrow().values().any(|other| Rc::ptr_eq(other, served));
+        if self.stopping.get() || !is_served {
+            return Err(Failure::new("the array is stopping"));
+        }
         if served.front.borrow().is_some() {
             return Err(served.attached_already());
         }
