@@ -80,8 +80,8 @@ pub(crate) async fn claim(
     }
 }
 
-/// Keeps the marks of a mount that has claimed the disks changing until it is `done`, which may take
-/// long: a recovery reads and writes much.
+/// Keeps the marks of a mount that has claimed the disks changing until it is `done`, which may
+/// take long: a recovery reads and writes much.
 ///
 /// # Errors
 /// If another host has mounted one of them meanwhile.
