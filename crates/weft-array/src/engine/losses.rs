@@ -46,7 +46,10 @@ impl Engine {
             geometry.units_on(stripe.number, self.service.broken_slots())
         } else if !self.jobs.rebuild().redirects() {
             replaced()
-        } else if geometry.mirrored || self.service.is_broken() {
+        } else if geometry.mirrored
+            || self.service.is_broken()
+            || !self.jobs.rebuild().prices_redirection()
+        {
             // A mirror has a choice of copies. What a broken array holds may not match.
             UnitSet::new()
         } else {

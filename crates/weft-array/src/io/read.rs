@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use futures_util::future::join_all;
-use weft_code::UnitSet;
+use weft_code::{SlotSet, UnitSet};
 use weft_disk::{Class, DiskErrorKind};
 use weft_rt::Buf;
 use weft_rt::sync::Sender;
@@ -356,10 +356,14 @@ impl Engine {
         // sequential runs.
         let width = self.geometry_of(at.stripe).code().width();
         let turn = to_len(at.stripe.number / MIRROR_RUN_STRIPES % width as u64);
+        let dear = match self.jobs().rebuild().prices_redirection() {
+            true => self.incomplete_slots(),
+            false => SlotSet::new(),
+        };
         let rank = |unit: usize| {
             let slot = self.slot_of(at.stripe, unit);
             // A disk that a rebuild writes in order has to come back afterwards.
-            let detour = u32::from(self.incomplete_slots().contains(slot));
+            let detour = u32::from(dear.contains(slot));
             (self.in_flight(slot).get() + detour, (unit + width - turn) % width)
         };
         copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)

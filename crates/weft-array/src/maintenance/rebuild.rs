@@ -232,6 +232,11 @@ impl RebuildState {
         self.experiment.borrow().as_ref().is_none_or(|experiment| experiment.redirects())
     }
 
+    /// Whether a rebuilt unit has a price. An experiment shows what others do: they always read it.
+    pub fn prices_redirection(&self) -> bool {
+        self.experiment.borrow().is_none()
+    }
+
     pub fn experiment(&self) -> Option<Rc<dyn Experiment>> {
         self.experiment.borrow().clone()
     }
