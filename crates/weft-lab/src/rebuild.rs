@@ -103,4 +103,9 @@ impl Experiment for Parts {
     fn redirects(&self) -> bool {
         self.redirect
     }
+
+    fn prices_redirection(&self) -> bool {
+        // MD reads what it has rebuilt, whatever its disk does.
+        self.pipelined.is_none() && self.pace.is_none()
+    }
 }

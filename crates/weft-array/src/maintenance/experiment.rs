@@ -37,6 +37,11 @@ pub trait Experiment {
     fn redirects(&self) -> bool {
         true
     }
+
+    /// Whether these reads are made only while that is cheaper than to compute the units.
+    fn prices_redirection(&self) -> bool {
+        true
+    }
 }
 
 /// How stripes are rebuilt, and how many at a time.

@@ -232,9 +232,10 @@ impl RebuildState {
         self.experiment.borrow().as_ref().is_none_or(|experiment| experiment.redirects())
     }
 
-    /// Whether a rebuilt unit has a price. An experiment shows what others do: they always read it.
+    /// Whether a rebuilt unit has a price.
     pub fn prices_redirection(&self) -> bool {
-        self.experiment.borrow().is_none()
+        let experiment = self.experiment.borrow();
+        experiment.as_ref().is_none_or(|experiment| experiment.prices_redirection())
     }
 
     pub fn experiment(&self) -> Option<Rc<dyn Experiment>> {
