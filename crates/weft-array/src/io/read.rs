@@ -363,8 +363,7 @@ impl Engine {
         let rank = |unit: usize| {
             let slot = self.slot_of(at.stripe, unit);
             // A disk that a rebuild writes in order has to come back afterwards.
-            let detour = u32::from(dear.contains(slot));
-            (self.in_flight(slot).get() + detour, (unit + width - turn) % width)
+            (self.in_flight(slot).get(), dear.contains(slot), (unit + width - turn) % width)
         };
         copies.iter().min_by_key(|unit| rank(*unit)).unwrap_or(0)
     }
