@@ -7,7 +7,7 @@ mod speed_control;
 use std::rc::Rc;
 
 use serde::Deserialize;
-use weft_array::experiment::{Executor, Experiment, Pace, Rebuilder};
+use weft_array::experiment::{Executor, Experiment, Pace, Rebuilder, Redirection};
 use weft_array::{Array, ArrayError, Piggyback, RebuildOrder, RebuildPolicy};
 use weft_rt::Nanos;
 
@@ -100,12 +100,12 @@ impl Experiment for Parts {
         Some(Box::new(SpeedControl::new(self.pace?, now)))
     }
 
-    fn redirects(&self) -> bool {
-        self.redirect
-    }
-
-    fn prices_redirection(&self) -> bool {
-        // MD reads what it has rebuilt, whatever its disk does.
-        self.pipelined.is_none() && self.pace.is_none()
+    fn redirection(&self) -> Redirection {
+        match self {
+            Self { redirect: false, .. } => Redirection::Never,
+            Self { pipelined: None, pace: None, .. } => Redirection::Priced,
+            // MD reads what it has rebuilt, whatever its disk does.
+            _ => Redirection::Always,
+        }
     }
 }

@@ -13,6 +13,7 @@ use weft_code::{Margin, SlotNo, SlotSet, UnitSet};
 use crate::engine::Engine;
 use crate::engine::status::ByteRange;
 use crate::format::lane::Lane;
+use crate::maintenance::experiment::Redirection;
 use crate::region_map::RegionNo;
 use crate::superblock::SlotState;
 use weft_stripe::{Stripe, StripeId, is_dear};
@@ -42,22 +43,18 @@ impl Engine {
             && geometry.mirrored
             && self.map.needs_resync(self.region_of(stripe));
         let replaced = || self.units_not_on_disk(stripe, |_| true).difference(&lost);
-        let more = if differ {
-            geometry.units_on(stripe.number, self.service.broken_slots())
-        } else if !self.jobs.rebuild().redirects() {
-            replaced()
-        } else if geometry.mirrored
-            || self.service.is_broken()
-            || !self.jobs.rebuild().prices_redirection()
-        {
+        let more = match self.jobs.rebuild().redirection() {
+            _ if differ => geometry.units_on(stripe.number, self.service.broken_slots()),
+            Redirection::Never => replaced(),
             // A mirror has a choice of copies. What a broken array holds may not match.
-            UnitSet::new()
-        } else {
-            let unsure = self.map.needs_resync(self.region_of(stripe));
-            let coding = &geometry.coding;
-            let resolved = Stripe { id: stripe, coding, lost, pinned: false, unsure };
-            let is_dear = |unit: &usize| is_dear(self, resolved, *unit);
-            replaced().intersection(&asked).iter().filter(is_dear).collect()
+            Redirection::Priced if !geometry.mirrored && !self.service.is_broken() => {
+                let unsure = self.map.needs_resync(self.region_of(stripe));
+                let coding = &geometry.coding;
+                let resolved = Stripe { id: stripe, coding, lost, pinned: false, unsure };
+                let is_dear = |unit: &usize| is_dear(self, resolved, *unit);
+                replaced().intersection(&asked).iter().filter(is_dear).collect()
+            }
+            Redirection::Priced | Redirection::Always => UnitSet::new(),
         };
         if more.is_empty() {
             return lost;

@@ -29,6 +29,7 @@ use crate::format::length::to_len;
 use crate::geometry::{Address, Piece};
 use crate::io::StripePieces;
 use crate::maintenance::RebuildSource;
+use crate::maintenance::experiment::Redirection;
 
 /// The result for the pieces, with their buffers.
 pub(crate) type ReadAnswer = (Result<(), ArrayError>, StripePieces);
@@ -356,9 +357,9 @@ impl Engine {
         // sequential runs.
         let width = self.geometry_of(at.stripe).code().width();
         let turn = to_len(at.stripe.number / MIRROR_RUN_STRIPES % width as u64);
-        let dear = match self.jobs().rebuild().prices_redirection() {
-            true => self.incomplete_slots(),
-            false => SlotSet::new(),
+        let dear = match self.jobs().rebuild().redirection() {
+            Redirection::Priced => self.incomplete_slots(),
+            Redirection::Never | Redirection::Always => SlotSet::new(),
         };
         let rank = |unit: usize| {
             let slot = self.slot_of(at.stripe, unit);

@@ -34,14 +34,20 @@ pub trait Experiment {
     }
 
     /// Whether users' reads use units that are rebuilt before the whole member is.
-    fn redirects(&self) -> bool {
-        true
+    fn redirection(&self) -> Redirection {
+        Redirection::Priced
     }
+}
 
-    /// Whether these reads are made only while that is cheaper than to compute the units.
-    fn prices_redirection(&self) -> bool {
-        true
-    }
+/// Whether users' reads use rebuilt units of a member that is not whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirection {
+    /// They compute them as long as they can.
+    Never,
+    /// They read them.
+    Always,
+    /// They read them while that is cheaper than to compute them.
+    Priced,
 }
 
 /// How stripes are rebuilt, and how many at a time.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, SECOND};
 
-use super::experiment::Experiment;
+use super::experiment::{Experiment, Redirection};
 use super::monitor::Monitor;
 use crate::format::lane::Lane;
 use crate::format::rebuild_policy::{RebuildOrder, RebuildPolicy};
@@ -228,14 +228,9 @@ impl RebuildState {
     }
 
     /// Whether reads use rebuilt units.
-    pub fn redirects(&self) -> bool {
-        self.experiment.borrow().as_ref().is_none_or(|experiment| experiment.redirects())
-    }
-
-    /// Whether a rebuilt unit has a price.
-    pub fn prices_redirection(&self) -> bool {
+    pub fn redirection(&self) -> Redirection {
         let experiment = self.experiment.borrow();
-        experiment.as_ref().is_none_or(|experiment| experiment.prices_redirection())
+        experiment.as_ref().map_or(Redirection::Priced, |experiment| experiment.redirection())
     }
 
     pub fn experiment(&self) -> Option<Rc<dyn Experiment>> {
