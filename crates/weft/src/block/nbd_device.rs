@@ -111,15 +111,19 @@ impl NbdDevice {
         &self.node
     }
 
-    /// The place that its array has in the daemon's runtime folder.
-    pub fn place(&self) -> Option<&Path> {
-        let (_, place) = self.text.strip_prefix(MARK)?.split_once(':')?;
-        Some(Path::new(place))
+    /// The id of its array, and the place of that in the daemon's runtime folder.
+    fn array_and_place(&self) -> Option<(&str, &str)> {
+        self.text.strip_prefix(MARK)?.split_once(':')
     }
 
     /// The id of its array.
     pub fn array(&self) -> Option<&str> {
-        self.text.strip_prefix(MARK)?.split_once(':').map(|(id, _)| id)
+        self.array_and_place().map(|(id, _)| id)
+    }
+
+    /// The place that its array has in the daemon's runtime folder.
+    pub fn place(&self) -> Option<&Path> {
+        self.array_and_place().map(|(_, place)| Path::new(place))
     }
 
     /// Whether it has this text.

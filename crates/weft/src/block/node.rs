@@ -19,6 +19,11 @@ impl Node {
         Self { name }
     }
 
+    /// Its name, without `/dev/`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// `/dev/NAME`.
     pub fn path(&self) -> PathBuf {
         Path::new("/dev").join(&self.name)

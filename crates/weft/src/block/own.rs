@@ -18,9 +18,7 @@ impl OwnDevices {
     /// Looks at what the kernel shows.
     pub fn find() -> Self {
         let ublk = ublk_device::numbers().into_iter().map(|number| format!("ublkb{number}"));
-        let nbd = nbd_device::all().into_iter();
-        let nbd =
-            nbd.filter_map(|device| Some(device.node().path().file_name()?.to_str()?.to_owned()));
+        let nbd = nbd_device::all().into_iter().map(|device| device.node().name().to_owned());
         let mounts = mounts::all().unwrap_or_default();
         let ours = mounts.into_iter().filter(|mount| {
             let folder = mount.target.parent().and_then(Path::file_name);

@@ -136,8 +136,8 @@ fn attach_nbd(
     NbdDevice::make(name, text, &kernels, block_bytes, read_only).map(drop)
 }
 
-/// A socket for the kernel, at whose other end the daemon serves the array.
-/// A socket to the array, for a device that is made, or that waits (`again`).
+/// A socket for the kernel, at whose other end the daemon serves the array: for a device that is
+/// made, or that waits (`again`).
 fn nbd_socket(
     client: &mut Client,
     name: &str,

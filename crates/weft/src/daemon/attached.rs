@@ -80,8 +80,8 @@ impl Daemon {
     }
 
     /// Goes on with the channel that an earlier daemon left of an array that has just started. If
-    /// that is impossible, or not `allowed`, its users get errors.
-    pub(super) fn take_over_channel(&self, name: &str, served: &Rc<Served>, allowed: bool) {
+    /// that is impossible, its users get errors.
+    pub(super) fn take_over_channel(&self, name: &str, served: &Rc<Served>) {
         let kept = name_of(served);
         let complete = format!("{kept}{COMPLETE}");
         let found = {
@@ -94,7 +94,7 @@ impl Daemon {
             notify::forget(&complete);
             notify::keep(&kept, channel.as_fd());
         }
-        let taken = self.check_channel(name, served, allowed).and_then(|()| {
+        let taken = self.check_channel(name, served).and_then(|()| {
             match ask_again(&channel) {
                 Err(Errno::INVAL) if is_complete => {}
                 Err(Errno::INVAL) => {
@@ -121,8 +121,8 @@ impl Daemon {
     }
 
     /// Whether the array can go on with its users.
-    fn check_channel(&self, name: &str, served: &Served, allowed: bool) -> Outcome {
-        if !allowed {
+    fn check_channel(&self, name: &str, served: &Served) -> Outcome {
+        if served.forced {
             return Err(Failure::new("the array was forced to start, and may be older"));
         }
         let Some(attachment) = Attachment::fuse(&self.dir, name) else { return Ok(()) };

@@ -499,8 +499,7 @@ impl Daemon {
             }
             explain(error, &refused)
         })?;
-        let served = Served::new(&isolation, array, read_only);
-        served.forced.set(force_degraded);
+        let served = Served::new(&isolation, array, read_only, force_degraded);
         self.begin_cache(&name, &served);
         let added = self.server.add_export(&name, served.export());
         added.map_err(|e| Failure::new(e.to_string()))?;
@@ -510,7 +509,7 @@ impl Daemon {
         if !force_degraded {
             self.add_vhost(&name, &served);
         }
-        self.take_over_channel(&name, &served, !force_degraded);
+        self.take_over_channel(&name, &served);
         if !force_degraded {
             self.take_over_nbd(name.clone(), served.clone());
             self.take_over_device(name.clone(), served);

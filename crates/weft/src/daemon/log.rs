@@ -1,6 +1,9 @@
 //! The daemon's log: one line per fact, on standard error, where systemd and shells expect it.
 
+use std::path::Path;
+
 use weft_array::{Array, ArrayState, Event, MemberState};
+use weft_cli::failure::Failure;
 use weft_cli::output::log_line;
 use weft_cli::size;
 
@@ -10,6 +13,18 @@ use crate::report::status::redundancy;
 /// Writes a line about an array.
 pub fn about(array: &str, text: &str) {
     log_line(&format!("{array}: {text}"));
+}
+
+/// Logs that a block device that an earlier daemon left is not taken over.
+pub fn not_taken_over(array: &str, device: &Path, failure: &Failure) {
+    about(
+        array,
+        &format!(
+            "ALERT: {} is not taken over, and its users wait: {failure} (`weft attach {array}` tries \
+             again, `weft detach --force {array}` removes it)",
+            device.display()
+        ),
+    );
 }
 
 /// Logs the state of an array at its start, with an ALERT for missing members.

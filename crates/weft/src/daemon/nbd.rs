@@ -63,14 +63,7 @@ impl Daemon {
                 thread::elsewhere(move || device.go_on(&name, &kernels)).await?
             };
             if let Err(failure) = taken.await {
-                log::about(
-                    &name,
-                    &format!(
-                        "ALERT: {} is not taken over, and its users wait: {failure} (`weft attach \
-                         {name}` tries again, `weft detach --force {name}` removes it)",
-                        place.display()
-                    ),
-                );
+                log::not_taken_over(&name, &place, &failure);
             }
         }));
     }

@@ -99,12 +99,11 @@ impl Daemon {
                 let channel = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a FUSE channel"))?;
                 self.attach_fuse(&served, channel).await?;
-                let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
-                value(Attached { block_bytes, read_only: served.read_only })
+                value(attached(&served))
             }
             Request::AttachNbd { array, again } => {
                 let served = self.find(&array)?;
-                if again && served.forced.get() {
+                if again && served.forced {
                     return Err(Failure::new(
                         "the array was forced to start, and may be older than its users know it",
                     )
@@ -113,8 +112,7 @@ impl Daemon {
                 let socket = descriptor
                     .ok_or_else(|| Failure::new("an attach request must carry a socket"))?;
                 self.attach_nbd(&served, socket)?;
-                let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
-                value(Attached { block_bytes, read_only: served.read_only })
+                value(attached(&served))
             }
             Request::AttachUblk { array, block_bytes, read_only } => {
                 let served = self.find(&array)?;
@@ -478,6 +476,12 @@ impl Daemon {
         }
         Ok(json!({ "disk": slot.disk, "slot": slot.slot, "spare": false, "done": !dry_run }))
     }
+}
+
+/// What a command that attaches the array must know of it.
+fn attached(served: &Served) -> Attached {
+    let block_bytes = u32::try_from(served.array.block_bytes()).unwrap_or(4096);
+    Attached { block_bytes, read_only: served.read_only }
 }
 
 /// What the daemon itself knows of a block device.

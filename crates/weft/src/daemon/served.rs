@@ -1,6 +1,6 @@
 //! An array that is being served.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
@@ -52,7 +52,7 @@ pub struct Served {
     /// Whether writes are refused.
     pub read_only: bool,
     /// Whether it was forced to start: then it may be older than its users know it.
-    pub forced: Cell<bool>,
+    pub forced: bool,
     /// How it is attached as a block device, if it is.
     pub front: RefCell<Option<Front>>,
     stopped: Notify,
@@ -60,13 +60,13 @@ pub struct Served {
 
 impl Served {
     /// Takes `array` into service, and logs its events, those of its start first.
-    pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool) -> Rc<Self> {
+    pub fn new(isolation: &Rc<Isolation>, array: Array, read_only: bool, forced: bool) -> Rc<Self> {
         log::started(&array);
         let isolation = isolation.clone();
         let cache = Rc::new(CachedVolume::new(Rc::new(array.clone())));
         let volume = GuardedVolume::new(cache.clone(), isolation.clone());
         let volume: Rc<dyn Volume> = Rc::new(volume);
-        let (forced, front, stopped) = (Cell::default(), RefCell::default(), Notify::default());
+        let (front, stopped) = (RefCell::default(), Notify::default());
         let served = Self { array, isolation, cache, volume, read_only, forced, front, stopped };
         let served = Rc::new(served);
         drop(served.isolation.rt().spawn(served.clone().log_events()));

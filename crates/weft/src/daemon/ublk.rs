@@ -99,15 +99,7 @@ impl Daemon {
                 Starting::take_over(number)
             };
             if let Err(failure) = daemon.serve_ublk(&served, read_only, open).await {
-                let place = device::path_of(number);
-                log::about(
-                    &name,
-                    &format!(
-                        "ALERT: {} is not taken over, and its users wait: {failure} (`weft attach \
-                         {name}` tries again, `weft detach --force {name}` removes it)",
-                        place.display()
-                    ),
-                );
+                log::not_taken_over(&name, &device::path_of(number), &failure);
             }
         }));
     }
