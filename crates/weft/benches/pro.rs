@@ -16,22 +16,15 @@ mod modelled;
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
-use common::{Bench, laboratory};
-use modelled::{Disks, Figure, UNIT, latency_ms, print_row};
+use common::Bench;
+use modelled::{Disks, Figure, UNIT, guest, latency_ms, print_row};
 use weft_testkit::{Guest, Process};
 use weft_trace::{Op, ReadOptions};
 
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 512;
 const DISKS: u64 = 3;
-const SET: Disks = Disks {
-    model: MODEL,
-    mib: MEMBER_MIB,
-    members: DISKS,
-    more: 1,
-    code: "raid5",
-    data: DISKS - 1,
-};
+const SET: Disks = Disks::raid5(MODEL, MEMBER_MIB, DISKS);
 /// The slot that is lost.
 const LOST: u64 = 1;
 /// The papers' rate limits, bytes per second on each member.
@@ -176,17 +169,11 @@ fn turn(healthy: &str, found: &str, rebuild_s: f64, full_speed_s: f64) -> Turn {
 /// Linux MD: the same disks, trace and generator, in a virtual machine.
 fn md(bench: &Bench) -> Turn {
     let (process, uris) = SET.serve(bench);
-    let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest = guest
-        .program(env!("CARGO_BIN_EXE_weft"))
-        .program(&laboratory())
-        .patience(Duration::from_secs(600));
-    let guest = uris.iter().fold(guest, |guest, uri| guest.disk(uri));
     let script = MD
         .replace("@MIN@", &(BAND.0 / 1000).to_string())
         .replace("@MAX@", &(BAND.1 / 1000).to_string())
         .replace("@HEALTHY@", HEALTHY_S);
-    let output = guest.run(&script).success();
+    let output = guest(bench, &uris).run(&script).success();
     assert!(process.terminate().success(), "the disks failed");
     let parts: Vec<&str> = output.split("=====\n").collect();
     let [log, healthy, found] = parts[..] else { panic!("{output}") };

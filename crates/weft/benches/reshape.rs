@@ -17,23 +17,16 @@ mod modelled;
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::{Bench, laboratory};
-use modelled::{Disks, Figure, latency_ms, print_row};
+use common::Bench;
+use modelled::{Disks, Figure, guest, latency_ms, print_row};
 use weft_testkit::{Guest, Process, Rng, command, pattern, run, wait_until};
 
 const MODEL: &str = "st3300831as";
 const MEMBER_MIB: u64 = 256;
 const DISKS: u64 = 3;
-const SET: Disks = Disks {
-    model: MODEL,
-    mib: MEMBER_MIB,
-    members: DISKS,
-    more: 1,
-    code: "raid5",
-    data: DISKS - 1,
-};
+const SET: Disks = Disks::raid5(MODEL, MEMBER_MIB, DISKS);
 const WORKLOAD: &str = "pro-financial";
 /// More than any reshape needs.
 const REQUESTS: &str = "40000";
@@ -299,16 +292,6 @@ fn turn(alone_s: f64, loaded_s: f64, healthy: &str, found: &str) -> Turn {
     let [mean_ms, p50_ms, p99_ms] =
         ["mean_ns", "p50_ns", "p99_ns"].map(|what| latency_ms(found, what));
     Turn { alone_s, healthy_ms, mean_ms, p50_ms, p99_ms, loaded_s }
-}
-
-/// A guest with these disks, and weft to replay.
-fn guest(bench: &Bench, uris: &[String]) -> Guest {
-    let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest = guest
-        .program(env!("CARGO_BIN_EXE_weft"))
-        .program(&laboratory())
-        .patience(Duration::from_secs(900));
-    uris.iter().fold(guest, |guest, uri| guest.disk(uri))
 }
 
 /// Linux MD: the same disks, trace and generator, in a virtual machine.

@@ -15,8 +15,8 @@ mod modelled;
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
-use common::{Bench, laboratory};
-use modelled::{Disks, latency_ms, print_row};
+use common::Bench;
+use modelled::{Disks, guest, latency_ms, print_row};
 use weft_testkit::{Guest, Process};
 
 const RAID6: Disks =
@@ -175,17 +175,11 @@ fn weft(bench: &mut Bench, system: &System) -> Life {
 /// Linux MD: the same disks, requests and generator, in a virtual machine.
 fn md(bench: &Bench) -> Life {
     let (process, uris) = RAID6.serve(bench);
-    let guest = Guest::find(bench.scratch.path()).expect("it was found before");
-    let guest = guest
-        .program(env!("CARGO_BIN_EXE_weft"))
-        .program(&laboratory())
-        .patience(Duration::from_secs(900));
-    let guest = uris.iter().fold(guest, |guest, uri| guest.disk(uri));
     let script = MD
         .replace("@MIN@", &(BAND.0 / 1000).to_string())
         .replace("@MAX@", &(BAND.1 / 1000).to_string())
         .replace("@PHASE@", &PHASE_S.to_string());
-    let output = guest.run(&script).success();
+    let output = guest(bench, &uris).run(&script).success();
     assert!(process.terminate().success(), "the disks failed");
     let parts: Vec<&str> = output.split("=====\n").skip(1).collect();
     assert!(parts.len() == PHASES.len(), "{output}");

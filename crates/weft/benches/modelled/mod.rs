@@ -1,13 +1,15 @@
 //! Arrays on modelled disks that are served in real time.
+#![allow(dead_code, reason = "each benchmark uses some of it")]
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::time::Duration;
 
 use serde_json::Value;
 use weft_bench::median;
-use weft_testkit::{Process, wait_until};
+use weft_testkit::{Guest, Process, wait_until};
 
-use crate::common::Bench;
+use crate::common::{Bench, laboratory};
 
 /// Bytes of a unit.
 pub const UNIT: u64 = 64 << 10;
@@ -30,6 +32,11 @@ pub struct Disks {
 }
 
 impl Disks {
+    /// Those of a RAID-5, and one more.
+    pub const fn raid5(model: &'static str, mib: u64, members: u64) -> Self {
+        Self { model, mib, members, more: 1, code: "raid5", data: members - 1 }
+    }
+
     /// Serves them with a fresh state: the server, and their addresses.
     pub fn serve(&self, bench: &Bench) -> (Process, Vec<String>) {
         let (out, socket) = (bench.path("disks.out"), bench.path("disks.sock"));
@@ -71,6 +78,16 @@ impl Disks {
         bench.weft(&[&fill[..], &["--overwrite", &uri]].concat());
         uri
     }
+}
+
+/// A guest with these disks, and weft to replay. There is one ([`Guest::find`]).
+pub fn guest(bench: &Bench, uris: &[String]) -> Guest {
+    let guest = Guest::find(bench.scratch.path()).expect("it was found before");
+    let guest = guest
+        .program(env!("CARGO_BIN_EXE_weft"))
+        .program(&laboratory())
+        .patience(Duration::from_secs(900));
+    uris.iter().fold(guest, |guest, uri| guest.disk(uri))
 }
 
 /// A number of what a replay found, as JSON.
