@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use futures_util::future::select;
 
-use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::disk::{Medium, Power, holding};
 use crate::common::moments::*;
 use crate::common::*;
 use weft_disk::{Disk, WriteOpts};
@@ -321,13 +321,7 @@ fn lives(seed: u64) {
         });
         let (crashed, counts) = result.take().expect("it ended");
         (synced, made) = counts;
-        let how = match rng.below(5) {
-            0 => Leave::Nothing,
-            1 => Leave::All,
-            2 => Leave::Completed,
-            3 => Leave::Cached,
-            _ => Leave::Some(rng.next_u64()),
-        };
+        let how = drawn_leave(&mut rng, 5);
         media = left_of_all(how, &crashed);
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use futures_util::future::join;
 use weft_fs::{Fs, FsError, Ino, Kind, NewFile, ROOT, Rename, SetAttr, SetXattr, Time};
 use weft_random::Rng;
-use weft_rt::Frozen;
+use weft_rt::{Frozen, MILLISECOND, Rt};
 
 use super::{BLOCK, NOW, new_file, pattern, read_all, set};
 
@@ -183,6 +183,24 @@ impl Pair {
             22 => self.reserve().await,
             _ => self.write().await,
         }
+    }
+
+    /// A step, or something that changes and syncs much; or waits, which it tells by `false`.
+    pub async fn step_or_wait(&mut self, rt: &Rt) -> bool {
+        match self.rng.below(11) {
+            0 => {
+                let ms = self.rng.below(4000);
+                rt.sleep(ms * MILLISECOND).await;
+                return false;
+            }
+            1..=3 => self.overwrite().await,
+            4 if self.rng.chance(50) => self.fsync_and_write().await,
+            4 => self.fsync().await,
+            5 if self.rng.chance(40) => self.append().await,
+            5 => self.burst().await,
+            _ => self.step().await,
+        }
+        true
     }
 
     pub async fn fsync(&mut self) {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use weft_disk::Disk;
 use weft_fs::{Fs, Label};
+use weft_random::Rng;
 use weft_rt::Rt;
 
 use super::disk::{Leave, Medium, Power, TestDisk, holding};
@@ -62,6 +63,17 @@ pub fn moments<F: Future<Output = ()> + 'static>(
 
 pub fn leave(n: usize) -> Leave {
     [Leave::Nothing, Leave::All, Leave::Completed, Leave::Cached, Leave::Some(n as u64)][n % 5]
+}
+
+/// What a crash leaves; some of what was cached in all but four of `of` cases.
+pub fn drawn_leave(rng: &mut Rng, of: u64) -> Leave {
+    match rng.below(of) {
+        0 => Leave::Nothing,
+        1 => Leave::All,
+        2 => Leave::Completed,
+        3 => Leave::Cached,
+        _ => Leave::Some(rng.next_u64()),
+    }
 }
 
 /// Mounts what a crash left, with every disk that has a label of the file system.

@@ -14,7 +14,7 @@ use crate::common::model::Pair;
 use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport, Label, MountOptions};
 use weft_random::Rng;
-use weft_rt::{Rt, SECOND};
+use weft_rt::Rt;
 
 const SIZE: u64 = 24 << 20;
 
@@ -163,18 +163,8 @@ async fn live(
         if let Some(disk) = away.take_if(|_| pair.rng.chance(7)) {
             come_back(pair, disk, &disks).await;
         }
-        match pair.rng.below(11) {
-            0 => {
-                let ms = pair.rng.below(4000);
-                rt.sleep(ms * (SECOND / 1000)).await;
-                continue;
-            }
-            1..=3 => pair.overwrite().await,
-            4 if pair.rng.chance(50) => pair.fsync_and_write().await,
-            4 => pair.fsync().await,
-            5 if pair.rng.chance(40) => pair.append().await,
-            5 => pair.burst().await,
-            _ => pair.step().await,
+        if !pair.step_or_wait(rt).await {
+            continue;
         }
         history.note(pair);
         if seen.borrow().is_some() {

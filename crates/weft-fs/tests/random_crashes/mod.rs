@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use self::copies::alone;
 use self::history::Moment;
 use self::life::{BALANCED, OVERLAPPED, RETURNED, one_life};
-use crate::common::disk::Leave;
+use crate::common::moments::drawn_leave;
 use crate::common::*;
 use weft_random::Rng;
 use weft_testkit::for_seeds;
@@ -50,13 +50,7 @@ fn lives(seed: u64) -> u64 {
             *given_back.borrow_mut() = Some(one_life(&rt, life, n, given).await);
         });
         let mut moment: Moment = result.take().expect("it ended");
-        let left = match rng.below(6) {
-            0 => Leave::Nothing,
-            1 => Leave::All,
-            2 => Leave::Completed,
-            3 => Leave::Cached,
-            _ => Leave::Some(rng.next_u64()),
-        };
+        let left = drawn_leave(&mut rng, 6);
         for (number, disk) in &mut moment.media {
             disk.medium = left_of(left, *number, &disk.medium);
         }

@@ -8,13 +8,14 @@ use std::rc::Rc;
 
 use super::disks::{Left, Media, given, open};
 use super::history::{History, Snapshot};
-use crate::common::disk::{Leave, Medium, Power};
+use crate::common::disk::{Medium, Power};
 use crate::common::model::Pair;
+use crate::common::moments::drawn_leave;
 use crate::common::network::{Canary, Network};
 use crate::common::*;
 use weft_fs::{Fs, META_CACHE_BYTES, MountOptions, RemoteMetadata, create};
 use weft_random::Rng;
-use weft_rt::{MILLISECOND, Rt, SECOND};
+use weft_rt::{MILLISECOND, Rt};
 use weft_testkit::for_seeds;
 use weft_token::NodeId;
 
@@ -85,18 +86,8 @@ async fn life(
     });
     let mut history = History::new(&pair);
     for _ in 0..60 {
-        match pair.rng.below(11) {
-            0 => {
-                let ms = pair.rng.below(4000);
-                rt.sleep(ms * (SECOND / 1000)).await;
-                continue;
-            }
-            1..=3 => pair.overwrite().await,
-            4 if pair.rng.chance(50) => pair.fsync_and_write().await,
-            4 => pair.fsync().await,
-            5 if pair.rng.chance(40) => pair.append().await,
-            5 => pair.burst().await,
-            _ => pair.step().await,
+        if !pair.step_or_wait(rt).await {
+            continue;
         }
         history.note(&pair);
         if seen.borrow().is_some() {
@@ -125,13 +116,7 @@ fn lives(seed: u64, canary: Canary) -> (u64, u64) {
             *back.borrow_mut() = Some(lived);
         });
         let (mut media, history): Moment = result.take().expect("it ended");
-        let left = match rng.below(6) {
-            0 => Leave::Nothing,
-            1 => Leave::All,
-            2 => Leave::Completed,
-            3 => Leave::Cached,
-            _ => Leave::Some(rng.next_u64()),
-        };
+        let left = drawn_leave(&mut rng, 6);
         for (place, disk) in &mut media {
             disk.medium = left_of(left, *place, &disk.medium);
         }
