@@ -13,6 +13,8 @@
 //! *Control.* The root folder has attributes that only root may use ([`crate::control`]). So
 //! commands reach the mounted file system by its mount point, and need no other connection.
 
+mod contents;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,7 +24,6 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weft_fs::{
     Fs, FsError, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr,
@@ -33,12 +34,12 @@ use weft_rt::ring::{Fd, Ring};
 use zerocopy::IntoBytes as _;
 
 use crate::answer::{
-    Answer, attr_of, bytes, empty, entry_out, errno_of, name, no_entry, number, opened, parse,
-    sized, statx_of, valid_s,
+    Answer, attr_of, bytes, empty, entry_out, errno_of, name, no_entry, number, parse, sized,
+    statx_of, valid_s,
 };
 use crate::awake::Awake;
 use crate::capability::acts_as_owner;
-use crate::channel::{self, Body, Request, WRITE_BYTES_MAX};
+use crate::channel::{self, Body, Request};
 use crate::control::{self, Control, OpenDisk};
 use crate::counts::Counts;
 use crate::file_flags;
@@ -46,19 +47,14 @@ use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
 use crate::wire::{
-    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, Rename2In,
-    SetattrIn, StatfsOut, WriteOut, fallocate, init_flag, op, rename, set,
+    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, Rename2In, SetattrIn, StatfsOut,
+    init_flag, op, rename, set,
 };
 
 /// Entries of a folder read at a time.
 const ENTRIES: usize = 256;
-/// The most bytes copied for one request.
-const COPY_BYTES_MAX: usize = 16 << 20;
 /// Blocks of a file from which on it takes long to cut it: a GiB.
 const CUT_BLOCKS: u64 = 256 << 10;
-/// Where LSEEK looks for data, or for a hole.
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
 
 /// Serves `channel` until the file system is unmounted from the kernel. `open` opens disks that
 /// join. With `latency` ([`crate::awake::open`]) processors are kept awake.
@@ -357,90 +353,6 @@ impl Tree {
         }
     }
 
-    async fn open(&self, ino: Ino, flags: u32) -> Answer {
-        if unwritten::writes(flags) {
-            let appends = flags & OFlags::APPEND.bits() != 0;
-            self.fs.check_open(ino, appends).await.map_err(errno_of)?;
-        }
-        self.writers.opened(ino, flags);
-        self.fs.begin_use(ino);
-        bytes(&self.opened(ino))
-    }
-
-    /// A file is in use by another handle.
-    fn opened(&self, ino: Ino) -> OpenOut {
-        let handle = self.last_handle.get() + 1;
-        self.last_handle.set(handle);
-        self.handles.borrow_mut().insert(handle, self.fs.told_losses(ino));
-        opened(handle, wire::FOPEN_KEEP_CACHE)
-    }
-
-    async fn fsync(&self, ino: Ino, handle: u64) -> Answer {
-        let known = self.handles.borrow().get(&handle).copied();
-        let mut known = known.unwrap_or_else(|| self.fs.told_losses(ino));
-        let synced = self.fs.fsync_for(ino, &mut known).await;
-        if let Some(knows) = self.handles.borrow_mut().get_mut(&handle) {
-            *knows = known.max(*knows);
-        }
-        empty(synced)
-    }
-
-    async fn release(&self, ino: Ino, flags: u32) -> Answer {
-        if unwritten::writes(flags) && self.cut.borrow_mut().remove(&ino) {
-            // A program has replaced all contents, and knows no fsync. What is there after a crash
-            // is to be the new ones.
-            let _ = self.fs.write_back(ino).await;
-        }
-        self.writers.closed(ino, flags);
-        empty(self.fs.end_uses(ino, 1).await)
-    }
-
-    /// Reads, and answers from the buffer.
-    async fn read(&self, head: &InHeader, io: &IoIn) {
-        let len = (io.size as usize).min(WRITE_BYTES_MAX);
-        let read = self.fs.read(head.nodeid, io.offset, len).await;
-        match read {
-            Ok(data) => channel::answer(&self.fd, head, Ok(&data)),
-            Err(error) => channel::answer(&self.fd, head, Err(errno_of(error))),
-        }
-    }
-
-    async fn write(&self, head: &InHeader, io: &IoIn, data: weft_rt::Buf) -> Answer {
-        if data.len() != io.size as usize {
-            return Err(Errno::INVAL);
-        }
-        let suid = io.io_flags & wire::WRITE_KILL_SUIDGID != 0;
-        self.end_privileges(head.nodeid, suid).await?;
-        self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
-        if io.flags & OFlags::DSYNC.bits() != 0 {
-            self.fsync(head.nodeid, io.fh).await?;
-        }
-        bytes(&WriteOut { size: io.size, padding: 0 })
-    }
-
-    async fn seek(&self, going: &Going, head: &InHeader, body: &[u8]) -> Answer {
-        let ino = head.nodeid;
-        let (LseekIn { offset, whence, .. }, _) = parse::<LseekIn>(body)?;
-        if i64::try_from(offset).is_err() {
-            return Err(Errno::NXIO);
-        }
-        let data = match whence {
-            SEEK_DATA => true,
-            SEEK_HOLE => false,
-            _ => return Err(Errno::INVAL),
-        };
-        let found = match self.writers.has(ino) {
-            true => {
-                unwritten::seek(&self.fs, &self.fd, ino, offset, data, &going.goes_on()).await?
-            }
-            false => {
-                let found = self.fs.seek_while(ino, offset, data, going.goes_on()).await;
-                found.map_err(errno_of)?.ok_or(Errno::NXIO)?
-            }
-        };
-        bytes(&found)
-    }
-
     /// An entry that the kernel will know.
     fn entry(&self, (ino, inode): &(Ino, Inode)) -> Answer {
         self.fs.begin_use(*ino);
@@ -692,76 +604,5 @@ impl Tree {
         let goes_on = going.map(Going::goes_on);
         let goes_on = move || goes_on.as_ref().is_none_or(|goes_on| goes_on());
         empty(self.fs.set_xattr_while(ino, name, value, how, goes_on).await)
-    }
-
-    /// New contents end privileges; with `suid` also the bits of the mode. The kernel has kept the
-    /// mode, and executes the file by what it knows: so it is told before the request is answered.
-    async fn end_privileges(&self, ino: Ino, suid: bool) -> Result<(), Errno> {
-        if self.fs.drop_privileges(ino, suid).await.map_err(errno_of)? {
-            unwritten::forget_attributes(&self.fd, ino).await?;
-        }
-        Ok(())
-    }
-
-    /// Copies bytes from one file to another; as many as one request should take. The kernel asks
-    /// for the rest.
-    async fn copy(&self, going: &Going, head: &InHeader, wanted: &CopyIn) -> Answer {
-        let from = head.nodeid;
-        // Unlike for a write, the kernel does not tell whether the program may keep the bits of the
-        // mode: root may.
-        self.end_privileges(wanted.node_to, head.uid != 0).await?;
-        let most = usize::try_from(wanted.length).unwrap_or(usize::MAX).min(COPY_BYTES_MAX);
-        let mut copied = 0;
-        let goes_on = going.goes_on();
-        while copied < most {
-            if !goes_on() && copied == 0 {
-                return Err(Errno::INTR);
-            }
-            if !goes_on() {
-                break;
-            }
-            let len = (most - copied).min(WRITE_BYTES_MAX);
-            let at = |offset: u64| offset.checked_add(copied as u64).ok_or(Errno::FBIG);
-            let read = self.fs.read(from, at(wanted.offset_from)?, len).await;
-            let data = read.map_err(errno_of)?;
-            if data.is_empty() {
-                break;
-            }
-            let len = data.len();
-            match self.fs.write(wanted.node_to, at(wanted.offset_to)?, data.freeze()).await {
-                Ok(()) => copied += len,
-                Err(error) if copied == 0 => return Err(errno_of(error)),
-                // What was copied counts; the next request meets the error.
-                Err(_) => break,
-            }
-        }
-        let size = u32::try_from(copied).unwrap_or(u32::MAX);
-        bytes(&WriteOut { size, padding: 0 })
-    }
-
-    async fn fallocate(&self, going: &Going, head: &InHeader, wanted: &FallocateIn) -> Answer {
-        let ino = head.nodeid;
-        self.end_privileges(ino, head.uid != 0).await?;
-        let end = wanted.offset.checked_add(wanted.length).ok_or(Errno::FBIG)?;
-        match wanted.mode & !fallocate::KEEP_SIZE {
-            fallocate::PUNCH_HOLE | fallocate::ZERO_RANGE => {
-                let (offset, len) = (wanted.offset, wanted.length);
-                let punched = self.fs.punch_hole_while(ino, offset, len, going.goes_on()).await;
-                punched.map_err(errno_of)?;
-                let size = self.fs.attr(ino).await.map_err(errno_of)?.size;
-                if wanted.mode & fallocate::KEEP_SIZE == 0 && end > size {
-                    let set = SetAttr { size: Some(end), ..SetAttr::default() };
-                    self.fs.set_attr(ino, set).await.map_err(errno_of)?;
-                }
-                Ok(Vec::new())
-            }
-            0 => {
-                let keep_size = wanted.mode & fallocate::KEEP_SIZE != 0;
-                let (offset, len) = (wanted.offset, wanted.length);
-                let goes_on = going.goes_on();
-                empty(self.fs.allocate_while(ino, offset, len, keep_size, goes_on).await)
-            }
-            _ => Err(Errno::OPNOTSUPP),
-        }
     }
 }
