@@ -162,6 +162,15 @@ impl Keeper {
         Ok(Self { image, db, open: RefCell::default(), snapshot })
     }
 
+    /// The value of a row, as the store keeps it.
+    pub(super) fn value<'k, K: StoreKey, V: Value + 'static>(
+        &self,
+        table: &Table<K, V>,
+        key: &K::SelfType<'k>,
+    ) -> Result<Option<Box<[u8]>>> {
+        self.row(table, key, |value| V::as_bytes(&value).as_ref().into())
+    }
+
     /// The result of `look` for a row.
     pub(super) fn row<'k, K: StoreKey, V: Value, T>(
         &self,

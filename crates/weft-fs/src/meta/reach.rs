@@ -90,10 +90,7 @@ impl Reach {
         key: &K::SelfType<'k>,
     ) -> Result<Option<Box<[u8]>>> {
         match self {
-            Self::Here(keeper) => {
-                let bytes = |value: V::SelfType<'_>| V::as_bytes(&value).as_ref().into();
-                keeper.row(table, key, bytes)
-            }
+            Self::Here(keeper) => keeper.value(table, key),
             Self::Remote(keeper) => keeper.row::<K, V>(table.id, &K::row(key)),
         }
     }

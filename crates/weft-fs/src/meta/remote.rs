@@ -48,6 +48,13 @@ pub trait Stream {
     fn close(&self);
 }
 
+/// Waits for bytes of a stream; whether there were any.
+pub(super) async fn take_more(stream: &dyn Stream, frames: &mut Frames) -> bool {
+    let bytes = stream.read().await.unwrap_or_default();
+    frames.push(&bytes);
+    !bytes.is_empty()
+}
+
 /// The way to the keeper, which may be another one each time.
 pub trait Way {
     /// Connects.
@@ -155,10 +162,7 @@ impl Connection {
                         waiting.send(answer);
                     }
                 }
-                Ok(None) => match self.stream.read().await {
-                    Ok(bytes) if !bytes.is_empty() => frames.push(&bytes),
-                    _ => return,
-                },
+                Ok(None) if take_more(&*self.stream, &mut frames).await => {}
                 _ => return,
             }
         }
@@ -272,10 +276,7 @@ impl RemoteKeeper {
                 Err(WireError::Version(version)) => {
                     return Err(refused(WireError::Version(version).to_string()));
                 }
-                Ok(None) => match stream.read().await {
-                    Ok(bytes) if !bytes.is_empty() => frames.push(&bytes),
-                    _ => return Ok(None),
-                },
+                Ok(None) if take_more(&*stream, &mut frames).await => {}
                 _ => return Ok(None),
             }
         }

@@ -25,14 +25,14 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use redb::Value;
 use weft_array::{Array, Id};
-use weft_rt::sync::{Notify, Semaphore};
+use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
 use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Row, ToKeeper};
 
 use super::header::{self, Areas};
 use super::keeper::Keeper;
-use super::remote::{SILENCE, Stream, is_value};
+use super::remote::{SILENCE, Stream, is_value, take_more};
 use super::rows::{
     KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, by_table, is_empty,
 };
@@ -118,11 +118,8 @@ async fn next(stream: &dyn Stream, frames: &mut Frames) -> Option<ToKeeper> {
     loop {
         match ToKeeper::next(frames) {
             Ok(Some(message)) => return Some(message),
-            Ok(None) => match stream.read().await {
-                Ok(bytes) if !bytes.is_empty() => frames.push(&bytes),
-                _ => return None,
-            },
-            Err(_) => return None,
+            Ok(None) if take_more(stream, frames).await => {}
+            _ => return None,
         }
     }
 }
@@ -387,6 +384,17 @@ impl Server {
         }
     }
 
+    /// Waits until a connection may change the store, and holds it for that.
+    async fn use_in_turn(&self, peer: &Peer) -> std::result::Result<Permit, Ended> {
+        self.turn(peer).await?;
+        let using = self.using.acquire(1).await;
+        self.next_batch(peer)?;
+        match self.open.get() {
+            Some(open) if open == (peer.node, peer.connection) => Ok(using),
+            _ => Err(Ended),
+        }
+    }
+
     async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, Ended> {
         let is_sound = |row: &RowChange| by_table!(row.table, |of| is_change(of, row));
         let in_order =
@@ -400,12 +408,7 @@ impl Server {
             std::cmp::Ordering::Equal => {}
             std::cmp::Ordering::Greater => return Err(Ended),
         }
-        self.turn(peer).await?;
-        let _using = self.using.acquire(1).await;
-        self.next_batch(peer)?;
-        if self.open.get() != Some((peer.node, peer.connection)) {
-            return Err(Ended);
-        }
+        let _using = self.use_in_turn(peer).await?;
         let taken = match self.check() {
             Ok(()) => self.result(fiber::run(|| self.keeper.take(&part.rows)).await),
             failed => failed,
@@ -419,12 +422,7 @@ impl Server {
             return Err(Ended);
         }
         if end.batch == next_batch {
-            self.turn(peer).await?;
-            let _using = self.using.acquire(1).await;
-            self.next_batch(peer)?;
-            if self.open.get() != Some((peer.node, peer.connection)) {
-                return Err(Ended);
-            }
+            let _using = self.use_in_turn(peer).await?;
             let name = RowKey::named(0, batch_name(peer.node).as_bytes()).into_owned();
             let value = (end.batch + 1).to_le_bytes();
             let count = RowChange { table: TableId::State, key: name, value: Some(value.into()) };
@@ -466,7 +464,7 @@ fn row<K: StoreKey, V: Value>(
     table: &Table<K, V>,
     key: &RowKey<'_>,
 ) -> Result<Option<Box<[u8]>>> {
-    keeper.row(table, &K::of(key), |value| V::as_bytes(&value).as_ref().into())
+    keeper.value(table, &K::of(key))
 }
 
 /// Rows of a range, up to `max`, and whether there are no more.
