@@ -11,9 +11,6 @@
 //! lock or token keeps it unchanged. An operation checks everything before it changes anything: its
 //! changes cannot be undone separately.
 //!
-//! A commit freezes what waits, sends it to the store in parts, between which operations go on,
-//! ends the batch, and then writes its epochs.
-//!
 //! *Locks.* That of commits comes first, then that of operations, which each use of the store
 //! takes, then that of writing epochs, which an operation takes only to make room. Nothing else is
 //! waited for under any of them but the array.
@@ -29,6 +26,7 @@
 
 mod bad;
 mod changes;
+mod commits;
 mod header;
 mod image;
 mod journal;
@@ -72,7 +70,6 @@ use header::{Areas, HeaderFields};
 use keeper::Keeper;
 use node::Node;
 pub(crate) use numbers::NEXT_INODE;
-use overlay::Overlay;
 pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
@@ -83,7 +80,6 @@ pub(crate) use room::{
 };
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
-use weft_wire::Question;
 
 /// Format of the metadata.
 pub(crate) const FORMAT: u64 = 3;
@@ -299,129 +295,6 @@ impl Meta {
         self.failing_to_write(image.take_pieces(pieces).await)
     }
 
-    /// Whether so much waits that it is to be committed before more changes.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.is_much_waiting() || self.may_change_much()
-    }
-
-    /// Whether what waits takes all the memory that it may.
-    fn is_much_waiting(&self) -> bool {
-        self.node.open().bytes() > self.waiting_bytes_max
-    }
-
-    /// Whether what waits may change more pages than the store has room for.
-    fn may_change_much(&self) -> bool {
-        self.sent_bytes() + self.node.open().due_pages() > self.changed_bytes_max()
-    }
-
-    /// Bytes of the pages that changed with what the store has of the open changes.
-    fn sent_bytes(&self) -> u64 {
-        // Until a commit has ended they are those of the commit.
-        match &self.keeper {
-            Reach::Here(keeper) if self.node.frozen().is_none() => keeper.image.changed_bytes(),
-            // Nothing is sent early to another machine: there the store is for all nodes.
-            _ => 0,
-        }
-    }
-
-    /// Before a commit that is due as much waits: returns whether it is, after all. The commit that
-    /// is under way ends first. Then changes go to the store early, so that it is known which pages
-    /// they change.
-    pub(crate) async fn needs_commit(&self) -> Result<bool> {
-        let _none = self.committing.acquire(1).await;
-        self.check()?;
-        if self.keeper.here().is_some() && !self.is_much_waiting() && self.may_change_much() {
-            self.send_frozen().await?;
-            let _alone = self.operating.acquire(1).await;
-            self.send_early().await?;
-            // Few rows more would be too much again.
-            return Ok(self.sent_bytes() > self.changed_bytes_max() / 4 * 3);
-        }
-        Ok(self.is_crowded())
-    }
-
-    /// Sends all due changes, for a caller that holds `operating`. Nothing is frozen, and the
-    /// keeper is here.
-    async fn send_early(&self) -> Result<()> {
-        let Some(keeper) = self.keeper.here() else { return Ok(()) };
-        let mut last = None;
-        loop {
-            let part = self.node.part(&self.node.open(), last.as_ref(), self.at_a_time());
-            let Some(part) = part else { break };
-            fiber::run(|| self.failing(keeper.take(&part.rows))).await?;
-            last = part.rows.last().map(|row| (row.table, row.key.clone()));
-        }
-        self.node.change(Overlay::sent);
-        Ok(())
-    }
-
-    /// Sends the frozen changes, and ends the batch. The caller holds `committing`.
-    async fn send_frozen(&self) -> Result<()> {
-        let Some(frozen) = self.node.frozen() else { return Ok(()) };
-        let keeper = match &self.keeper {
-            Reach::Here(keeper) => keeper,
-            Reach::Remote(keeper) => {
-                while !self.failing(self.send_to(keeper, &frozen).await)? {}
-                self.node.thaw();
-                return Ok(());
-            }
-        };
-        let mut last = None;
-        while let Some(part) = self.node.part(&frozen, last.as_ref(), self.at_a_time()) {
-            let _alone = self.operating.acquire(1).await;
-            self.check()?;
-            fiber::run(|| self.failing(keeper.take(&part.rows))).await?;
-            last = part.rows.last().map(|row| (row.table, row.key.clone()));
-        }
-        let _alone = self.operating.acquire(1).await;
-        self.check()?;
-        // A flush of many files that was under way may have changed more than was kept for it: that
-        // is taken from the second generation, which is seldom needed.
-        debug_assert!(
-            keeper.image.changed_bytes()
-                <= self.changed_bytes_max() + room::reserve_bytes(self.capacity()),
-            "a batch may change {} bytes, and changes {}",
-            self.changed_bytes_max(),
-            keeper.image.changed_bytes()
-        );
-        let end = || {
-            keeper.end(self.is_ending.get())?;
-            self.node.thaw();
-            Ok(())
-        };
-        fiber::run(|| self.failing(end())).await
-    }
-
-    /// Sends the frozen changes to a keeper on another machine, and waits until they are durable
-    /// there. Operations go on meanwhile. `false`: the connection was lost, and this is to be tried
-    /// again.
-    async fn send_to(&self, keeper: &RemoteKeeper, frozen: &Overlay) -> Result<bool> {
-        self.check()?;
-        let connection = keeper.connected().await?;
-        let end = self.node.end(self.is_ending.get());
-        if connection.next_batch() < end.batch {
-            return Err(FsError::Stopped(format!(
-                "its keeper has lost batch {} of the metadata, which was durable",
-                connection.next_batch()
-            )));
-        }
-        let is_there = connection.next_batch() > end.batch;
-        let mut last = None;
-        while !is_there
-            && let Some(part) = self.node.part(frozen, last.as_ref(), connection.rows_max())
-        {
-            last = part.rows.last().map(|row| (row.table, row.key.clone()));
-            if !RemoteKeeper::send(&connection, Question::Part(part)).await? {
-                return Ok(false);
-            }
-        }
-        RemoteKeeper::send(&connection, Question::End(end)).await
-    }
-
-    fn changed_bytes_max(&self) -> u64 {
-        room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
-    }
-
     /// Whether there is room for this number of bytes more of files, names, attributes and places:
     /// for everyone, or for root and the file system itself.
     pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
@@ -540,65 +413,6 @@ impl Meta {
             _ => {}
         }
         result
-    }
-
-    /// Whether there is nothing to commit. What was being committed is durable when this returns.
-    pub(crate) async fn is_settled(&self) -> Result<bool> {
-        let _none = self.committing.acquire(1).await;
-        self.check()?;
-        // A commit may have been dropped on its way.
-        let has_epochs = self.keeper.here().is_some_and(|keeper| keeper.image.has_epochs());
-        let is_on_its_way = self.node.frozen().is_some() || has_epochs;
-        Ok(!self.changes.any() && !is_on_its_way)
-    }
-
-    /// The last commit is about to come: from now on commits store which pages of the database are
-    /// free, and the next mount need not look at all of them to find out. That takes two bits for
-    /// each page.
-    pub(crate) fn end(&self) {
-        self.is_ending.set(true);
-    }
-
-    /// Ends the transaction, with `last` as its last operation. When this returns it is durable,
-    /// and so is every one before it.
-    pub(crate) async fn commit<T>(&self, last: impl FnOnce(&Tx<'_>) -> Result<T>) -> Result<T> {
-        let _one = self.committing.acquire(1).await;
-        // One that was dropped before its end.
-        self.send_frozen().await?;
-        let alone = self.operating.acquire(1).await;
-        let last = |tx: &Tx<'_>| {
-            let given = last(tx)?;
-            if self.is_ending.get() {
-                tx.return_numbers()?;
-            }
-            tx.set_state(ROW_BYTES, self.changes.row_bytes())?;
-            Ok(given)
-        };
-        let given = self.run_alone(last).await?;
-        self.changes.begin_commit();
-        self.node.freeze();
-        drop(alone);
-        self.send_frozen().await?;
-        if let Some(keeper) = self.keeper.here() {
-            self.failing_to_write(keeper.image.write_epochs().await)?;
-        }
-        self.changes.end_commit();
-        Ok(given)
-    }
-
-    /// Writes what only the journal has to its place: the next mount need not.
-    pub(crate) async fn checkpoint(&self) -> Result<()> {
-        self.check()?;
-        let Some(keeper) = self.keeper.here() else { return Ok(()) };
-        self.failing_to_write(keeper.image.checkpoint().await)
-    }
-
-    /// Checkpoints in small steps if the journal is long, so that no commit has to wait for it
-    /// later.
-    pub(crate) async fn checkpoint_if_due(&self) -> Result<()> {
-        self.check()?;
-        let Some(keeper) = self.keeper.here() else { return Ok(()) };
-        self.failing_to_write(keeper.image.checkpoint_in_steps().await)
     }
 
     /// Takes no more requests if pages could not be written.
