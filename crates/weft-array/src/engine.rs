@@ -20,7 +20,7 @@ use weft_rt::sync::Permit;
 use weft_rt::{BUF_ALIGN, Nanos, Rt, SECOND};
 use weft_stripe::{Generation, StripeId};
 
-use crate::engine::torn::Torn;
+use crate::engine::torn::TornStripe;
 use crate::error::ArrayError;
 use crate::geometry::Geometry;
 use crate::geometry::border::Geometries;
@@ -118,7 +118,7 @@ pub(crate) struct Engine {
     /// Whether repairs for users avoid members with deep queues.
     load_aware_reconstruction: Cell<bool>,
     /// Stripes whose write stopped halfway.
-    torn: RefCell<BTreeMap<StripeId, Torn>>,
+    torn: RefCell<BTreeMap<StripeId, TornStripe>>,
     /// What is known above the array of its contents.
     above: RefCell<Option<Weak<dyn CachedContents>>>,
     /// See [`weft_disk::Volume::corrections`].

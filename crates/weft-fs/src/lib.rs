@@ -81,7 +81,7 @@ pub use jobs::findings::{Finding, FsckReport};
 pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
-pub use meta::remote::{Stream, Way};
+pub use meta::remote::{Connector, Stream};
 pub use meta::server::KeeperServer;
 pub use meta::{MetaCacheCounts, MetaPageCounts};
 pub use mount::sizing::{PlannedRoom, plan_room};

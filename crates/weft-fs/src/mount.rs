@@ -38,7 +38,7 @@ use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
-use crate::meta::remote::{RemoteKeeper, Way};
+use crate::meta::remote::{Connector, RemoteKeeper};
 use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_UNWRITTEN, Meta, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::recover;
@@ -86,7 +86,7 @@ pub struct RemoteMetadata {
     /// This node. A later mount of the same node has a higher epoch.
     pub node: NodeId,
     /// The way to the keeper.
-    pub way: Rc<dyn Way>,
+    pub way: Rc<dyn Connector>,
 }
 
 impl std::fmt::Debug for RemoteMetadata {

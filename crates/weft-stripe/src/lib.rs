@@ -13,7 +13,7 @@
 //! * [`store`]: writes units to all places that must get them;
 //! * [`check`]: compares parity with data, and finds the unit that is wrong;
 //! * [`Replay`]: what parity must be after a crash, by the log;
-//! * [`Popularity`]: which lost parts are read most, and so rebuilt first.
+//! * [`PopularityTable`]: which lost parts are read most, and so rebuilt first.
 //!
 //! All operations work on a range of offsets in the units, since codes work on each offset
 //! separately. The owner holds the stripe's lock.
@@ -48,7 +48,7 @@ pub use coding::Coding;
 pub use flight::{Busy, InFlight};
 pub use gather::{Access, Gathered, compute, gather, gather_exactly, gather_readable, is_dear};
 pub use owner::{DeviceEvent, Generation, Location, Owner, Stripe, StripeId};
-pub use popularity::Popularity;
+pub use popularity::PopularityTable;
 pub use record::{BandRecord, HEADROOM, ParityRecord, Payload};
 pub use replay::{LoggedParity, Replay};
 pub use store::{FailedWrite, Stored, UnitWrite, store};

@@ -31,7 +31,7 @@ const HOT: f64 = 1.25;
 
 /// The most popular keys, and a value of each.
 #[derive(Debug)]
-pub struct Popularity<K, V> {
+pub struct PopularityTable<K, V> {
     keys_max: usize,
     half_life: Nanos,
     /// Weights are relative to this time.
@@ -44,7 +44,7 @@ pub struct Popularity<K, V> {
     coldest: BinaryHeap<Reverse<(u64, K)>>,
 }
 
-impl<K: Copy + Ord, V> Popularity<K, V> {
+impl<K: Copy + Ord, V> PopularityTable<K, V> {
     /// A table of at most so many keys, whose accesses count half after `half_life`.
     #[must_use]
     pub fn new(keys_max: usize, half_life: Nanos) -> Self {

@@ -1,10 +1,10 @@
 //! The most accessed keys are kept, and the coldest gives way.
 
 use weft_rt::SECOND;
-use weft_stripe::Popularity;
+use weft_stripe::PopularityTable;
 
-fn table(keys: usize) -> Popularity<u64, ()> {
-    Popularity::new(keys, SECOND)
+fn table(keys: usize) -> PopularityTable<u64, ()> {
+    PopularityTable::new(keys, SECOND)
 }
 
 #[test]

@@ -32,7 +32,7 @@ use crate::engine::Engine;
 use crate::error::ArrayError;
 
 /// A stripe whose write stopped halfway.
-pub(crate) struct Torn {
+pub(crate) struct TornStripe {
     /// The offsets in its units that were being written.
     offsets: Range<u64>,
     /// The copy from which they are read, in a mirror.
@@ -55,7 +55,8 @@ impl Engine {
         let candidates = if whole.is_empty() { present } else { whole };
         let copy = candidates.iter().next().filter(|_| geometry.mirrored);
         let mut all = self.torn.borrow_mut();
-        let torn = all.entry(stripe).or_insert_with(|| Torn { offsets: offsets.clone(), copy });
+        let torn =
+            all.entry(stripe).or_insert_with(|| TornStripe { offsets: offsets.clone(), copy });
         torn.offsets.start = torn.offsets.start.min(offsets.start);
         torn.offsets.end = torn.offsets.end.max(offsets.end);
     }

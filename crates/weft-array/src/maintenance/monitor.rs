@@ -5,12 +5,12 @@
 //! nothing.
 //!
 //! *Zones* are aligned runs of stripes. The monitor keeps the most popular ones
-//! ([`weft_stripe::Popularity`]), each with the stripe at which its rebuild continues.
+//! ([`weft_stripe::PopularityTable`]), each with the stripe at which its rebuild continues.
 
 use std::ops::Range;
 
 use weft_rt::Nanos;
-use weft_stripe::Popularity;
+use weft_stripe::PopularityTable;
 
 use crate::format::rebuild_policy::RebuildPolicy;
 
@@ -30,13 +30,13 @@ pub(crate) struct Monitor {
     zone_stripes: u64,
     half_life: Nanos,
     /// Each with the stripe at which its rebuild continues.
-    zones: Popularity<u64, u64>,
+    zones: PopularityTable<u64, u64>,
 }
 
 impl Monitor {
     pub fn new(policy: &RebuildPolicy) -> Self {
         let (zone_stripes, half_life) = (policy.zone_stripes, policy.half_life());
-        Self { zone_stripes, half_life, zones: Popularity::new(policy.zones, half_life) }
+        Self { zone_stripes, half_life, zones: PopularityTable::new(policy.zones, half_life) }
     }
 
     /// Adopts other parameters. Popularity is kept if the zones stay the same.

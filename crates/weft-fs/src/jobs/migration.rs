@@ -88,17 +88,17 @@ pub(crate) struct Walk {
     files: std::vec::IntoIter<Ino>,
     /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
-    found: Found,
+    found: MoveQueue,
 }
 
 /// Records that were found and not yet given out, each once: one in a hot part is in a file, too.
 #[derive(Default)]
-struct Found {
+struct MoveQueue {
     records: Vec<MovableExtent>,
     places: BTreeSet<(Ino, u64)>,
 }
 
-impl Found {
+impl MoveQueue {
     fn add(&mut self, record: MovableExtent) {
         if self.places.insert((record.ino, record.first)) {
             self.records.push(record);
@@ -183,7 +183,7 @@ impl FsState {
     pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
         let mut files = self.files_on(disks).await?.into_iter();
         let next = files.next().map(|ino| (ino, 0));
-        Ok(Walk { hot: BTreeSet::new(), files, next, found: Found::default() })
+        Ok(Walk { hot: BTreeSet::new(), files, next, found: MoveQueue::default() })
     }
 
     /// The files with a column on one of these disks: files in use first, then the most recently
@@ -505,7 +505,7 @@ fn records_to_move(
     (ino, blocks): (Ino, Range<u64>),
     max: usize,
     decide: &impl Decide,
-    found: &mut Found,
+    found: &mut MoveQueue,
 ) -> Result<Option<u64>> {
     let mut records = tx.records_from((ino, blocks.start), max)?;
     let count = records.len();

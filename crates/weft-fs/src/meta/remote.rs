@@ -56,7 +56,7 @@ pub(super) async fn take_more(stream: &dyn Stream, frames: &mut Frames) -> bool 
 }
 
 /// The way to the keeper, which may be another one each time.
-pub trait Way {
+pub trait Connector {
     /// Connects.
     fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>>;
 }
@@ -69,7 +69,7 @@ const PAUSE: std::ops::Range<Nanos> = 10 * MILLISECOND..SECOND;
 const ROWS: std::ops::Range<u32> = 8..256;
 
 /// A connection ended before an answer came.
-pub(super) struct Lost;
+pub(super) struct ConnectionLoss;
 
 /// A connection to a keeper that said welcome.
 pub(super) struct Connection {
@@ -85,9 +85,9 @@ pub(super) struct Connection {
 }
 
 /// Ends a connection unless something came to its end: a part of a message may have been sent.
-struct Whole<'a>(&'a Connection, bool);
+struct LossGuard<'a>(&'a Connection, bool);
 
-impl Drop for Whole<'_> {
+impl Drop for LossGuard<'_> {
     fn drop(&mut self) {
         if !self.1 {
             self.0.lose();
@@ -114,9 +114,12 @@ impl Connection {
     }
 
     /// Asks, and waits for the answer.
-    pub(super) async fn ask(&self, question: Question) -> std::result::Result<Answer, Lost> {
+    pub(super) async fn ask(
+        &self,
+        question: Question,
+    ) -> std::result::Result<Answer, ConnectionLoss> {
         if self.is_lost.get() {
-            return Err(Lost);
+            return Err(ConnectionLoss);
         }
         let number = self.asked.get();
         self.asked.set(number + 1);
@@ -130,7 +133,7 @@ impl Connection {
         let asked = std::pin::pin!(async {
             {
                 let _one = self.writing.acquire(1).await;
-                let mut whole = Whole(self, false);
+                let mut whole = LossGuard(self, false);
                 whole.1 = self.stream.write(bytes).await.is_ok();
             }
             receiver.await
@@ -143,17 +146,17 @@ impl Connection {
                 }
                 Ok(answer)
             }
-            Either::Left((None, _)) => Err(Lost),
+            Either::Left((None, _)) => Err(ConnectionLoss),
             Either::Right(_) => {
                 self.lose();
-                Err(Lost)
+                Err(ConnectionLoss)
             }
         }
     }
 
     /// Takes answers until the connection ends.
     async fn take_answers(&self, mut frames: Frames) {
-        let _end = Whole(self, false);
+        let _end = LossGuard(self, false);
         loop {
             match FromKeeper::next(&mut frames) {
                 Ok(Some(FromKeeper::Answer { number, answer })) => {
@@ -172,7 +175,7 @@ impl Connection {
 /// The keeper of this node's metadata, on another machine.
 pub(crate) struct RemoteKeeper {
     rt: Rt,
-    way: Rc<dyn Way>,
+    way: Rc<dyn Connector>,
     file_system: Id,
     node: NodeId,
     connecting: Semaphore,
@@ -205,7 +208,7 @@ impl RemoteKeeper {
     /// Connects to the keeper.
     pub(crate) async fn open(
         rt: &Rt,
-        way: Rc<dyn Way>,
+        way: Rc<dyn Connector>,
         file_system: Id,
         node: NodeId,
     ) -> Result<Self> {

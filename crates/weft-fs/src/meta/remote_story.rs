@@ -3,7 +3,7 @@
 //! makes of messages that no node sends.
 
 mod links {
-    pub(super) use crate::meta::remote::{Stream, Way};
+    pub(super) use crate::meta::remote::{Connector, Stream};
     pub(super) use crate::meta::server::KeeperServer;
 }
 #[path = "../../tests/common/network.rs"]
@@ -20,7 +20,7 @@ use weft_testkit::for_seeds;
 use weft_token::NodeId;
 use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, ToKeeper};
 
-use self::links::{Stream, Way};
+use self::links::{Connector, Stream};
 use self::network::{Canary, Network};
 use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};

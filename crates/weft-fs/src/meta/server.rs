@@ -91,7 +91,7 @@ fn batch_name(node: u16) -> String {
 }
 
 /// The connection is of no more use.
-struct Ended;
+struct ConnectionEnd;
 
 /// One connection of a node.
 struct Peer {
@@ -190,7 +190,7 @@ impl KeeperServer {
                 drop(self.0.rt.spawn(async move {
                     match server.end(&peer, end).await {
                         Ok(answer) => peer.tell(number, answer).await,
-                        Err(Ended) => peer.stream.close(),
+                        Err(ConnectionEnd) => peer.stream.close(),
                     }
                     drop(permit);
                     let Some(_one) = server.checkpointing.try_acquire(1) else { return };
@@ -203,7 +203,7 @@ impl KeeperServer {
             }
             match self.0.answer(peer, question).await {
                 Ok(answer) => peer.tell(number, answer).await,
-                Err(Ended) => return,
+                Err(ConnectionEnd) => return,
             }
         }
     }
@@ -303,17 +303,21 @@ impl Server {
     }
 
     /// The next batch of a connection; none if its node has another one.
-    fn next_batch(&self, peer: &Peer) -> std::result::Result<u64, Ended> {
+    fn next_batch(&self, peer: &Peer) -> std::result::Result<u64, ConnectionEnd> {
         let members = self.members.borrow();
         let member = members.get(&peer.node).filter(|of| of.connection == Some(peer.connection));
-        member.map(|member| member.next_batch).ok_or(Ended)
+        member.map(|member| member.next_batch).ok_or(ConnectionEnd)
     }
 
-    async fn answer(&self, peer: &Peer, question: Question) -> std::result::Result<Answer, Ended> {
+    async fn answer(
+        &self,
+        peer: &Peer,
+        question: Question,
+    ) -> std::result::Result<Answer, ConnectionEnd> {
         match question {
             Question::Row { table, key } => {
                 if !by_table!(table, |of| is_key(of, &key)) {
-                    return Err(Ended);
+                    return Err(ConnectionEnd);
                 }
                 let _using = self.using.acquire(1).await;
                 let row = || by_table!(table, |of| row(&self.keeper, of, &key));
@@ -331,7 +335,7 @@ impl Server {
                     }
                 });
                 if !is_known {
-                    return Err(Ended);
+                    return Err(ConnectionEnd);
                 }
                 let max = usize::try_from(max).unwrap_or(usize::MAX).min(ROWS_MAX);
                 let _using = self.using.acquire(1).await;
@@ -357,7 +361,7 @@ impl Server {
     }
 
     /// Waits until a connection may change the store.
-    async fn turn(&self, peer: &Peer) -> std::result::Result<(), Ended> {
+    async fn turn(&self, peer: &Peer) -> std::result::Result<(), ConnectionEnd> {
         let own = (peer.node, peer.connection);
         loop {
             self.next_batch(peer)?;
@@ -385,28 +389,28 @@ impl Server {
     }
 
     /// Waits until a connection may change the store, and holds it for that.
-    async fn use_in_turn(&self, peer: &Peer) -> std::result::Result<Permit, Ended> {
+    async fn use_in_turn(&self, peer: &Peer) -> std::result::Result<Permit, ConnectionEnd> {
         self.turn(peer).await?;
         let using = self.using.acquire(1).await;
         self.next_batch(peer)?;
         match self.open.get() {
             Some(open) if open == (peer.node, peer.connection) => Ok(using),
-            _ => Err(Ended),
+            _ => Err(ConnectionEnd),
         }
     }
 
-    async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, Ended> {
+    async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, ConnectionEnd> {
         let is_sound = |row: &RowChange| by_table!(row.table, |of| is_change(of, row));
         let in_order =
             |one: &RowChange, next: &RowChange| (one.table, &one.key) < (next.table, &next.key);
         if !part.rows.iter().all(is_sound) || !part.rows.is_sorted_by(in_order) {
-            return Err(Ended);
+            return Err(ConnectionEnd);
         }
         match part.batch.cmp(&self.next_batch(peer)?) {
             // All of it is there.
             std::cmp::Ordering::Less => return Ok(Answer::Taken),
             std::cmp::Ordering::Equal => {}
-            std::cmp::Ordering::Greater => return Err(Ended),
+            std::cmp::Ordering::Greater => return Err(ConnectionEnd),
         }
         let _using = self.use_in_turn(peer).await?;
         let taken = match self.check() {
@@ -416,10 +420,10 @@ impl Server {
         Ok(taken.map_or_else(|failed| failed, |()| Answer::Taken))
     }
 
-    async fn end(&self, peer: &Peer, end: End) -> std::result::Result<Answer, Ended> {
+    async fn end(&self, peer: &Peer, end: End) -> std::result::Result<Answer, ConnectionEnd> {
         let next_batch = self.next_batch(peer)?;
         if end.batch > next_batch {
-            return Err(Ended);
+            return Err(ConnectionEnd);
         }
         if end.batch == next_batch {
             let _using = self.use_in_turn(peer).await?;

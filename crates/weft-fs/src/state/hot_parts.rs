@@ -2,14 +2,15 @@
 //!
 //! A read counts if a block of it has to be computed, since its disk is lost: there a rebuild would
 //! help. All other reads pay nothing. The popularity of a part ages, and the table has a limited
-//! size ([`weft_stripe::Popularity`]); the limits are those of the order of popularity of arrays.
+//! size ([`weft_stripe::PopularityTable`]); the limits are those of the order of popularity of
+//! arrays.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use weft_array::RebuildPolicy;
 use weft_rt::{MILLISECOND, Nanos};
-use weft_stripe::Popularity;
+use weft_stripe::PopularityTable;
 
 use crate::format::inode::Ino;
 
@@ -20,12 +21,12 @@ const PART_BLOCKS: u64 = 4096;
 pub(crate) type Part = (Ino, u64);
 
 /// See the [module](self).
-pub(crate) struct HotParts(RefCell<Popularity<Part, ()>>);
+pub(crate) struct HotParts(RefCell<PopularityTable<Part, ()>>);
 
 impl HotParts {
     pub(crate) fn new() -> Self {
         let RebuildPolicy { zones, half_life_ms, .. } = RebuildPolicy::default();
-        Self(RefCell::new(Popularity::new(zones, half_life_ms * MILLISECOND)))
+        Self(RefCell::new(PopularityTable::new(zones, half_life_ms * MILLISECOND)))
     }
 
     /// Blocks of a record were computed for a user.

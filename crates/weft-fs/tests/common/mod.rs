@@ -14,7 +14,7 @@ pub mod network;
 
 /// What a simulated network connects.
 mod links {
-    pub use weft_fs::{KeeperServer, Stream, Way};
+    pub use weft_fs::{Connector, KeeperServer, Stream};
 }
 
 use std::rc::Rc;

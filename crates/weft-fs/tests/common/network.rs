@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::{Rc, Weak};
 
-use super::links::{KeeperServer, Stream, Way};
+use super::links::{Connector, KeeperServer, Stream};
 use futures_util::future::select;
 use weft_array::Array;
 use weft_disk::IoFuture;
@@ -279,7 +279,7 @@ impl Network {
     }
 }
 
-impl Way for Network {
+impl Connector for Network {
     fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
         Box::pin(async {
             let delay = self.rng.borrow_mut().below(3 * MILLISECOND);
