@@ -155,6 +155,7 @@ impl FaultInjector {
                     || f.write_errors_percent > 0
                     || f.unwritable.is_some()
                     || f.write_protected
+                    || f.has_refused
                     || !f.unreadable.is_empty()
             })
         };

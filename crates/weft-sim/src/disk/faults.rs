@@ -31,6 +31,9 @@ pub struct Faults {
     pub unwritable: Option<std::ops::Range<u64>>,
     /// The disk was made read-only: writes fail with `EPERM`, and it cannot be opened for writing.
     pub write_protected: bool,
+    /// It has refused a write for that: the array gives it up, also if it is writable again by
+    /// then.
+    pub has_refused: bool,
     /// The disk has become shorter and lost its contents beyond the new end: every operation fails
     /// until it has its old length again. The contents do not come back with that.
     pub shrunk: bool,
@@ -99,6 +102,7 @@ impl Faults {
             return WriteOutcome::Fails(Errno::NoSpace);
         }
         if self.write_protected {
+            self.has_refused = true;
             return WriteOutcome::Fails(Errno::NotPermitted);
         }
         if self.write_errors_percent > 0 && rng.chance(self.write_errors_percent) {

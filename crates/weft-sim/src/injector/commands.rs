@@ -70,9 +70,13 @@ impl FaultInjector {
         }
         match rng.below(6) {
             0 | 1 => {
+                // One that has the slot is its member, though no superblock says so yet.
+                let slots = Slots::of(engine);
                 let replaced = status.slots.iter().find_map(|slot| {
                     let number = number_of(slot.replacement.as_ref()?)?;
+                    let is_copy = slots.disks[slot.slot.0] != Some(number);
                     Some((slot.slot, self.disks.borrow().get(number)?.platter.clone()))
+                        .filter(|_| is_copy)
                 });
                 if let Some((slot, platter)) = replaced {
                     self.fail_replacement(engine, slot, &platter, rng).await;

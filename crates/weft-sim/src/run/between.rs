@@ -88,6 +88,7 @@ impl Run {
                 f.write_errors_percent = 0;
                 f.unwritable = None;
                 f.write_protected &= space_rng.chance(50);
+                f.has_refused = false;
                 f.failed = false;
                 f.failed_writes.clear();
                 f.unreadable.clear();
