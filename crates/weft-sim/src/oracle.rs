@@ -401,14 +401,21 @@ impl Oracle {
 
     /// A read that overlaps nothing has returned `seen`: it supersedes all other candidates.
     fn collapse(&mut self, cell: usize, seen: Version, now: Tick) {
+        // A read in progress may have its answer from a copy that was lost since it began.
+        let lost = self.doubted.get(&cell).copied().unwrap_or(0);
+        let may_return = self.reads.first().is_some_and(|oldest| *oldest <= lost);
         let list = self.candidates(cell);
         if list.len() == 1 {
             return;
         }
         let settled = list.iter().any(|c| c.version == seen && c.settled);
-        list.retain(|c| c.version == seen || !(settled && c.settled));
         for candidate in list.iter_mut().filter(|c| c.version != seen) {
             candidate.superseded.get_or_insert(now);
+            candidate.unrecoverable |= settled && candidate.settled;
+        }
+        match may_return {
+            true => self.drop_unrecoverable(cell),
+            false => list.retain(|c| c.version == seen || !(settled && c.settled)),
         }
         self.refresh(cell);
     }

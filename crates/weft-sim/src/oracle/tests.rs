@@ -273,3 +273,21 @@ fn a_mixture_of_old_and_new_may_become_old_again_until_a_flush() {
     flushed.power_cut();
     assert!(!reads(&mut flushed, &[0; 1024]));
 }
+
+#[test]
+fn a_read_in_progress_may_return_what_a_lost_copy_held_and_no_later_one() {
+    for is_lost in [true, false] {
+        let mut oracle = oracle();
+        let (old, new) = (put(&mut oracle), put(&mut oracle));
+        oracle.power_cut();
+        let long = oracle.begin_read(3..4);
+        if is_lost {
+            oracle.doubt(3);
+        }
+        assert!(reads(&mut oracle, &new));
+        assert_eq!(oracle.end_read(long, &old).is_ok(), is_lost);
+        assert!(!reads(&mut oracle, &old) && reads(&mut oracle, &new));
+        oracle.power_cut();
+        assert!(!reads(&mut oracle, &old), "it was not read last");
+    }
+}
