@@ -1,4 +1,5 @@
-//! weftfs and btrfs on the same loop devices, in turns: raid1 and raid5 on four of them.
+//! weftfs and btrfs on the same loop devices, in turns: raid1 and raid5 on four of them. ext4 on one
+//! of them shows what a file system can do that has no redundancy and no checksums of contents.
 //!
 //! In each turn a file system is made and used as programs do, through the page cache. Before
 //! everything that reads it is unmounted and mounted again; what changes it is measured until it
@@ -65,8 +66,8 @@ trait Contestant {
     /// Unmounts it; then everything is on the disks.
     fn unmount(&mut self);
     fn at(&self) -> &Path;
-    /// Loses a disk, and rebuilds what it held on another one; seconds.
-    fn rebuild(&mut self) -> f64;
+    /// Loses a disk, and rebuilds what it held on another one, if it can do that; seconds.
+    fn rebuild(&mut self) -> Option<f64>;
     /// Loses one more, and rebuilds what it held on those that are left, if it can do that;
     /// seconds.
     fn rebuild_again(&mut self) -> Option<f64>;
@@ -117,10 +118,10 @@ impl Contestant for Weft<'_> {
         &self.mounted.at
     }
 
-    fn rebuild(&mut self) -> f64 {
+    fn rebuild(&mut self) -> Option<f64> {
         // What is stored stays where it is.
         self.mounted.bench.weft(&["fs", "add", "mnt", "--force", self.spare]);
-        self.rebuild_with(&self.disks[1..])
+        Some(self.rebuild_with(&self.disks[1..]))
     }
 
     fn rebuild_again(&mut self) -> Option<f64> {
@@ -168,7 +169,7 @@ impl Contestant for Btrfs<'_> {
         &self.at
     }
 
-    fn rebuild(&mut self) -> f64 {
+    fn rebuild(&mut self) -> Option<f64> {
         self.unmount();
         Self::forget();
         wipe(&self.disks[..1]);
@@ -176,7 +177,49 @@ impl Contestant for Btrfs<'_> {
         self.mount = Some(Mount::new(Path::new(self.disks[1]), &self.at, "degraded"));
         // Devices count from 1. `-B`: in the foreground.
         let replace = ["replace", "start", "-f", "-B", "1", self.spare];
-        seconds(|| drop(run(command("btrfs").args(replace).arg(&self.at))))
+        Some(seconds(|| drop(run(command("btrfs").args(replace).arg(&self.at)))))
+    }
+
+    fn rebuild_again(&mut self) -> Option<f64> {
+        None
+    }
+}
+
+/// On one device: the ceiling.
+struct Ext4<'a> {
+    mount: Option<Mount>,
+    at: PathBuf,
+    device: &'a str,
+}
+
+impl<'a> Ext4<'a> {
+    fn new(device: &'a str, scratch: &Scratch) -> Self {
+        let at = scratch.join("mnt");
+        fs::create_dir_all(&at).expect("a mount point");
+        run(command("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=0"]).arg(device));
+        Self { mount: None, at, device }
+    }
+}
+
+impl Contestant for Ext4<'_> {
+    fn name(&self) -> &'static str {
+        "ext4"
+    }
+
+    fn mount(&mut self) {
+        self.mount = Some(Mount::new(Path::new(self.device), &self.at, ""));
+    }
+
+    fn unmount(&mut self) {
+        self.mount.take().expect("mounted").unmount();
+    }
+
+    fn at(&self) -> &Path {
+        &self.at
+    }
+
+    fn rebuild(&mut self) -> Option<f64> {
+        None
     }
 
     fn rebuild_again(&mut self) -> Option<f64> {
@@ -254,7 +297,7 @@ fn turn(fs: &mut dyn Contestant, tree: &Path, files: u64, disk_mib: u64) -> Turn
     let live = disk_mib * DISKS as u64 * FULL_PERCENT / 100 / 2;
     let size = format!("--size={live}m");
     fio(&file, &["--rw=write", "--bs=1m", "--end_fsync=1", &size]);
-    let rebuild = fs.rebuild();
+    let rebuild = fs.rebuild().unwrap_or(f64::NAN);
     let rebuild_again = fs.rebuild_again().unwrap_or(f64::NAN);
     fs.unmount();
     let files = files as f64;
@@ -301,7 +344,7 @@ fn wipe(devices: &[&str]) {
     run(command("wipefs").args(["--all", "--force", "--quiet"]).args(devices));
 }
 
-fn report(table: &Table, redundancy: &str, ours: &[Turn], theirs: &[Turn]) {
+fn report(table: &Table, redundancy: &str, [ours, theirs, ceiling]: [&[Turn]; 3]) {
     for (row, (what, unit, scale)) in ROWS.iter().enumerate() {
         let figure = |turns: &[Turn]| median(turns.iter().map(|turn| turn[row]).collect());
         let spread = |turns: &[Turn]| {
@@ -309,7 +352,11 @@ fn report(table: &Table, redundancy: &str, ours: &[Turn], theirs: &[Turn]) {
             all.collect::<Vec<_>>().join(", ")
         };
         let has_peer = theirs.iter().all(|turn| turn[row].is_finite());
-        let peer = || format!("btrfs {} {unit}", spread(theirs));
+        let ext4 = match ceiling.iter().all(|turn| turn[row].is_finite()) {
+            true => format!("; ext4 {} {unit}", spread(ceiling)),
+            false => String::new(),
+        };
+        let peer = || format!("btrfs {} {unit}{ext4}", spread(theirs));
         table.row(&Row {
             what: format!("{redundancy}: {what}"),
             weft: format!("{} {unit}", spread(ours)),
@@ -321,7 +368,8 @@ fn report(table: &Table, redundancy: &str, ours: &[Turn], theirs: &[Turn]) {
 }
 
 fn main() {
-    let tools = ["fio", "btrfs", "mkfs.btrfs", "wipefs", "losetup", "tar", "find"].map(Need::Tool);
+    let tools = ["fio", "btrfs", "mkfs.btrfs", "mkfs.ext4", "wipefs", "losetup", "tar", "find"]
+        .map(Need::Tool);
     if !have(&[&tools[..], &[Need::Root, Need::Loop, Need::Fuse]].concat()) {
         return;
     }
@@ -341,12 +389,17 @@ fn main() {
     let devices: Vec<&str> = loops.iter().filter_map(|device| device.path().to_str()).collect();
     let (spare, disks) = devices.split_last().expect("disks");
     let table = Table::new(
-        "weftfs compared with btrfs",
+        "weftfs compared with btrfs, and ext4 as the ceiling",
         format!(
             "{DISKS} loop devices of {disk_mib} MiB, a file of {FILE_MIB} MiB, {files} small files; \
              {ROUNDS} rounds, each shown."
         ),
     );
+    let mut ceiling = Vec::new();
+    for _ in 0..ROUNDS {
+        wipe(&devices);
+        ceiling.push(turn(&mut Ext4::new(spare, &scratch), &tree, files, disk_mib));
+    }
     for redundancy in ["raid1", "raid5"] {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -359,6 +412,6 @@ fn main() {
             theirs.push(turn(&mut btrfs, &tree, files, disk_mib));
             Btrfs::forget();
         }
-        report(&table, redundancy, &ours, &theirs);
+        report(&table, redundancy, [&ours, &theirs, &ceiling]);
     }
 }
