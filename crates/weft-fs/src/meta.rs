@@ -27,6 +27,7 @@
 mod bad;
 mod changes;
 mod commits;
+pub(crate) mod desk;
 mod header;
 mod image;
 mod journal;

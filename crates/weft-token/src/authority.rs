@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use rangemap::RangeMap;
 
-use crate::message::{Ask, BySpace, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+use crate::message::{
+    Ask, BySpace, Holding, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode,
+};
 
 /// Adds a range to what a node holds. Where it holds more, that stays.
 pub(crate) fn grant(held: &mut RangeMap<u64, Mode>, range: Range<u64>, mode: Mode) {
@@ -206,12 +208,62 @@ pub struct Authority {
     /// The living nodes, and the number of the last grant to each.
     nodes: BTreeMap<NodeId, u64>,
     spaces: BySpace<State>,
+    /// Nodes whose tokens are not known yet. Until they are, nothing is granted.
+    expected: BTreeSet<NodeId>,
 }
 
 impl Authority {
     /// A node has mounted the file system.
     pub fn join(&mut self, node: NodeId) {
         self.nodes.insert(node, 0);
+    }
+
+    /// These nodes may hold tokens of a former authority. Nothing is granted until each of them has
+    /// said what it holds ([`Self::replace`]) or is [recovered](Self::recovered).
+    pub fn expect(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        self.expected.extend(nodes);
+    }
+
+    /// The nodes that have yet to say what they hold.
+    pub fn expected(&self) -> impl Iterator<Item = NodeId> {
+        self.expected.iter().copied()
+    }
+
+    /// A node has joined, or is back: messages between it and the authority were lost, and this is
+    /// all that it holds. It takes the place of what was known of it. What it waits for it asks for
+    /// again ([`Holder::ask_again`]), and what is revoked it is told again.
+    ///
+    /// [`Holder::ask_again`]: crate::Holder::ask_again
+    ///
+    /// # Errors
+    /// If another node holds some of that: then nothing is changed.
+    pub fn replace(
+        &mut self,
+        node: NodeId,
+        held: Vec<Holding>,
+        out: &mut Vec<(NodeId, ToNode)>,
+    ) -> Result<(), Conflict> {
+        for (space, range, mode) in &held {
+            let state = self.spaces.get(space);
+            let other = state.and_then(|state| state.obstacles(node, *mode, range).next());
+            if let Some((with, _, _)) = other {
+                return Err(Conflict { with });
+            }
+        }
+        for state in self.spaces.values_mut() {
+            state.queue.retain(|waiting| waiting.node != node);
+            state.held.retain(|(of, _)| *of != node);
+            for waiting in &mut state.queue {
+                waiting.told.remove(&node);
+            }
+        }
+        self.nodes.insert(node, 0);
+        for (space, range, mode) in held {
+            grant(&mut self.spaces.entry(space).or_default().hold(node).ranges, range, mode);
+        }
+        self.expected.remove(&node);
+        self.advance_all(out);
+        Ok(())
     }
 
     /// What a node of the former authority holds. To be told by all nodes before the first message
@@ -277,6 +329,7 @@ impl Authority {
         for state in self.spaces.values_mut() {
             state.held.retain(|(of, _)| *of != node);
         }
+        self.expected.remove(&node);
         self.advance_all(out);
     }
 
@@ -288,6 +341,9 @@ impl Authority {
 
     fn advance(&mut self, space: Space, out: &mut Vec<(NodeId, ToNode)>) {
         let Some(state) = self.spaces.get_mut(&space) else { return };
+        if !self.expected.is_empty() {
+            return;
+        }
         state.advance(space, &mut self.nodes, out);
         if state.is_unused() {
             self.spaces.remove(&space);

@@ -16,7 +16,7 @@ use std::ops::Range;
 use rangemap::{RangeMap, RangeSet};
 
 use crate::authority::{give_up, grant, overlap};
-use crate::message::{Ask, BySpace, Mode, Release, Revoke, Space, ToAuthority, ToNode};
+use crate::message::{Ask, BySpace, Holding, Mode, Release, Revoke, Space, ToAuthority, ToNode};
 
 /// An operation that uses a token, or waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -304,7 +304,7 @@ impl Holder {
     }
 
     /// What the node holds.
-    pub fn held(&self) -> Vec<(Space, Range<u64>, Mode)> {
+    pub fn held(&self) -> Vec<Holding> {
         let mut spaces: Vec<_> = self.spaces.iter().collect();
         spaces.sort_by_key(|(space, _)| **space);
         let each = spaces.into_iter().flat_map(|(space, state)| {

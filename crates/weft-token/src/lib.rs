@@ -66,7 +66,9 @@ mod message;
 
 pub use authority::{Authority, Conflict};
 pub use holder::{Acquired, Event, Holder, UseId};
-pub use message::{Ask, BySpace, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+pub use message::{
+    Ask, BySpace, Holding, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode,
+};
 
 use std::ops::Range;
 

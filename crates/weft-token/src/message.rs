@@ -65,6 +65,9 @@ impl Mode {
     }
 }
 
+/// What a node holds: of what, which range, and what it allows.
+pub type Holding = (Space, Range<u64>, Mode);
+
 /// A request for a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ask {

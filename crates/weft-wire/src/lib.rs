@@ -9,6 +9,7 @@
 //!   node   ── Hello ───────────▶ keeper   who it is; what it sent before on another connection and
 //!                                         did not end is forgotten
 //!          ◀───────── Welcome ──          which batch comes next, how large parts may be
+//!          ── Restate ─────────▶          what it holds of tokens, numbers and space
 //!          ── Ask 1: Row ──────▶
 //!          ── Ask 2: Part ─────▶          answers may come in another order
 //!          ◀──── Answer 2, 1 ──
@@ -45,5 +46,5 @@ mod token;
 
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
-pub use message::{Answer, End, FromKeeper, Part, Question, ToKeeper};
+pub use message::{Answer, End, FromKeeper, Part, Question, Restated, Run, ToKeeper};
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};

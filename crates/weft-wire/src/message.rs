@@ -1,6 +1,6 @@
 //! The messages of nodes and keeper.
 
-use weft_token::{NodeId, ToAuthority, ToNode};
+use weft_token::{Holding, NodeId, ToAuthority, ToNode};
 
 use crate::fields::{Fields, Put as _, Result, WireError};
 use crate::frame::{Frames, frame};
@@ -27,6 +27,66 @@ pub struct End {
     pub batch: u64,
     /// Whether it is the last one before an unmount.
     pub is_last: bool,
+}
+
+/// Blocks of a disk that follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the disk.
+    pub disk: u16,
+    /// The first block.
+    pub start: u64,
+    /// How many they are; not none.
+    pub blocks: u64,
+}
+
+impl Run {
+    fn put(self, bytes: &mut Vec<u8>) {
+        bytes.put_u16(self.disk);
+        bytes.put_u64(self.start);
+        bytes.put_u64(self.blocks);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        let run = Self { disk: fields.u16()?, start: fields.u64()?, blocks: fields.u64()? };
+        match run.blocks > 0 && run.start.checked_add(run.blocks).is_some() {
+            true => Ok(run),
+            false => Err(WireError::Malformed("a run of no blocks, or beyond all disks")),
+        }
+    }
+}
+
+/// What a node has of the things that the keeper gives out, or a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restated {
+    /// Tokens that it holds.
+    pub tokens: Vec<Holding>,
+    /// It was given no number for a file from this one on.
+    pub numbers_end: u64,
+    /// Blocks that were given to it and that no durable record names, and blocks that are free.
+    pub space: Vec<Run>,
+    /// Whether there is no other part.
+    pub is_last: bool,
+}
+
+impl Restated {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.put_u32(u32::try_from(self.tokens.len()).expect("parts are short"));
+        self.tokens.iter().for_each(|held| token::put_holding(bytes, held));
+        bytes.put_u64(self.numbers_end);
+        bytes.put_u32(u32::try_from(self.space.len()).expect("parts are short"));
+        self.space.iter().for_each(|run| run.put(bytes));
+        bytes.put_u8(u8::from(self.is_last));
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        Ok(Self {
+            tokens: fields.list(token::read_holding)?,
+            numbers_end: fields.u64()?,
+            space: fields.list(Run::read)?,
+            is_last: fields.flag()?,
+        })
+    }
 }
 
 /// What a node asks of the keeper. Each question has one answer.
@@ -106,8 +166,11 @@ pub enum ToKeeper {
         /// The question.
         question: Question,
     },
-    /// It asks for a token or returns one.
+    /// It asks for a token or returns one. [`ToKeeper::Restate`] comes before.
     Token(ToAuthority),
+    /// What it has: it takes the place of what the keeper believed. A node other than that of the
+    /// keeper says this once on each connection, in one or more parts.
+    Restate(Restated),
 }
 
 /// A message of the keeper.
@@ -140,6 +203,7 @@ mod kind {
     pub(super) const HELLO: u16 = 1;
     pub(super) const ASK: u16 = 2;
     pub(super) const TO_AUTHORITY: u16 = 3;
+    pub(super) const RESTATE: u16 = 4;
     pub(super) const WELCOME: u16 = 0x101;
     pub(super) const REFUSED: u16 = 0x102;
     pub(super) const ANSWER: u16 = 0x103;
@@ -266,6 +330,7 @@ impl ToKeeper {
             Self::Token(message) => {
                 frame(kind::TO_AUTHORITY, |bytes| token::put_to_authority(bytes, message))
             }
+            Self::Restate(restated) => frame(kind::RESTATE, |bytes| restated.put(bytes)),
         }
     }
 
@@ -281,6 +346,7 @@ impl ToKeeper {
                 }
                 kind::ASK => Self::Ask { number: fields.u64()?, question: Question::read(fields)? },
                 kind::TO_AUTHORITY => Self::Token(token::read_to_authority(fields)?),
+                kind::RESTATE => Self::Restate(Restated::read(fields)?),
                 _ => return Err(WireError::Malformed("a kind that no node sends")),
             })
         })

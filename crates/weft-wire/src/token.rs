@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+use weft_token::{Ask, Holding, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 
 use crate::fields::{Fields, Put as _, Result, WireError};
 
@@ -58,6 +58,16 @@ fn read_any_mode(fields: &mut Fields<'_>) -> Result<Option<Mode>> {
 
 fn read_mode(fields: &mut Fields<'_>) -> Result<Mode> {
     read_any_mode(fields)?.ok_or(WireError::Malformed("a token of no mode"))
+}
+
+pub(crate) fn put_holding(bytes: &mut Vec<u8>, (space, range, mode): &Holding) {
+    put_space(bytes, *space);
+    put_range(bytes, range);
+    put_mode(bytes, Some(*mode));
+}
+
+pub(crate) fn read_holding(fields: &mut Fields<'_>) -> Result<Holding> {
+    Ok((read_space(fields)?, read_range(fields)?, read_mode(fields)?))
 }
 
 /// What is needed, and the superset that is wanted.

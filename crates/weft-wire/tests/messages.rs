@@ -9,8 +9,8 @@ use std::ops::{Bound, Range};
 use weft_testkit::{Rng, for_seeds};
 use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 use weft_wire::{
-    Answer, End, Frames, FromKeeper, Key, KeyRange, MESSAGE_BYTES_MAX, Part, Question, RowChange,
-    Table, ToKeeper, WireError,
+    Answer, End, Frames, FromKeeper, Key, KeyRange, MESSAGE_BYTES_MAX, Part, Question, Restated,
+    RowChange, Run, Table, ToKeeper, WireError,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -75,7 +75,20 @@ fn leaves(rng: &mut Rng) -> Option<Mode> {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(8) {
+    let question = match rng.below(9) {
+        8 => {
+            let holding = |rng: &mut Rng| (space(rng), blocks(rng), mode(rng));
+            let run = |rng: &mut Rng| {
+                let blocks = blocks(rng);
+                Run { disk: 5, start: blocks.start, blocks: blocks.end - blocks.start }
+            };
+            return ToKeeper::Restate(Restated {
+                tokens: (0..rng.below(9)).map(|_| holding(rng)).collect(),
+                numbers_end: number(rng),
+                space: (0..rng.below(9)).map(|_| run(rng)).collect(),
+                is_last: rng.chance(1, 2),
+            });
+        }
         0 => {
             let node = NodeId { number: 7, epoch: number(rng) };
             return ToKeeper::Hello { file_system: [3; 16], node };
@@ -271,6 +284,12 @@ fn the_bytes_of_version_1() {
             leaves,
             seen: 7,
         })),
+        ToKeeper::Restate(Restated {
+            tokens: vec![(space, needed.clone(), Mode::Exclusive)],
+            numbers_end: 1024,
+            space: vec![Run { disk: 3, start: 9, blocks: 2 }],
+            is_last: true,
+        }),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },

@@ -17,16 +17,34 @@ use std::rc::Rc;
 use weft_array::Array;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
-use weft_token::NodeId;
-use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, ToKeeper};
+use weft_token::{NodeId, ToAuthority};
+use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, ToKeeper};
 
 use self::links::{Connector, Stream};
 use self::network::{Canary, Network};
+use super::desk::{Deliver, Desk};
 use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};
 use super::story::{ID, Site, story};
 use super::tests::with_rt_and_array;
 use super::{Meta, NEXT_INODE};
+
+/// A desk that knows of no tokens.
+struct NoDesk;
+
+impl Desk for NoDesk {
+    fn restated(&self, _: NodeId, _: Restated, _: Deliver) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn take(&self, _: NodeId, _: ToAuthority) {}
+}
+
+fn network(rt: &Rt, seed: u64, canary: Canary) -> Rc<Network> {
+    let network = Network::new(rt, ID.0, 1 << 20, seed, canary);
+    network.on_start(|keeper| keeper.set_desk(Rc::new(NoDesk)));
+    network
+}
 
 /// A keeper behind a network with trouble.
 struct Remote {
@@ -40,7 +58,7 @@ struct Remote {
 
 impl Remote {
     fn new(rt: &Rt, array: &Array, seed: u64, canary: Canary) -> Self {
-        let network = Network::new(rt, ID.0, 1 << 20, seed, canary);
+        let network = network(rt, seed, canary);
         let (storm, epoch) = (RefCell::default(), Cell::new(0));
         Self { rt: rt.clone(), array: array.clone(), network, storm, epoch }
     }
@@ -215,7 +233,7 @@ fn with_keeper<F: Future<Output = ()> + 'static>(
         meta.commit(|tx| tx.set_state(NEXT_INODE, 100)).await.expect("committed");
         meta.checkpoint().await.expect("written");
         drop(meta);
-        let network = Network::new(&rt, ID.0, 1 << 20, 1, Canary::None);
+        let network = network(&rt, 1, Canary::None);
         network.start(&array).await;
         test(rt, network).await;
     });

@@ -14,13 +14,17 @@
 //! * *Durable.* The end of a batch is answered when its epochs are durable. A keeper that dies
 //!   before that may have lost it: its node sends it to the next one.
 //!
+//! * *The desk* ([`super::desk`]) is for what is not in the store. Node 0 is in the same process, and
+//!   sets it; other nodes are welcomed from then on. On each connection they first say what they
+//!   have ([`Restated`]).
+//!
 //! Only one process may open the metadata array: whoever starts a keeper first fences the one
 //! before it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say,
 //! too; the keeper only tells a later mount of a node from an earlier one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::{Rc, Weak};
 
 use futures_util::future::{Either, select};
 use redb::Value;
@@ -28,8 +32,9 @@ use weft_array::{Array, Id};
 use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
-use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Row, ToKeeper};
+use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, Row, ToKeeper};
 
+use super::desk::Desk;
 use super::header::{self, Areas};
 use super::keeper::Keeper;
 use super::remote::{SILENCE, Stream, is_value, take_more};
@@ -45,6 +50,8 @@ const ANSWER_BYTES: usize = 256 << 10;
 const NAME_BYTES_MAX: usize = 1024;
 /// The longest value.
 const VALUE_BYTES_MAX: usize = 64 << 10;
+/// The most tokens and runs of blocks that a node may have.
+const RESTATED_MAX: usize = 1 << 20;
 
 /// A node as it has joined.
 struct Member {
@@ -71,6 +78,10 @@ struct Server {
     checkpointing: Semaphore,
     /// Why nothing is answered any more.
     failed: RefCell<Option<String>>,
+    /// What node 0 does for the others.
+    desk: RefCell<Option<Rc<dyn Desk>>>,
+    /// Told when that is there.
+    opened: Notify,
 }
 
 /// A keeper that nodes reach over a network. When the last clone is dropped, what is not durable is
@@ -95,12 +106,17 @@ struct ConnectionEnd;
 
 /// One connection of a node.
 struct Peer {
-    node: u16,
+    node: NodeId,
     connection: u64,
     stream: Rc<dyn Stream>,
     writing: Semaphore,
     /// Held while a batch ends.
     ending: Semaphore,
+    /// What the node has said that it has; none once it has said all.
+    restated: RefCell<Option<Restated>>,
+    /// Messages that it did not ask for, in their order.
+    outgoing: RefCell<VecDeque<Vec<u8>>>,
+    is_sending: Cell<bool>,
 }
 
 impl Peer {
@@ -110,6 +126,26 @@ impl Peer {
         if self.stream.write(bytes).await.is_err() {
             self.stream.close();
         }
+    }
+
+    /// Sends a message that the node did not ask for, after the earlier ones.
+    fn send(self: &Rc<Self>, rt: &Rt, bytes: Vec<u8>) {
+        self.outgoing.borrow_mut().push_back(bytes);
+        if self.is_sending.replace(true) {
+            return;
+        }
+        let peer = self.clone();
+        drop(rt.spawn(async move {
+            let _one = peer.writing.acquire(1).await;
+            loop {
+                let next = peer.outgoing.borrow_mut().pop_front();
+                let Some(bytes) = next else { break };
+                if peer.stream.write(bytes).await.is_err() {
+                    peer.stream.close();
+                }
+            }
+            peer.is_sending.set(false);
+        }));
     }
 }
 
@@ -151,7 +187,15 @@ impl KeeperServer {
             freed: Notify::default(),
             checkpointing: Semaphore::new(1),
             failed: RefCell::default(),
+            desk: RefCell::default(),
+            opened: Notify::default(),
         })))
+    }
+
+    /// Node 0 is there. From now on other nodes are welcomed.
+    pub(crate) fn set_desk(&self, desk: Rc<dyn Desk>) {
+        *self.0.desk.borrow_mut() = Some(desk);
+        self.0.opened.notify_all();
     }
 
     /// Answers a node on a new connection, until that ends.
@@ -168,12 +212,15 @@ impl KeeperServer {
             }
         };
         if let Some((file_system, node)) = hello {
+            if node.number != 0 {
+                self.0.desk().await;
+            }
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
                     if peer.stream.write(welcome.to_bytes()).await.is_ok() {
                         self.converse(&peer, &mut frames).await;
                     }
-                    self.0.leave((peer.node, peer.connection)).await;
+                    self.0.leave((peer.node.number, peer.connection)).await;
                 }
                 Err(why) => drop(stream.write(FromKeeper::Refused(why).to_bytes()).await),
             }
@@ -182,7 +229,24 @@ impl KeeperServer {
     }
 
     async fn converse(&self, peer: &Rc<Peer>, frames: &mut Frames) {
-        while let Some(ToKeeper::Ask { number, question }) = next(&*peer.stream, frames).await {
+        while let Some(message) = next(&*peer.stream, frames).await {
+            let (number, question) = match message {
+                ToKeeper::Ask { number, question } => (number, question),
+                ToKeeper::Hello { .. } => return,
+                ToKeeper::Restate(part) => {
+                    if self.0.restate(peer, part).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                ToKeeper::Token(message) => {
+                    if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
+                        return;
+                    }
+                    self.0.desk().await.take(peer.node, message);
+                    continue;
+                }
+            };
             if let Question::End(end) = question {
                 // Reads go on until it is durable.
                 let permit = peer.ending.acquire(1).await;
@@ -237,6 +301,53 @@ impl Server {
         self.result(Ok(()))
     }
 
+    /// What node 0 does for others, once it is there.
+    async fn desk(&self) -> Rc<dyn Desk> {
+        loop {
+            let opened = self.opened.wait();
+            if let Some(desk) = &*self.desk.borrow() {
+                return desk.clone();
+            }
+            opened.await;
+        }
+    }
+
+    /// A node says what it has, or a part of it.
+    async fn restate(
+        &self,
+        peer: &Rc<Peer>,
+        part: Restated,
+    ) -> std::result::Result<(), ConnectionEnd> {
+        self.next_batch(peer)?;
+        let all = {
+            let mut restated = peer.restated.borrow_mut();
+            let Some(all) = &mut *restated else { return Err(ConnectionEnd) };
+            all.tokens.extend(part.tokens);
+            all.space.extend(part.space);
+            all.numbers_end = all.numbers_end.max(part.numbers_end);
+            if all.tokens.len() + all.space.len() > RESTATED_MAX {
+                return Err(ConnectionEnd);
+            }
+            if !part.is_last {
+                return Ok(());
+            }
+            restated.take().expect("it was there")
+        };
+        let desk = self.desk().await;
+        let (rt, to): (Rt, Weak<Peer>) = (self.rt.clone(), Rc::downgrade(peer));
+        let deliver = Rc::new(move |message| {
+            if let Some(peer) = to.upgrade() {
+                peer.send(&rt, FromKeeper::Token(message).to_bytes());
+            }
+        });
+        if let Err(why) = desk.restated(peer.node, all, deliver) {
+            let _one = peer.writing.acquire(1).await;
+            drop(peer.stream.write(FromKeeper::Refused(why).to_bytes()).await);
+            return Err(ConnectionEnd);
+        }
+        Ok(())
+    }
+
     /// A node comes, on a connection of which it is told the second value.
     async fn join(
         &self,
@@ -274,7 +385,11 @@ impl Server {
         self.members.borrow_mut().insert(node.number, member);
         let (writing, ending) = (Semaphore::new(1), Semaphore::new(1));
         let stream = stream.clone();
-        let peer = Rc::new(Peer { node: node.number, connection, stream, writing, ending });
+        let restated = RefCell::new((node.number != 0).then(Restated::default));
+        let (outgoing, is_sending) = (RefCell::default(), Cell::new(false));
+        let peer =
+            Peer { node, connection, stream, writing, ending, restated, outgoing, is_sending };
+        let peer = Rc::new(peer);
         let (capacity, pages) = (self.keeper.image.capacity(), self.keeper.image.pages_max());
         let rows_max = u32::try_from(rows_at_a_time(pages)).expect("few rows");
         Ok((peer, FromKeeper::Welcome { next_batch, capacity, rows_max }))
@@ -305,7 +420,8 @@ impl Server {
     /// The next batch of a connection; none if its node has another one.
     fn next_batch(&self, peer: &Peer) -> std::result::Result<u64, ConnectionEnd> {
         let members = self.members.borrow();
-        let member = members.get(&peer.node).filter(|of| of.connection == Some(peer.connection));
+        let member =
+            members.get(&peer.node.number).filter(|of| of.connection == Some(peer.connection));
         member.map(|member| member.next_batch).ok_or(ConnectionEnd)
     }
 
@@ -362,7 +478,7 @@ impl Server {
 
     /// Waits until a connection may change the store.
     async fn turn(&self, peer: &Peer) -> std::result::Result<(), ConnectionEnd> {
-        let own = (peer.node, peer.connection);
+        let own = (peer.node.number, peer.connection);
         loop {
             self.next_batch(peer)?;
             let other = match self.open.get() {
@@ -394,7 +510,7 @@ impl Server {
         let using = self.using.acquire(1).await;
         self.next_batch(peer)?;
         match self.open.get() {
-            Some(open) if open == (peer.node, peer.connection) => Ok(using),
+            Some(open) if open == (peer.node.number, peer.connection) => Ok(using),
             _ => Err(ConnectionEnd),
         }
     }
@@ -427,7 +543,7 @@ impl Server {
         }
         if end.batch == next_batch {
             let _using = self.use_in_turn(peer).await?;
-            let name = RowKey::named(0, batch_name(peer.node).as_bytes()).into_owned();
+            let name = RowKey::named(0, batch_name(peer.node.number).as_bytes()).into_owned();
             let value = (end.batch + 1).to_le_bytes();
             let count = RowChange { table: TableId::State, key: name, value: Some(value.into()) };
             let ended = match self.check() {
@@ -443,7 +559,7 @@ impl Server {
             if let Err(failed) = ended {
                 return Ok(failed);
             }
-            if let Some(member) = self.members.borrow_mut().get_mut(&peer.node) {
+            if let Some(member) = self.members.borrow_mut().get_mut(&peer.node.number) {
                 member.next_batch = end.batch + 1;
             }
             self.open.set(None);

@@ -32,8 +32,8 @@ use std::rc::Rc;
 
 use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
-    Acquired, Authority, BySpace, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, ToNode,
-    UseId,
+    Acquired, Authority, BySpace, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space,
+    ToAuthority, ToNode, UseId,
 };
 
 use crate::tokens::needs::{Need, all_of, in_order};
@@ -464,6 +464,28 @@ impl Tokens {
         self.heard.set(self.heard.get() + 1);
         self.authority.borrow_mut().join(node);
         self.others.borrow_mut().insert(node, deliver);
+    }
+
+    /// These nodes may hold tokens of a former authority: nothing is granted until each of them has
+    /// said what it holds, or is recovered.
+    pub(crate) fn expect(&self, nodes: &[NodeId]) {
+        self.authority.borrow_mut().expect(nodes.iter().copied());
+    }
+
+    /// Another node is there on a new way, on which `deliver` sends, and holds this.
+    pub(crate) fn replace(
+        &self,
+        node: NodeId,
+        held: Vec<Holding>,
+        deliver: Deliver,
+    ) -> std::result::Result<(), Conflict> {
+        self.heard.set(self.heard.get() + 1);
+        let mut out = Vec::new();
+        self.authority.borrow_mut().replace(node, held, &mut out)?;
+        self.others.borrow_mut().insert(node, deliver);
+        self.deliver(out);
+        self.send_all();
+        Ok(())
     }
 
     /// Takes the message of another node.

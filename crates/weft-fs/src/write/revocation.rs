@@ -4,19 +4,23 @@
 //! not be flushed for the next wish. Then the open transaction is committed, so that the other node
 //! finds the records and checksums of what it reads. Names and attributes are nothing but metadata.
 //!
-//! Until there is a network, only tests have other nodes. They are driven from outside: messages
-//! are plain data ([`weft_token`]).
+//! Node 0 is the authority. Other nodes reach it through the keeper of the metadata in the same
+//! process ([`Fs::serve_nodes`]). Tests have nodes that are driven from outside, too: messages are
+//! plain data ([`weft_token`]).
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
+use weft_wire::Restated;
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
 use crate::format::inode::Ino;
+use crate::meta::desk::{Deliver, Desk};
+use crate::meta::server::KeeperServer;
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
 use crate::tokens::local_node::Revocation;
@@ -64,6 +68,27 @@ impl FsState {
     }
 }
 
+/// What this node does for the others while it is mounted.
+struct FsDesk(Weak<FsState>);
+
+impl Desk for FsDesk {
+    fn restated(
+        &self,
+        node: NodeId,
+        restated: Restated,
+        deliver: Deliver,
+    ) -> std::result::Result<(), String> {
+        let fs = self.0.upgrade().ok_or("the node of the keeper is unmounted")?;
+        fs.tokens().replace(node, restated.tokens, deliver).map_err(|other| other.to_string())
+    }
+
+    fn take(&self, node: NodeId, message: ToAuthority) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.tokens().take(node, message);
+        }
+    }
+}
+
 impl Fs {
     /// From now on other nodes may ask for tokens.
     pub(crate) fn revoke_when_asked(&self) {
@@ -84,6 +109,14 @@ impl Fs {
                 }
             }));
         });
+    }
+
+    /// This is node 0, in the process of its keeper. From now on other nodes reach it through that.
+    /// No token is granted until all of `expected` have said what they hold, or are
+    /// [recovered](Self::recovered_node). To be called before anything else is asked of it.
+    pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
+        self.0.tokens().expect(expected);
+        keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));
     }
 
     /// Another node mounts the file system, with a number that is not 0. `deliver` is called with

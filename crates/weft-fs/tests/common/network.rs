@@ -181,6 +181,8 @@ pub struct Network {
     /// The keeper, and the domain of its tasks.
     keeper: RefCell<Option<(Rt, KeeperServer)>>,
     pipes: RefCell<Vec<Rc<Pipe>>>,
+    /// Called with each keeper that starts.
+    on_start: RefCell<Option<Rc<dyn Fn(&KeeperServer)>>>,
     me: Weak<Self>,
     /// How often a connection was cut, and a keeper started.
     pub cuts: Cell<u64>,
@@ -204,10 +206,16 @@ impl Network {
             array: RefCell::default(),
             keeper: RefCell::default(),
             pipes: RefCell::default(),
+            on_start: RefCell::default(),
             me: me.clone(),
             cuts: Cell::new(0),
             keepers: Cell::new(0),
         })
+    }
+
+    /// `told` is called with each keeper that starts from now on.
+    pub fn on_start(&self, told: impl Fn(&KeeperServer) + 'static) {
+        *self.on_start.borrow_mut() = Some(Rc::new(told));
     }
 
     /// A keeper of the metadata on this array starts, unless one runs.
@@ -223,7 +231,9 @@ impl Network {
         }
         let rt = self.rt.domain(|| {});
         let opened = KeeperServer::open(&rt, array, self.file_system, self.cache_bytes).await;
-        *self.keeper.borrow_mut() = Some((rt, opened.expect("opened")));
+        let opened = opened.expect("opened");
+        self.on_start.borrow().iter().for_each(|told| told(&opened));
+        *self.keeper.borrow_mut() = Some((rt, opened));
         self.keepers.set(self.keepers.get() + 1);
     }
 
