@@ -90,6 +90,8 @@ struct World {
     /// Nodes that are dead, and not recovered.
     dead: BTreeMap<NodeId, Node>,
     to_authority: BTreeMap<NodeId, VecDeque<ToAuthority>>,
+    /// Nodes that the authority does not hear, nor they it.
+    cut_off: BTreeSet<NodeId>,
     next_value: u64,
     epoch: u64,
     widens: bool,
@@ -107,6 +109,7 @@ impl World {
             nodes: BTreeMap::new(),
             dead: BTreeMap::new(),
             to_authority: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
             next_value: 0,
             epoch: 0,
             widens,
@@ -133,12 +136,18 @@ impl World {
 
     fn send(&mut self, from: NodeId, message: ToAuthority) {
         self.messages += 1;
+        if self.cut_off.contains(&from) {
+            return;
+        }
         self.to_authority.entry(from).or_default().push_back(message);
     }
 
     fn deliver(&mut self, messages: Vec<(NodeId, ToNode)>) {
         for (to, message) in messages {
             self.messages += 1;
+            if self.cut_off.contains(&to) {
+                continue;
+            }
             self.nodes.get_mut(&to).expect("the dead hear nothing").inbox.push_back(message);
         }
     }
@@ -323,6 +332,7 @@ impl World {
     fn die(&mut self, id: NodeId) {
         let node = self.nodes.remove(&id).expect("it lives");
         self.to_authority.remove(&id);
+        self.cut_off.remove(&id);
         // What it had not written is lost: as if it had never been.
         for place in &node.dirty {
             self.truth.insert(*place, self.store.value(*place));
@@ -349,6 +359,7 @@ impl World {
     fn replace_authority(&mut self) {
         self.authority = Authority::default();
         self.to_authority.clear();
+        self.cut_off.clear();
         for (id, node) in self.nodes.iter_mut().chain(&mut self.dead) {
             node.inbox.clear();
             self.authority.join(*id);
@@ -365,6 +376,32 @@ impl World {
             let asks = self.nodes.get_mut(&id).expect("it lives").holder.ask_again();
             asks.into_iter().for_each(|ask| self.send(id, ask));
         }
+    }
+
+    /// The authority dies. The next one does not know who holds what until it has heard all.
+    fn begin_authority(&mut self) {
+        self.authority = Authority::default();
+        self.authority.expect(self.nodes.keys().chain(self.dead.keys()).copied());
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.cut_off(id));
+    }
+
+    /// What is on its way from and to a node is lost.
+    fn cut_off(&mut self, id: NodeId) {
+        self.cut_off.insert(id);
+        self.to_authority.remove(&id);
+        self.nodes.get_mut(&id).expect("it lives").inbox.clear();
+    }
+
+    /// A node says what it holds, and asks again.
+    fn come_back(&mut self) {
+        let Some(id) = self.cut_off.pop_first() else { return };
+        let held = self.nodes[&id].holder.held();
+        let mut out = Vec::new();
+        self.authority.replace(id, held, &mut out).expect("no two hold the same");
+        self.deliver(out);
+        let asks = self.nodes.get_mut(&id).expect("it lives").holder.ask_again();
+        asks.into_iter().for_each(|ask| self.send(id, ask));
     }
 
     fn receive(&mut self, id: NodeId) {
@@ -416,8 +453,14 @@ impl World {
                 let id = self.pick();
                 self.die(id);
             }
-            987..989 if dies => self.replace_authority(),
-            989..1000 => self.recover(),
+            987..988 if dies => self.replace_authority(),
+            988..989 if dies => self.begin_authority(),
+            989..991 if dies => {
+                let id = self.pick();
+                self.cut_off(id);
+            }
+            991..995 => self.come_back(),
+            995..1000 => self.recover(),
             _ => {}
         }
         self.check();
@@ -450,6 +493,7 @@ impl World {
                 && node.inbox.is_empty()
         };
         self.dead.is_empty()
+            && self.cut_off.is_empty()
             && self.nodes.values().all(idle)
             && self.to_authority.values().all(VecDeque::is_empty)
     }
@@ -511,6 +555,60 @@ fn without_whole_lines_two_nodes_spoil_a_parity() {
         world.wrong_lines()
     });
     assert!(wrong.sum::<usize>() > 0, "the check above can fail");
+}
+
+fn everything(mode: Mode) -> Ask {
+    Ask { space: Space { kind: Kind::Everything, ino: 0 }, needed: 0..1, wanted: 0..1, mode }
+}
+
+/// Who is granted something, in order.
+fn granted(messages: &[(NodeId, ToNode)]) -> Vec<u16> {
+    let grants = messages.iter().filter(|(_, message)| matches!(message, ToNode::Grant { .. }));
+    grants.map(|(node, _)| node.number).collect()
+}
+
+#[test]
+fn what_a_node_says_again_takes_the_place_of_what_was_known_of_it() {
+    let node = |number| NodeId { number, epoch: 1 };
+    let (mut authority, mut out) = (Authority::default(), Vec::new());
+    let ask = |mode| ToAuthority::Ask { ask: everything(mode), seen: 0 };
+    authority.join(node(1));
+    authority.join(node(2));
+    authority.take(node(1), ask(Mode::Exclusive), &mut out);
+    authority.take(node(2), ask(Mode::Exclusive), &mut out);
+    assert!(matches!(&out[..], [(_, ToNode::Grant { .. }), (_, ToNode::Revoke(_))]), "{out:?}");
+    // It still holds it, and hears of the wish again.
+    out.clear();
+    let held = vec![(everything(Mode::Shared).space, 0..1, Mode::Exclusive)];
+    authority.replace(node(1), held.clone(), &mut out).expect("it is alone");
+    assert!(matches!(&out[..], [(NodeId { number: 1, .. }, ToNode::Revoke(_))]), "{out:?}");
+    let conflict = authority.replace(node(3), held.clone(), &mut out).expect_err("1 has it");
+    assert_eq!(conflict.with, node(1));
+    // Its return was lost: it has nothing any more. What 2 waits for it asks for again as well.
+    out.clear();
+    authority.replace(node(2), Vec::new(), &mut out).expect("it holds nothing");
+    authority.replace(node(1), Vec::new(), &mut out).expect("it holds nothing");
+    assert_eq!(out, []);
+    authority.take(node(2), ask(Mode::Exclusive), &mut out);
+    assert_eq!(granted(&out), [2]);
+}
+
+#[test]
+fn a_new_authority_grants_nothing_until_it_has_heard_all() {
+    let node = |number| NodeId { number, epoch: 1 };
+    let (mut authority, mut out) = (Authority::default(), Vec::new());
+    let ask = |mode| ToAuthority::Ask { ask: everything(mode), seen: 0 };
+    authority.join(node(0));
+    authority.expect([node(1), node(2), node(3)]);
+    authority.take(node(0), ask(Mode::Shared), &mut out);
+    let held = vec![(everything(Mode::Shared).space, 0..1, Mode::Shared)];
+    authority.replace(node(1), held, &mut out).expect("it is alone");
+    authority.take(node(1), ask(Mode::Exclusive), &mut out);
+    authority.replace(node(2), Vec::new(), &mut out).expect("it holds nothing");
+    authority.fence(node(3), &mut out);
+    assert_eq!((granted(&out), authority.expected().count()), (vec![], 1));
+    authority.recovered(node(3), &mut out);
+    assert_eq!(granted(&out), [0]);
 }
 
 fn data(range: Range<u64>) -> Operation {
