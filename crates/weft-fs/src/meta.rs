@@ -52,6 +52,7 @@ mod story;
 mod sums;
 mod tables;
 mod transaction;
+mod turns;
 mod values;
 mod walks;
 

@@ -287,6 +287,90 @@ fn a_node_that_is_silent_does_not_hold_the_others_up() {
 }
 
 #[test]
+fn a_long_batch_is_not_cut_and_silence_counts_from_its_last_part() {
+    with_keeper(|rt, network| async move {
+        let (mut slow, batch) = Speaker::welcome(&network, 1, 1).await;
+        let (mut other, others) = Speaker::welcome(&network, 2, 1).await;
+        assert_eq!(slow.part(batch, bad(0)).await, Some(Answer::Taken));
+        // The other one waits for its turn from now on.
+        let question = Question::Part(Part { batch: others, rows: bad(100) });
+        let asked = ToKeeper::Ask { number: 1, question };
+        other.stream.write(asked.to_bytes()).await.expect("sent");
+        for part in 1..10 {
+            rt.sleep(4 * SECOND).await;
+            assert_eq!(slow.part(batch, bad(part)).await, Some(Answer::Taken), "part {part}");
+        }
+        assert_eq!(slow.end(batch).await, Some(Answer::Durable));
+        assert!(matches!(other.hear().await, Some(FromKeeper::Answer { .. })), "its turn");
+        assert_eq!(other.end(others).await, Some(Answer::Durable));
+        assert_eq!(other.count().await, 11);
+        // It says nothing for nine seconds before anyone waits for it.
+        assert_eq!(slow.part(batch + 1, bad(200)).await, Some(Answer::Taken));
+        rt.sleep(9 * SECOND).await;
+        let begin = rt.now();
+        assert_eq!(other.part(others + 1, bad(101)).await, Some(Answer::Taken));
+        assert!(rt.now() - begin < 2 * SECOND, "{}", rt.now() - begin);
+    });
+}
+
+#[test]
+fn a_node_is_told_only_numbers_of_batches_that_are_durable() {
+    with_keeper(|rt, network| async move {
+        let array = network.array();
+        let mut told = 0;
+        for pause in 0..400 {
+            let (other, others) = Speaker::welcome(&network, 2, 1).await;
+            let (speaker, batch) = Speaker::welcome(&network, 1, 1).await;
+            assert!(batch >= told, "batch {told} was there, and now {batch} comes next");
+            // The epochs of the other one are being written when those of this one come.
+            for (speaker, batch) in [(&other, others), (&speaker, batch)] {
+                let part = Question::Part(Part { batch, rows: bad(batch) });
+                let end = Question::End(End { batch, is_last: false });
+                for question in [part, end] {
+                    let asked = ToKeeper::Ask { number: 1, question };
+                    speaker.stream.write(asked.to_bytes()).await.expect("sent");
+                }
+            }
+            rt.sleep(pause * MILLISECOND / 20).await;
+            // It comes again while its batch becomes durable, and then the keeper dies.
+            (_, told) = Speaker::welcome(&network, 1, 1).await;
+            network.kill().await;
+            network.start(&array).await;
+        }
+        assert!(told > 100, "{told} batches");
+    });
+}
+
+#[test]
+fn no_later_keeper_takes_a_batch_of_an_earlier_mount() {
+    with_keeper(|_, network| async move {
+        let array = network.array();
+        let refused = async |epoch| match Speaker::new(&network).await.hello(1, epoch).await {
+            Some(FromKeeper::Refused(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let (mut first, batch) = Speaker::welcome(&network, 1, 1).await;
+        let (mut second, same) = Speaker::welcome(&network, 1, 2).await;
+        assert_eq!((same, first.end(batch).await), (batch, None));
+        network.kill().await;
+        network.start(&array).await;
+        assert!(refused(1).await.contains("mounted once more"));
+        assert_eq!(second.end(batch).await, None, "its keeper is dead");
+        let (mut second, _) = Speaker::welcome(&network, 1, 2).await;
+        assert_eq!(second.part(batch, bad(1)).await, Some(Answer::Taken));
+        // It is dead from now on: its connection ends, with its batch, and for ever.
+        network.keeper().fence(NodeId { number: 1, epoch: 2 }).await.expect("durable");
+        assert_eq!(second.end(batch).await, None);
+        assert!(refused(2).await.contains("mounted once more"));
+        network.kill().await;
+        network.start(&array).await;
+        assert!(refused(2).await.contains("mounted once more"));
+        let (mut third, same) = Speaker::welcome(&network, 1, 3).await;
+        assert_eq!((same, third.count().await), (batch, 0));
+    });
+}
+
+#[test]
 fn messages_that_no_node_sends_end_the_connection_and_nothing_else() {
     with_keeper(|_, network| async move {
         let refused = async |file_system: [u8; 16], epoch| {

@@ -6,11 +6,14 @@
 //! * *One connection of a node.* A new one ends the one before it. What was taken on that of a
 //!   batch that has not ended is discarded; requests of the old connection that are on their way
 //!   have no effect.
-//! * *One batch at a time.* The store has one open transaction. Parts of other nodes wait until it
-//!   ends, or until its node has been silent for [`SILENCE`]: then that connection is ended.
+//! * *One batch at a time.* The store has one open transaction, and nodes take turns
+//!   ([`super::turns`]).
 //! * *Batches are counted.* The last row of each batch is the number of the node's next one, in the
 //!   state, so that a batch and its number are durable together. A batch that ends once more, on
-//!   another connection or at another keeper, is recognised.
+//!   another connection or at another keeper, is recognised. A node is told only numbers that are
+//!   durable.
+//! * *One mount of a node.* The epoch of a node's last mount is in the state as well, before that
+//!   mount is welcomed: no keeper takes a batch of an earlier one for one of its own.
 //! * *Durable.* The end of a batch is answered when its epochs are durable. A keeper that dies
 //!   before that may have lost it: its node sends it to the next one.
 //!
@@ -20,7 +23,7 @@
 //!
 //! Only one process may open the metadata array: whoever starts a keeper first fences the one
 //! before it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say,
-//! too; the keeper only tells a later mount of a node from an earlier one.
+//! too: the keeper refuses what it was told to ([`KeeperServer::fence`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,8 +44,9 @@ use super::remote::{SILENCE, Stream, is_value, take_more};
 use super::rows::{
     KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, by_table, is_empty,
 };
+use super::turns::{Connected, Turns};
 use super::{ROWS_MAX, rows_at_a_time};
-use crate::error::Result;
+use crate::error::{FsError, Result};
 
 /// The most bytes of values in an answer, unless one row has more.
 const ANSWER_BYTES: usize = 256 << 10;
@@ -70,10 +74,8 @@ struct Server {
     using: Semaphore,
     members: RefCell<BTreeMap<u16, Member>>,
     connections: Cell<u64>,
-    /// The node and the connection whose batch is open.
-    open: Cell<Option<(u16, u64)>>,
-    /// Told when it is not open any more.
-    freed: Notify,
+    /// Whose batch is open.
+    turns: Turns,
     /// Held during a checkpoint.
     checkpointing: Semaphore,
     /// Why nothing is answered any more.
@@ -101,6 +103,17 @@ fn batch_name(node: u16) -> String {
     format!("next batch of node {node}")
 }
 
+/// Where the epoch of a node's last mount is in the state.
+fn epoch_name(node: u16) -> String {
+    format!("epoch of node {node}")
+}
+
+/// A row of the state.
+fn state_row(name: &str, value: u64) -> RowChange {
+    let key = RowKey::named(0, name.as_bytes()).into_owned();
+    RowChange { table: TableId::State, key, value: Some(value.to_le_bytes().into()) }
+}
+
 /// The connection is of no more use.
 struct ConnectionEnd;
 
@@ -110,8 +123,8 @@ struct Peer {
     connection: u64,
     stream: Rc<dyn Stream>,
     writing: Semaphore,
-    /// Held while a batch ends.
-    ending: Semaphore,
+    /// Held while a part is taken or a batch ends.
+    changing: Semaphore,
     /// What the node has said that it has; none once it has said all.
     restated: RefCell<Option<Restated>>,
     /// Messages that it did not ask for, in their order.
@@ -120,6 +133,10 @@ struct Peer {
 }
 
 impl Peer {
+    fn connected(&self) -> Connected {
+        (self.node.number, self.connection)
+    }
+
     async fn tell(&self, number: u64, answer: Answer) {
         let _one = self.writing.acquire(1).await;
         let bytes = FromKeeper::Answer { number, answer }.to_bytes();
@@ -183,8 +200,7 @@ impl KeeperServer {
             using: Semaphore::new(1),
             members: RefCell::default(),
             connections: Cell::new(0),
-            open: Cell::new(None),
-            freed: Notify::default(),
+            turns: Turns::default(),
             checkpointing: Semaphore::new(1),
             failed: RefCell::default(),
             desk: RefCell::default(),
@@ -220,7 +236,7 @@ impl KeeperServer {
                     if peer.stream.write(welcome.to_bytes()).await.is_ok() {
                         self.converse(&peer, &mut frames).await;
                     }
-                    self.0.leave((peer.node.number, peer.connection)).await;
+                    self.0.leave(peer.connected()).await;
                 }
                 Err(why) => drop(stream.write(FromKeeper::Refused(why).to_bytes()).await),
             }
@@ -247,16 +263,20 @@ impl KeeperServer {
                     continue;
                 }
             };
-            if let Question::End(end) = question {
-                // Reads go on until it is durable.
-                let permit = peer.ending.acquire(1).await;
+            if let Question::Part(_) | Question::End(_) = question {
+                // Reads go on while it waits for its turn, and until it is durable.
+                let permit = peer.changing.acquire(1).await;
                 let (server, peer) = (self.0.clone(), peer.clone());
                 drop(self.0.rt.spawn(async move {
-                    match server.end(&peer, end).await {
+                    let is_end = matches!(question, Question::End(_));
+                    match server.answer(&peer, question).await {
                         Ok(answer) => peer.tell(number, answer).await,
                         Err(ConnectionEnd) => peer.stream.close(),
                     }
                     drop(permit);
+                    if !is_end {
+                        return;
+                    }
                     let Some(_one) = server.checkpointing.try_acquire(1) else { return };
                     // An error stops the keeper, which the next question is told.
                     if let Err(error) = server.keeper.image.checkpoint_in_steps().await {
@@ -270,6 +290,16 @@ impl KeeperServer {
                 Err(ConnectionEnd) => return,
             }
         }
+    }
+
+    /// A node is dead, or must not go on: its present connection ends, and neither this keeper nor
+    /// a later one welcomes this mount or an earlier one. Its tokens stay as they are.
+    ///
+    /// # Errors
+    /// If that cannot be made durable.
+    pub async fn fence(&self, node: NodeId) -> Result<()> {
+        let refused = self.0.refuse_before(node.number, node.epoch + 1).await;
+        refused.map(drop).map_err(FsError::Stopped)
     }
 
     /// Writes what only the journal has to its place.
@@ -358,63 +388,133 @@ impl Server {
         if file_system != self.file_system.0 {
             return Err("it keeps another file system".into());
         }
-        let _using = self.using.acquire(1).await;
-        let before = self.members.borrow_mut().remove(&node.number);
-        if let Some(before) = before {
-            if before.epoch > node.epoch {
-                let why = format!("node {} has been mounted once more", node.number);
-                self.members.borrow_mut().insert(node.number, before);
-                return Err(why);
-            }
-            before.stream.close();
-            if let Some(connection) = before.connection {
-                self.discard(node.number, connection).await;
-            }
+        let newest = self.refuse_before(node.number, node.epoch).await?;
+        if newest > node.epoch {
+            return Err(format!("node {} has been mounted once more", node.number));
         }
-        let name = batch_name(node.number);
-        let next_batch = fiber::run(|| self.keeper.row(&STATE, &&*name, |value| value)).await;
-        let next_batch = self.result(next_batch).map_err(|_| "it has failed".to_owned())?;
-        let (connection, next_batch) = (self.connections.get(), next_batch.unwrap_or(0));
-        self.connections.set(connection + 1);
-        let member = Member {
-            epoch: node.epoch,
-            connection: Some(connection),
-            stream: stream.clone(),
-            next_batch,
+        let (peer, next_batch) = {
+            let _using = self.using.acquire(1).await;
+            // Another mount may have come meanwhile.
+            if self.state(&epoch_name(node.number)).await? > node.epoch {
+                return Err(format!("node {} has been mounted once more", node.number));
+            }
+            let before = self.members.borrow_mut().remove(&node.number);
+            if let Some(before) = before {
+                before.stream.close();
+                if let Some(connection) = before.connection {
+                    self.discard((node.number, connection)).await;
+                }
+            }
+            let next_batch = self.state(&batch_name(node.number)).await?;
+            let connection = self.next_connection();
+            let member = Member {
+                epoch: node.epoch,
+                connection: Some(connection),
+                stream: stream.clone(),
+                next_batch,
+            };
+            self.members.borrow_mut().insert(node.number, member);
+            let (writing, changing) = (Semaphore::new(1), Semaphore::new(1));
+            let stream = stream.clone();
+            let restated = RefCell::new((node.number != 0).then(Restated::default));
+            let (outgoing, is_sending) = (RefCell::default(), Cell::new(false));
+            let peer = Peer {
+                node,
+                connection,
+                stream,
+                writing,
+                changing,
+                restated,
+                outgoing,
+                is_sending,
+            };
+            (Rc::new(peer), next_batch)
         };
-        self.members.borrow_mut().insert(node.number, member);
-        let (writing, ending) = (Semaphore::new(1), Semaphore::new(1));
-        let stream = stream.clone();
-        let restated = RefCell::new((node.number != 0).then(Restated::default));
-        let (outgoing, is_sending) = (RefCell::default(), Cell::new(false));
-        let peer =
-            Peer { node, connection, stream, writing, ending, restated, outgoing, is_sending };
-        let peer = Rc::new(peer);
+        // The batch before it may just have ended.
+        self.make_durable().await?;
         let (capacity, pages) = (self.keeper.image.capacity(), self.keeper.image.pages_max());
         let rows_max = u32::try_from(rows_at_a_time(pages)).expect("few rows");
         Ok((peer, FromKeeper::Welcome { next_batch, capacity, rows_max }))
     }
 
+    fn next_connection(&self) -> u64 {
+        let connection = self.connections.get();
+        self.connections.set(connection + 1);
+        connection
+    }
+
+    /// What the state has under a name. The caller holds `using`.
+    async fn state(&self, name: &str) -> std::result::Result<u64, String> {
+        let value = fiber::run(|| self.keeper.row(&STATE, &name, |value| value)).await;
+        self.result(value).map(Option::unwrap_or_default).map_err(|_| "it has failed".to_owned())
+    }
+
+    async fn make_durable(&self) -> std::result::Result<(), String> {
+        let written = self.keeper.image.write_epochs().await;
+        self.result(written).map_err(|_| "it has failed".to_owned())
+    }
+
+    /// No mount of a node before this epoch is welcomed any more, durably. Returns the epoch from
+    /// which on they are.
+    async fn refuse_before(&self, node: u16, epoch: u64) -> std::result::Result<u64, String> {
+        let older = {
+            let members = self.members.borrow();
+            let older = members.get(&node).filter(|member| member.epoch < epoch);
+            older.map(|member| (member.stream.clone(), member.connection))
+        };
+        if let Some((stream, connection)) = older {
+            stream.close();
+            if let Some(connection) = connection {
+                self.leave((node, connection)).await;
+            }
+        }
+        let name = epoch_name(node);
+        let mut newest = {
+            let _using = self.using.acquire(1).await;
+            self.state(&name).await?
+        };
+        if newest < epoch {
+            // A batch of the keeper's own.
+            let of = (node, self.next_connection());
+            self.turn(of).await;
+            let _end = TurnEnd(&self.turns, of);
+            let _work = self.turns.work(of, &self.rt);
+            let _using = self.using.acquire(1).await;
+            newest = self.state(&name).await?;
+            if newest < epoch {
+                let change = [state_row(&name, epoch)];
+                let ended = || {
+                    self.keeper.take(&change)?;
+                    self.keeper.end(false)
+                };
+                let ended = self.result(fiber::run(ended).await);
+                ended.map_err(|_| "it has failed".to_owned())?;
+                newest = epoch;
+            }
+        }
+        self.make_durable().await?;
+        Ok(newest)
+    }
+
     /// A connection has ended.
-    async fn leave(&self, (node, connection): (u16, u64)) {
+    async fn leave(&self, of: Connected) {
+        let (node, connection) = of;
         let _using = self.using.acquire(1).await;
         if let Some(member) = self.members.borrow_mut().get_mut(&node)
             && member.connection == Some(connection)
         {
             member.connection = None;
         }
-        self.discard(node, connection).await;
+        self.discard(of).await;
     }
 
     /// Discards what is open on a connection, which has ended. The caller holds `using`.
-    async fn discard(&self, node: u16, connection: u64) {
-        if self.open.get() != Some((node, connection)) {
-            return;
+    async fn discard(&self, of: Connected) {
+        if self.turns.is_of(of) {
+            let discarded = fiber::run(|| self.keeper.discard()).await;
+            drop(self.result(discarded));
+            self.turns.end(of);
         }
-        let discarded = fiber::run(|| self.keeper.discard()).await;
-        drop(self.result(discarded));
-        self.open.set(None);
-        self.freed.notify_all();
     }
 
     /// The next batch of a connection; none if its node has another one.
@@ -477,42 +577,40 @@ impl Server {
     }
 
     /// Waits until a connection may change the store.
-    async fn turn(&self, peer: &Peer) -> std::result::Result<(), ConnectionEnd> {
-        let own = (peer.node.number, peer.connection);
+    async fn turn(&self, of: Connected) {
+        if self.turns.is_of(of) {
+            return;
+        }
+        let mut line = std::pin::pin!(self.turns.line());
         loop {
-            self.next_batch(peer)?;
-            let other = match self.open.get() {
-                None => {
-                    self.open.set(Some(own));
-                    return Ok(());
-                }
-                Some(open) if open == own => return Ok(()),
-                Some(other) => other,
-            };
-            let freed = std::pin::pin!(self.freed.wait());
-            let silence = std::pin::pin!(self.rt.sleep(SILENCE));
-            if let Either::Right(_) = select(freed, silence).await
-                && self.open.get() == Some(other)
-            {
-                let stream = {
-                    let members = self.members.borrow();
-                    members.get(&other.0).map(|member| member.stream.clone())
-                };
-                stream.iter().for_each(|stream| stream.close());
-                self.leave(other).await;
+            let silence = self.rt.sleep(self.turns.patience(self.rt.now()));
+            let silence = std::pin::pin!(silence);
+            if let Either::Left((turn, _)) = select(line.as_mut(), silence).await {
+                return self.turns.open(of, turn, self.rt.now());
             }
+            let Some(silent) = self.turns.silent(self.rt.now()) else { continue };
+            let stream = {
+                let members = self.members.borrow();
+                let member = members.get(&silent.0);
+                member
+                    .filter(|member| member.connection == Some(silent.1))
+                    .map(|member| member.stream.clone())
+            };
+            stream.iter().for_each(|stream| stream.close());
+            self.leave(silent).await;
         }
     }
 
     /// Waits until a connection may change the store, and holds it for that.
     async fn use_in_turn(&self, peer: &Peer) -> std::result::Result<Permit, ConnectionEnd> {
-        self.turn(peer).await?;
+        self.turn(peer.connected()).await;
+        if let Err(end) = self.next_batch(peer) {
+            self.turns.end(peer.connected());
+            return Err(end);
+        }
         let using = self.using.acquire(1).await;
         self.next_batch(peer)?;
-        match self.open.get() {
-            Some(open) if open == (peer.node.number, peer.connection) => Ok(using),
-            _ => Err(ConnectionEnd),
-        }
+        if self.turns.is_of(peer.connected()) { Ok(using) } else { Err(ConnectionEnd) }
     }
 
     async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, ConnectionEnd> {
@@ -529,6 +627,7 @@ impl Server {
             std::cmp::Ordering::Greater => return Err(ConnectionEnd),
         }
         let _using = self.use_in_turn(peer).await?;
+        let _work = self.turns.work(peer.connected(), &self.rt);
         let taken = match self.check() {
             Ok(()) => self.result(fiber::run(|| self.keeper.take(&part.rows)).await),
             failed => failed,
@@ -543,9 +642,8 @@ impl Server {
         }
         if end.batch == next_batch {
             let _using = self.use_in_turn(peer).await?;
-            let name = RowKey::named(0, batch_name(peer.node.number).as_bytes()).into_owned();
-            let value = (end.batch + 1).to_le_bytes();
-            let count = RowChange { table: TableId::State, key: name, value: Some(value.into()) };
+            let _work = self.turns.work(peer.connected(), &self.rt);
+            let count = state_row(&batch_name(peer.node.number), end.batch + 1);
             let ended = match self.check() {
                 Ok(()) => {
                     let ended = || {
@@ -562,11 +660,19 @@ impl Server {
             if let Some(member) = self.members.borrow_mut().get_mut(&peer.node.number) {
                 member.next_batch = end.batch + 1;
             }
-            self.open.set(None);
-            self.freed.notify_all();
+            self.turns.end(peer.connected());
         }
         let written = self.keeper.image.write_epochs().await;
         Ok(self.result(written).map_or_else(|failed| failed, |()| Answer::Durable))
+    }
+}
+
+/// Ends a batch of the keeper's own, however that comes.
+struct TurnEnd<'a>(&'a Turns, Connected);
+
+impl Drop for TurnEnd<'_> {
+    fn drop(&mut self) {
+        self.0.end(self.1);
     }
 }
 

@@ -122,8 +122,9 @@ impl End {
                     before.push(part.clone());
                 }
                 (ToKeeper::Ask { question: Question::End(end), .. }, Canary::BatchRepeated)
-                    if chance && !before.is_empty() =>
+                    if before.iter().any(|part| part.batch < end.batch) =>
                 {
+                    before.retain(|part| part.batch < end.batch);
                     let at = network.rng.borrow_mut().index(before.len());
                     let part = Part { batch: end.batch, ..before[at].clone() };
                     let number = u64::MAX;
@@ -224,8 +225,18 @@ impl Network {
         self.start_again().await;
     }
 
+    /// The array of the keepers.
+    pub fn array(&self) -> Array {
+        self.array.borrow().clone().expect("it was started")
+    }
+
+    /// The keeper that runs.
+    pub fn keeper(&self) -> KeeperServer {
+        self.keeper.borrow().as_ref().expect("it runs").1.clone()
+    }
+
     async fn start_again(&self) {
-        let array = self.array.borrow().clone().expect("it was started");
+        let array = self.array();
         if self.keeper.borrow().is_some() {
             return;
         }
