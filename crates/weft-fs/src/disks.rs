@@ -11,6 +11,7 @@ pub(crate) mod extent_stripe;
 pub(crate) mod free_map;
 mod group_bits;
 pub(crate) mod known_units;
+pub(crate) mod log_medium;
 pub(crate) mod member;
 pub(crate) mod memory_disk;
 pub(crate) mod old_block_cache;

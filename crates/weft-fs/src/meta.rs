@@ -43,6 +43,7 @@ mod recent_rows;
 pub(crate) mod remote;
 #[cfg(test)]
 mod remote_story;
+mod rings;
 mod room;
 mod rows;
 pub(crate) mod server;
@@ -77,6 +78,7 @@ pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
 use reach::Reach;
 use remote::RemoteKeeper;
+pub(crate) use rings::{NodeLog, RingRun};
 pub(crate) use room::{
     LongFiles, capacity_for, next_step, row_bytes_for_all, step_above, step_below,
 };
@@ -89,6 +91,8 @@ pub(crate) const FORMAT: u64 = 3;
 pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 /// Format of the metadata from the first record on that is unwritten.
 pub(crate) const FORMAT_WITH_UNWRITTEN: u64 = 5;
+/// Format of the metadata from the first node on that has a log on the disks.
+pub(crate) const FORMAT_WITH_RINGS: u64 = 6;
 /// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that changes may take before they are committed. Those that
@@ -130,8 +134,14 @@ type TellFailed = Box<dyn Fn(&str)>;
 
 /// The metadata of a mounted file system.
 pub(crate) struct Meta {
-    pub(crate) array: Array,
+    /// The array that has the metadata, where this process has it open.
+    array: Option<Array>,
+    /// The place of the log on the array.
     log: Range<u64>,
+    /// The number of this node.
+    number: u16,
+    /// Bytes of rows that other nodes have added, as far as it is known.
+    row_bytes_of_others: Cell<u64>,
     node: Node,
     keeper: Reach,
     /// The most bytes of changes that wait before a commit.
@@ -169,18 +179,24 @@ impl Meta {
         Ok(meta)
     }
 
-    /// Reaches the keeper by messages. The array has the log; `cache_bytes` bound the changes that
-    /// wait.
+    /// Reaches the keeper by messages. The array, where there is one, has the log; `cache_bytes`
+    /// bound the changes that wait.
     pub(crate) async fn open_remote(
-        array: Array,
+        array: Option<Array>,
         fs_id: Id,
         keeper: RemoteKeeper,
         cache_bytes: u64,
     ) -> Result<Self> {
-        let stored = header::read(&array, fs_id).await?;
-        let log = Areas::stored(array.size_bytes(), &stored)?.log;
+        let log = match &array {
+            Some(array) => {
+                let stored = header::read(array, fs_id).await?;
+                Areas::stored(array.size_bytes(), &stored)?.log
+            }
+            None => 0..0,
+        };
         let next_batch = keeper.connected().await?.next_batch();
-        let meta = Self::made(array, log, Reach::Remote(keeper), cache_bytes / WAITING_SHARE);
+        let (number, keeper) = (keeper.number(), Reach::Remote(keeper));
+        let meta = Self::made(array, log, (number, keeper), cache_bytes / WAITING_SHARE);
         meta.node.start_at(next_batch);
         meta.start().await?;
         Ok(meta)
@@ -188,10 +204,15 @@ impl Meta {
 
     /// Learns what the node must know of the store.
     async fn start(&self) -> Result<()> {
-        // Older versions did not store it.
-        let stored = self.run(|tx| tx.state(ROW_BYTES)).await?;
+        self.look_at_others().await?;
+        let name = rings::row_bytes_name(self.number);
+        let stored = self.run(|tx| tx.state(&name)).await?;
         let rows = match stored {
-            0 => self.run(|tx| tx.count_row_bytes()).await?,
+            // Older versions did not store it.
+            0 if self.number == 0 => {
+                let all = self.run(|tx| tx.count_row_bytes()).await?;
+                all.wrapping_sub(self.row_bytes_of_others.get())
+            }
             _ => stored,
         };
         self.changes.set_row_bytes(rows);
@@ -208,16 +229,23 @@ impl Meta {
         let of_keeper = cache_bytes - 2 * waiting_bytes_max;
         let keeper = Keeper::open(array.clone(), fs_id, (&areas, stored), of_keeper).await?;
         let keeper = Reach::Here(Box::new(keeper));
-        Ok(Self::made(array, areas.log, keeper, waiting_bytes_max))
+        Ok(Self::made(Some(array), areas.log, (0, keeper), waiting_bytes_max))
     }
 
-    fn made(array: Array, log: Range<u64>, keeper: Reach, waiting_bytes_max: u64) -> Self {
+    fn made(
+        array: Option<Array>,
+        log: Range<u64>,
+        (number, keeper): (u16, Reach),
+        waiting_bytes_max: u64,
+    ) -> Self {
         let (operating, committing) = (Semaphore::new(1), Semaphore::new(1));
         let (failed, changes, is_ending) =
             (RefCell::default(), Changes::default(), Cell::new(false));
         Self {
             array,
             log,
+            number,
+            row_bytes_of_others: Cell::new(0),
             node: Node::default(),
             keeper,
             waiting_bytes_max: waiting_bytes_max.max(WAITING_BYTES_MIN),
@@ -235,9 +263,42 @@ impl Meta {
         self.log.clone()
     }
 
+    /// The number of this node.
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The array that has the metadata.
+    ///
+    /// # Errors
+    /// If another process has it.
+    pub(crate) fn array(&self) -> Result<&Array> {
+        let elsewhere = || {
+            FsError::Invalid(format!(
+                "node {} does not have the metadata: only its keeper can do this",
+                self.number
+            ))
+        };
+        self.array.as_ref().ok_or_else(elsewhere)
+    }
+
+    /// Rows that the store has may have been changed by other nodes.
+    pub(crate) fn forget_recent(&self) {
+        self.node.forget_recent();
+    }
+
+    fn set_row_bytes_of_others(&self, bytes: u64) {
+        self.row_bytes_of_others.set(bytes);
+    }
+
+    /// Bytes of all rows, as far as it is known.
+    fn row_bytes(&self) -> u64 {
+        self.changes.row_bytes().wrapping_add(self.row_bytes_of_others.get())
+    }
+
     /// Bytes of all rows, and the most that everyone may fill.
     pub(crate) fn usage(&self) -> (u64, u64) {
-        (self.changes.row_bytes(), room::row_bytes_for_all(self.capacity()))
+        (self.row_bytes(), room::row_bytes_for_all(self.capacity()))
     }
 
     /// Bytes of rows that everyone may add.
@@ -291,7 +352,7 @@ impl Meta {
         self.check()?;
         let image = self.image()?;
         let pieces = image.pieces_for(capacity)?;
-        if pieces.end() > self.array.size_bytes() {
+        if pieces.end() > self.array()?.size_bytes() {
             return Err(FsError::NoSpace);
         }
         self.failing_to_write(image.take_pieces(pieces).await)
@@ -304,12 +365,13 @@ impl Meta {
             true => room::row_bytes_max(self.capacity()),
             false => room::row_bytes_for_all(self.capacity()),
         };
-        self.changes.row_bytes() + bytes < most
+        self.row_bytes() + bytes < most
     }
 
     /// Whether the rows have as many bytes as was counted.
     pub(crate) fn is_counted(&self, tx: &Tx<'_>) -> Result<bool> {
-        Ok(tx.count_row_bytes()? == self.changes.row_bytes())
+        let all = self.changes.row_bytes().wrapping_add(tx.row_bytes_of_others(self.number)?);
+        Ok(tx.count_row_bytes()? == all)
     }
 
     /// What pages in memory were good for.
@@ -556,7 +618,7 @@ mod tests {
             array.write(0, header.freeze(), true).await.expect("written");
             let meta = Meta::open(array.clone(), ID, 1 << 20).await.expect("opened");
             assert_eq!(count(&meta).await, 1000);
-            let areas = Areas::of(meta.array.size_bytes(), false, false).expect("room");
+            let areas = Areas::of(array.size_bytes(), false, false).expect("room");
             assert_eq!((meta.log_area(), meta.capacity()), (areas.log, areas.db.bytes()));
             assert_eq!(version().await, 5);
         });

@@ -10,7 +10,9 @@
 
 pub(crate) mod claim;
 pub(crate) mod given_disks;
+pub(crate) mod node;
 pub(crate) mod recovery;
+pub(crate) mod rings;
 pub(crate) mod sizing;
 
 use std::cell::{Cell, RefCell};
@@ -27,6 +29,7 @@ use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
 use crate::disks::free_map::Space;
+use crate::disks::log_medium::LogMedium;
 use crate::disks::member::{Member, PresentDisk, slice_of};
 use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::{Pool, runs_of};
@@ -39,11 +42,11 @@ use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
 use crate::meta::remote::{Connector, RemoteKeeper};
-use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_UNWRITTEN, Meta, Tx, array_options};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_RINGS, Meta, RingRun, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
-use crate::mount::recovery::recover;
+use crate::mount::recovery::{recover, recover_log};
 use crate::mount::sizing::plan_room;
-use crate::raid_log::{Log, Mark, scan};
+use crate::raid_log::{Log, Medium as _, scan};
 use crate::state::metadata_copies;
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
@@ -359,25 +362,21 @@ impl Fs {
         // After a crash it makes copies alike, the first of them being right. What has a checksum
         // of its own is looked for on all of them before.
         array.set_paused(true);
+        // Without a keeper for several nodes the disks have no other user.
+        let is_alone = keeper.is_none();
         let meta = match keeper {
             None => Meta::open(array, label.fs_id, options.meta_cache_bytes).await?,
             Some(keeper) => {
                 let RemoteMetadata { node, way } = keeper(array.clone()).await?;
                 let keeper = RemoteKeeper::open(rt, way, label.fs_id, node).await?;
-                Meta::open_remote(array, label.fs_id, keeper, options.meta_cache_bytes).await?
+                let (array, cache) = (Some(array), options.meta_cache_bytes);
+                Meta::open_remote(array, label.fs_id, keeper, cache).await?
             }
         };
         let (leaving, epoch, mark, format) = meta
             .run(|tx| {
-                let format = tx.state("format")?;
-                if !(FORMAT..=FORMAT_WITH_UNWRITTEN).contains(&format) {
-                    return Err(FsError::Unmountable(format!(
-                        "its metadata has format {format}, and this program knows {FORMAT} to \
-                         {FORMAT_WITH_UNWRITTEN}"
-                    )));
-                }
-                let mark = Mark { completed: tx.state("completed")?, position: tx.state("log")? };
-                Ok((tx.state(LEAVING)?, tx.state("epoch")?, mark, format))
+                let format = format_of(tx)?;
+                Ok((tx.state(LEAVING)?, tx.state("epoch")?, tx.mark(0)?, format))
             })
             .await?;
         complete_join(&meta, found).await?;
@@ -428,20 +427,24 @@ impl Fs {
         let wrong_pieces = claim_space(&meta, &pool, options.stale).await?;
         if !wrong_pieces.is_empty() {
             give_pieces_back(&meta, &pool, &wrong_pieces).await?;
-            meta.array.stop().await?;
+            meta.array()?.stop().await?;
             return Ok(None);
         }
         avoid_bad(&meta, &pool).await?;
-        let area = meta.log_area();
-        let (records, last_id) = scan(&meta.array, &area, epoch, mark).await?;
+        let medium = LogMedium::Array(meta.array()?.clone(), meta.log_area());
+        let (records, last_id) = scan(&medium, (0, epoch), mark).await?;
         // Copies that are filled again would fill the memory that a read-only mount writes to.
-        meta.array.set_paused(options.read_only);
+        meta.array()?.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
+        let nodes = meta.run(|tx| tx.node_logs()).await?;
+        for (node, _) in nodes.into_iter().filter(|(_, log)| is_alone && log.is_live) {
+            recover_log(&meta, &pool, node).await?;
+        }
         // Also after the numbers of mounts that stale copies have missed.
         let epoch = last_use + 1;
         meta.run(|tx| tx.set_state("epoch", epoch)).await?;
-        let log = Log::new(area, epoch, 0, last_id);
-        let inner = FsState::new(rt.clone(), label, (meta, pool, log), options, reopen);
+        let log = Log::new(medium.bytes(), (0, epoch), last_id);
+        let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), options, reopen);
         let fs = Self(Rc::new(inner));
         fs.0.set_format(format);
         if options.read_only {
@@ -501,20 +504,42 @@ impl Fs {
             ended = self.0.sync().await;
         }
         if ended.is_ok() {
-            ended = self.0.note_use(true).await;
+            ended = match self.0.meta().number() {
+                0 => self.0.end_use().await,
+                node => self.0.end_node(node).await,
+            };
         }
-        if ended.is_ok() {
-            self.0.meta().end();
-            ended = self.0.commit_anyway().await;
+        if let Ok(array) = self.0.meta().array() {
+            ended = ended.and(array.stop().await.map_err(FsError::from));
         }
-        if ended.is_ok() {
-            ended = self.0.meta().checkpoint().await;
-        }
-        ended = ended.and(self.0.meta().array.stop().await.map_err(FsError::from));
         self.0.end_mark().await;
         ended?;
         let (lost_later, _) = self.0.take_losses();
         lost.or(lost_later).map_or(Ok(()), Err)
+    }
+}
+
+impl FsState {
+    /// All is written: the last commit, and what else the next mount goes by.
+    async fn end_use(&self) -> Result<()> {
+        self.note_use(true).await?;
+        self.meta().end();
+        self.commit_anyway().await?;
+        self.meta().checkpoint().await
+    }
+}
+
+/// The format of the metadata.
+///
+/// # Errors
+/// If it is none that this program knows.
+fn format_of(tx: &Tx<'_>) -> Result<u64> {
+    let format = tx.state("format")?;
+    match (FORMAT..=FORMAT_WITH_RINGS).contains(&format) {
+        true => Ok(format),
+        false => Err(FsError::Unmountable(format!(
+            "its metadata has format {format}, and this program knows {FORMAT} to {FORMAT_WITH_RINGS}"
+        ))),
     }
 }
 
@@ -584,7 +609,8 @@ async fn given_parts(
     Ok((label.fs_id, Parts { parts, slices }))
 }
 
-/// Takes the blocks that are pieces of the metadata, and those that records name. A stale copy of
+/// Takes the blocks that are pieces of the metadata, those of rings, and those that records name. A
+/// stale copy of
 /// the metadata may name blocks that became pieces after it was written: returns how many pieces in
 /// the labels of such disks come before these.
 async fn claim_space(meta: &Meta, pool: &Pool, is_stale: bool) -> Result<BTreeMap<u16, usize>> {
@@ -595,28 +621,34 @@ async fn claim_space(meta: &Meta, pool: &Pool, is_stale: bool) -> Result<BTreeMa
     let mut wrong_pieces: BTreeMap<u16, usize> = BTreeMap::new();
     meta.run(|tx| {
         let next = check_keys(tx)?;
-        tx.each_record(|ino, first, record| {
-            check_place(next, (ino, first), &record)?;
-            for run in runs_of(&record) {
-                let take = |member: Rc<Member>| {
-                    let is_taken = member.space.borrow_mut().take(run.start, run.blocks);
-                    let wrong = (is_stale && !is_taken).then(|| first_piece_within(&member, &run));
-                    if let Some(wrong) = wrong.flatten() {
-                        let first = wrong_pieces.entry(member.number).or_insert(wrong);
-                        *first = wrong.min(*first);
-                        return true;
-                    }
-                    is_taken
-                };
-                if pool.member(run.disk).is_none() || !pool.chain(run.disk).all(take) {
-                    return Err(FsError::Damaged(format!(
-                        "block {first} of inode {ino} lies at block {} of disk {}, which is not \
-                         there or has another owner",
-                        run.start, run.disk
-                    )));
+        let mut take = |run: &Run, what: &dyn Fn() -> String| {
+            let take = |member: Rc<Member>| {
+                let is_taken = member.space.borrow_mut().take(run.start, run.blocks);
+                let wrong = (is_stale && !is_taken).then(|| first_piece_within(&member, run));
+                if let Some(wrong) = wrong.flatten() {
+                    let first = wrong_pieces.entry(member.number).or_insert(wrong);
+                    *first = wrong.min(*first);
+                    return true;
                 }
+                is_taken
+            };
+            if pool.member(run.disk).is_none() || !pool.chain(run.disk).all(take) {
+                return Err(FsError::Damaged(format!(
+                    "{} lies at block {} of disk {}, which is not there or has another owner",
+                    what(),
+                    run.start,
+                    run.disk
+                )));
             }
             Ok(())
+        };
+        for (node, RingRun { run, .. }) in tx.rings()? {
+            take(&run, &|| format!("the log of node {node}"))?;
+        }
+        tx.each_record(|ino, first, record| {
+            check_place(next, (ino, first), &record)?;
+            let what = || format!("block {first} of inode {ino}");
+            runs_of(&record).try_for_each(|run| take(&run, &what))
         })
     })
     .await?;
@@ -636,7 +668,7 @@ fn first_piece_within(member: &Member, run: &Run) -> Option<usize> {
 /// # Errors
 /// If the metadata lies on them, or a disk fails.
 async fn give_pieces_back(meta: &Meta, pool: &Pool, counts: &BTreeMap<u16, usize>) -> Result<()> {
-    let needed = meta.array.status().member_bytes;
+    let needed = meta.array()?.status().member_bytes;
     for (number, count) in counts {
         let member = pool.member(*number);
         let Some(present) = member.as_ref().and_then(|member| member.present()) else { continue };

@@ -17,7 +17,8 @@
 //! first, recovery can write the blocks again. It has the sizes and times of these files as well.
 //! So fsync of a file that was only overwritten is done with one durable write of the log.
 //!
-//! The log is a ring on the metadata array. Positions count up forever; a log record that does not
+//! The log is a ring: that of node 0 on the metadata array, that of another node on blocks of
+//! disks ([`Medium`], [`crate::disks::log_medium`]). Positions count up forever; a log record that does not
 //! fit before the end of the ring is placed at its start. Write ids are consecutive. A commit of
 //! the metadata stores the *completed id* and the position after its log record: earlier log
 //! records are dead. A log record is live if its epoch is that of the mount, its id follows the one
@@ -34,11 +35,9 @@
 pub(crate) mod ring;
 
 use std::cell::Cell;
-use std::ops::Range;
 
-use weft_array::Array;
 use weft_code::UnitSet;
-use weft_rt::Buf;
+use weft_rt::{Buf, Frozen};
 use zerocopy::little_endian::{I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -226,6 +225,23 @@ impl LoggedBand {
     }
 }
 
+/// Where a log lies: a ring of which there are copies.
+pub(crate) trait Medium {
+    /// Bytes of the ring.
+    fn bytes(&self) -> u64;
+
+    /// Writes to all copies, durably.
+    async fn write(&self, at: u64, bytes: Frozen) -> Result<()>;
+
+    /// What lies at an offset, of the first copy that has it ([`ring::read_any`]).
+    async fn read_any<T>(
+        &self,
+        at: u64,
+        len: impl Fn(&[u8]) -> Option<usize>,
+        decode: impl Fn(&mut [u8]) -> Option<T>,
+    ) -> Result<Option<(Buf, T)>>;
+}
+
 /// Where the log starts, by a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
@@ -238,7 +254,8 @@ pub(crate) struct Mark {
 /// The log of a mount.
 #[derive(Debug)]
 pub(crate) struct Log {
-    area: Range<u64>,
+    /// Bytes of the ring.
+    size: u64,
     epoch: u64,
     node: u32,
     last_id: Cell<u64>,
@@ -249,11 +266,11 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// An empty log in `area` of the metadata array.
-    pub(crate) fn new(area: Range<u64>, epoch: u64, node: u32, last_id: u64) -> Self {
+    /// An empty log in a ring of `size` bytes.
+    pub(crate) fn new(size: u64, (node, epoch): (u16, u64), last_id: u64) -> Self {
         let (head, tail) = (Cell::new(0), Cell::new(0));
-        let last_id = Cell::new(last_id);
-        Self { area, epoch, node, last_id, head, tail, pending: Cell::new(None) }
+        let (node, last_id) = (node.into(), Cell::new(last_id));
+        Self { size, epoch, node, last_id, head, tail, pending: Cell::new(None) }
     }
 
     /// The mount that writes it.
@@ -263,7 +280,7 @@ impl Log {
 
     /// Bytes that one log record may have.
     pub(crate) fn record_bytes_max(&self) -> u64 {
-        (self.area.end - self.area.start) / SHARE
+        self.size / SHARE
     }
 
     /// The start of the log that a commit may store now.
@@ -284,11 +301,11 @@ impl Log {
 
     /// Appends a log record, durably. `false` if a commit has to make room first. Until
     /// [`Log::complete`] no other may be appended.
-    pub(crate) async fn append(&self, array: &Array, record: &LogRecord) -> Result<bool> {
+    pub(crate) async fn append(&self, medium: &impl Medium, record: &LogRecord) -> Result<bool> {
         debug_assert!(self.pending.get().is_none());
         let write_id = self.last_id.get() + 1;
         let bytes = encode(self.epoch, self.node, write_id, record);
-        let (size, len) = (self.area.end - self.area.start, bytes.len() as u64);
+        let (size, len) = (self.size, bytes.len() as u64);
         let position = ring::place(size, self.head.get(), len);
         if position + len - self.tail.get() > size {
             return Ok(false);
@@ -296,7 +313,7 @@ impl Log {
         self.pending.set(Some(self.mark()));
         self.last_id.set(write_id);
         self.head.set(position + len);
-        array.write(self.area.start + position % size, bytes.freeze(), true).await?;
+        medium.write(position % size, bytes.freeze()).await?;
         Ok(true)
     }
 }
@@ -326,23 +343,21 @@ fn encode(epoch: u64, node: u32, write_id: u64, record: &LogRecord) -> Buf {
     padded
 }
 
-/// The live log records of a mount after a commit's mark, oldest first, and the last write id.
+/// The live log records of a mount, by its node and epoch, after a commit's mark, oldest first, and the last write id.
 pub(crate) async fn scan(
-    array: &Array,
-    area: &Range<u64>,
-    epoch: u64,
+    medium: &impl Medium,
+    of: (u16, u64),
     mark: Mark,
 ) -> Result<(Vec<LogRecord>, u64)> {
-    let size = area.end - area.start;
+    let size = medium.bytes();
     let (mut records, mut id, mut position) = (Vec::new(), mark.completed, mark.position);
     loop {
-        let read = async |at| read(array, area, at, epoch, id + 1).await;
+        let read = async |at| read(medium, at, of, id + 1).await;
         let Some((behind, (bytes, found))) = ring::next(size, position, read).await? else {
             return Ok((records, id));
         };
         // Before it is acted on, all copies have it.
-        let at = area.start + (behind - bytes.len() as u64) % size;
-        array.write(at, bytes.freeze(), true).await?;
+        medium.write((behind - bytes.len() as u64) % size, bytes.freeze()).await?;
         records.push(found);
         id += 1;
         position = behind;
@@ -352,10 +367,9 @@ pub(crate) async fn scan(
 /// The log record at an offset of the ring, if it is this one: how many bytes it has on disk, and
 /// these.
 async fn read(
-    array: &Array,
-    area: &Range<u64>,
+    medium: &impl Medium,
     at: u64,
-    epoch: u64,
+    (node, epoch): (u16, u64),
     write_id: u64,
 ) -> Result<Option<(u64, (Buf, LogRecord))>> {
     let header = |block: &[u8]| {
@@ -363,9 +377,10 @@ async fn read(
         let bytes = header.bytes.get() as usize;
         let is_it = header.magic == MAGIC
             && header.epoch.get() == epoch
+            && header.node.get() == u32::from(node)
             && header.write_id.get() == write_id
             && bytes >= size_of::<Header>()
-            && at + bytes.next_multiple_of(BLOCK) as u64 <= area.end - area.start;
+            && at + bytes.next_multiple_of(BLOCK) as u64 <= medium.bytes();
         is_it.then_some(bytes)
     };
     let len = |block: &[u8]| Some(header(block)?.next_multiple_of(BLOCK));
@@ -374,7 +389,7 @@ async fn read(
         let bytes = header(whole)?;
         decode(whole.get_mut(..bytes)?)
     };
-    let found = ring::read_any(array, area.start + at, len, decode).await?;
+    let found = medium.read_any(at, len, decode).await?;
     Ok(found.map(|(whole, record)| (whole.len() as u64, (whole, record))))
 }
 

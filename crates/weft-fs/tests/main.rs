@@ -24,6 +24,7 @@ mod metadata;
 mod metadata_copies;
 mod metadata_growth;
 mod mount_mark;
+mod nodes;
 mod old_block_cache;
 mod out_of_place;
 mod preallocated;

@@ -12,7 +12,7 @@ use std::ops::Bound;
 use crate::fields::{Fields, Put as _, Result, WireError};
 
 /// The number of tables.
-pub const TABLES: usize = 13;
+pub const TABLES: usize = 14;
 
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +32,7 @@ pub enum Table {
     Anew,
     Maps,
     Bad,
+    Rings,
 }
 
 impl Table {
@@ -50,11 +51,12 @@ impl Table {
         Self::Anew,
         Self::Maps,
         Self::Bad,
+        Self::Rings,
     ];
 
     /// Whether the keys start with the number of a file or folder.
     pub fn is_by_file(self) -> bool {
-        !matches!(self, Self::State | Self::Disks | Self::Maps | Self::Bad)
+        !matches!(self, Self::State | Self::Disks | Self::Maps | Self::Bad | Self::Rings)
     }
 
     /// The file or folder that a row belongs to, if it belongs to one.

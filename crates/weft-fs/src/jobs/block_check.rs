@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::format::extent::{Extent, Run};
 use crate::format::inode::{Ino, Inode, Kind, ROOT};
 use crate::jobs::findings::FsckReport;
-use crate::meta::Tx;
+use crate::meta::{RingRun, Tx};
 use crate::state::mounted::FsState;
 
 /// Blocks whose owners are counted in one walk: 32 MiB of bits, for a TiB of disks.
@@ -209,13 +209,11 @@ impl FsState {
             let bits = vec![0; usize::try_from((end - first).div_ceil(64)).expect("in memory")];
             let mut owned = Owned { first, end, bits, begins: begins.clone() };
             let is_first = first == 0;
-            let of_metadata = self.metadata_runs();
-            for run in of_metadata.iter().filter(|_| is_first) {
+            let of_others = self.runs_of_others().await?;
+            for (owner, run) in of_others.iter().filter(|_| is_first) {
                 if let Some(block) = self.first_free(*run) {
-                    let what = format!(
-                        "the metadata has block {block} of disk {}, which is free",
-                        run.disk
-                    );
+                    let what =
+                        format!("{owner} has block {block} of disk {}, which is free", run.disk);
                     report.find(ROOT, what);
                 }
             }
@@ -225,11 +223,11 @@ impl FsState {
                     report.find(ino, "it has blocks and is no file");
                 }
                 let block = owned.note(run);
-                if let Some(other) = of_metadata.iter().find(|other| is_first && meet(**other, run))
-                {
+                let meets = |(_, other): &&(String, Run)| is_first && meet(*other, run);
+                if let Some((owner, other)) = of_others.iter().find(meets) {
                     let block = run.start.max(other.start);
-                    report
-                        .find(ino, format!("block {block} of disk {} is the metadata's", run.disk));
+                    let spot = format!("block {block} of disk {}", run.disk);
+                    report.find(ino, format!("{spot} is one of {owner}"));
                 }
                 twice.extend(block.filter(|_| twice.len() < NAMED_MAX).map(|at| (run.disk, at)));
                 Ok(())
@@ -240,19 +238,24 @@ impl FsState {
         if twice.is_empty() { Ok(()) } else { self.tell_owners(&twice, report).await }
     }
 
-    /// The pieces of the metadata, as the labels of disks name them.
-    fn metadata_runs(&self) -> Vec<Run> {
-        let mut runs = Vec::new();
+    /// The pieces of the metadata, as the labels of disks name them, and the rings of nodes: what
+    /// each is, and its blocks.
+    async fn runs_of_others(&self) -> Result<Vec<(String, Run)>> {
+        let of_node = |(node, RingRun { run, .. }): (u16, RingRun)| {
+            let disk = self.pool().last_number(run.disk);
+            (format!("the log of node {node}"), Run { disk, ..run })
+        };
+        let rings = self.meta().run(|tx| tx.rings()).await?;
+        let mut runs: Vec<_> = rings.into_iter().map(of_node).collect();
         for member in self.pool().members() {
             let Some(present) = member.present().filter(|_| !member.is_lost()) else { continue };
             let (disk, pieces) = (member.number, present.label.borrow().pieces.clone());
-            runs.extend(pieces.into_iter().map(|piece| Run {
-                disk,
-                start: piece.start,
-                blocks: piece.end - piece.start,
+            runs.extend(pieces.into_iter().map(|piece| {
+                let (start, blocks) = (piece.start, piece.end - piece.start);
+                ("the metadata".to_owned(), Run { disk, start, blocks })
             }));
         }
-        runs
+        Ok(runs)
     }
 
     fn first_free(&self, run: Run) -> Option<u64> {

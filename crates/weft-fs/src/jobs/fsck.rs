@@ -245,6 +245,7 @@ impl Fs {
     /// # Errors
     /// If the metadata cannot be read at all.
     pub async fn check(&self, data: bool) -> Result<FsckReport> {
+        self.0.meta().array()?;
         self.sync().await?;
         let _one = self.0.begin_check().await;
         // What other nodes have changed is in the metadata then. They go on meanwhile.

@@ -48,6 +48,7 @@ impl FsState {
     /// Takes a disk out of service if nothing is lost with it. Blocks get places under the lock of
     /// flushes only: none gets one on the disk after it was looked at.
     async fn fail_disk_without_loss(&self, number: u16) -> Result<()> {
+        self.meta().array()?;
         let _alone = self.hold_all_tokens().await;
         let _slices = self.change_slices().await;
         let _flushes = self.flush_alone().await;

@@ -80,6 +80,7 @@ fn space_of(lost: &Member, label: &Label) -> Result<Space> {
 
 impl FsState {
     async fn add_disk(&self, disk: &Rc<dyn Disk>, force: bool) -> Result<u16> {
+        self.meta().array()?;
         let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
         let members = self.pool().members();
@@ -100,7 +101,7 @@ impl FsState {
         self.meta().run(|tx| begin_join(tx, number)).await?;
         self.commit().await?;
         label.announce(&**disk).await?;
-        self.meta().array.add_spare(present.slice()?).await?;
+        self.meta().array()?.add_spare(present.slice()?).await?;
         label.write(&**disk).await?;
         let row = row(&label, disk);
         self.meta().run(|tx| end_join(tx, &label, &row)).await?;
@@ -111,6 +112,7 @@ impl FsState {
 
     /// Lets the file system use what a disk has become larger by. Returns the number of new blocks.
     async fn grow_disk(&self, number: u16) -> Result<u64> {
+        self.meta().array()?;
         let _alone = self.hold_all_tokens().await;
         // The metadata takes pieces of it meanwhile, otherwise, and the label lists them.
         let _slices = self.change_slices().await;
@@ -330,6 +332,7 @@ impl FsState {
     }
 
     async fn fail_disk(&self, number: u16) -> Result<()> {
+        self.meta().array()?;
         let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
         let _slices = self.change_slices().await;

@@ -179,7 +179,7 @@ impl FsState {
         let mut tries = 0;
         loop {
             drop(self.metadata_growth().turn().await);
-            match self.meta().array.scrub(mode).await {
+            match self.meta().array()?.scrub(mode).await {
                 // It began to grow before the scrub did.
                 Err(ArrayError::Refused(_)) if tries < GROWTHS_MAX => tries += 1,
                 scrubbed => return Ok(scrubbed?),

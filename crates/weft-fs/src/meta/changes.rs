@@ -42,7 +42,8 @@ enum Watch {
 #[derive(Default)]
 pub(crate) struct Changes {
     any: Cell<bool>,
-    /// Bytes of all rows, as of now.
+    /// Bytes of all rows that this node has added, less those that it has removed, as of now: with
+    /// other nodes it may be below zero.
     row_bytes: Cell<u64>,
     /// Whether the present changes are in the RAID log.
     logged: Cell<bool>,
@@ -83,11 +84,11 @@ impl Changes {
 
     /// A row of `old` bytes is replaced by one of `new`. `None`: no row.
     pub(super) fn note_row(&self, old: Option<u64>, new: Option<u64>) {
-        let left = self.row_bytes.get().saturating_sub(old.unwrap_or(0));
-        self.row_bytes.set(left + new.unwrap_or(0));
+        let left = self.row_bytes.get().wrapping_sub(old.unwrap_or(0));
+        self.row_bytes.set(left.wrapping_add(new.unwrap_or(0)));
     }
 
-    /// Bytes of all rows.
+    /// Bytes of all rows that this node has added, less those that it has removed.
     pub(super) fn row_bytes(&self) -> u64 {
         self.row_bytes.get()
     }

@@ -11,8 +11,9 @@ use weft_wire::Question;
 use super::overlay::Overlay;
 use super::reach::Reach;
 use super::remote::RemoteKeeper;
+use super::rings::row_bytes_name;
 use super::transaction::Tx;
-use super::{Meta, ROW_BYTES, room};
+use super::{Meta, room};
 use crate::error::{FsError, Result};
 
 impl Meta {
@@ -136,7 +137,7 @@ impl Meta {
     }
 
     fn changed_bytes_max(&self) -> u64 {
-        room::changed_bytes_max(self.capacity(), self.changes.row_bytes())
+        room::changed_bytes_max(self.capacity(), self.row_bytes())
     }
 
     /// Whether there is nothing to commit. What was being committed is durable when this returns.
@@ -168,7 +169,7 @@ impl Meta {
             if self.is_ending.get() {
                 tx.return_numbers()?;
             }
-            tx.set_state(ROW_BYTES, self.changes.row_bytes())?;
+            tx.set_state(&row_bytes_name(self.number()), self.changes.row_bytes())?;
             Ok(given)
         };
         let given = self.run_alone(last).await?;

@@ -23,8 +23,8 @@ use super::header::{Areas, HeaderFields};
 use super::image::Image;
 use super::room;
 use super::rows::{
-    ANEW, BAD, DISKS, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowChange,
-    STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS, by_table,
+    ANEW, BAD, DISKS, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RINGS,
+    RowChange, STATE, SYMLINKS, StoreKey, TABLES, Table, TableId, XATTRS, by_table,
 };
 use crate::error::{InDatabase as _, Result};
 
@@ -65,6 +65,7 @@ impl Snapshot {
             open(&reading, &ANEW)?,
             open(&reading, &MAPS)?,
             open(&reading, &BAD)?,
+            open(&reading, &RINGS)?,
         ]))
     }
 

@@ -93,6 +93,11 @@ impl Node {
         self.recent.borrow_mut().put(table, key, value);
     }
 
+    /// What the store said may not be so any more.
+    pub(super) fn forget_recent(&self) {
+        self.recent.borrow_mut().clear();
+    }
+
     /// Whether the store can have no rows of a file.
     pub(super) fn is_unknown_to_store(&self, ino: Option<Ino>) -> bool {
         ino.is_some_and(|ino| ino >= self.unknown_from.get())

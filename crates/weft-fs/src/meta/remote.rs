@@ -219,6 +219,11 @@ impl RemoteKeeper {
         Ok(keeper)
     }
 
+    /// The number of this node.
+    pub(super) fn number(&self) -> u16 {
+        self.node.number
+    }
+
     /// Bytes that the database may have.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity.get()

@@ -68,7 +68,7 @@ impl Remote {
         let node = NodeId { number: 3, epoch: self.epoch.get() };
         let keeper = RemoteKeeper::open(&self.rt, self.network.clone(), ID, node).await;
         let keeper = keeper.expect("connected");
-        Meta::open_remote(self.array.clone(), ID, keeper, cache).await.expect("opened")
+        Meta::open_remote(Some(self.array.clone()), ID, keeper, cache).await.expect("opened")
     }
 
     fn calm(&self) {

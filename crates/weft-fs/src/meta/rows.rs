@@ -140,6 +140,7 @@ pub(super) static ORPHANS: Table<u64, ()> = Table::new(TableId::Orphans, "orphan
 pub(super) static ANEW: Table<u64, ()> = Table::new(TableId::Anew, "anew");
 pub(super) static MAPS: Table<(u64, u64), u64> = Table::new(TableId::Maps, "maps");
 pub(super) static BAD: Table<(u64, u64), ()> = Table::new(TableId::Bad, "bad");
+pub(super) static RINGS: Table<(u64, u64), Bytes> = Table::new(TableId::Rings, "rings");
 
 /// Calls something for a table of which only the number is known.
 macro_rules! by_table {
@@ -150,7 +151,7 @@ macro_rules! by_table {
             [
                 State STATE, Disks DISKS, Inodes INODES, Names NAMES, Positions POSITIONS,
                 Xattrs XATTRS, Symlinks SYMLINKS, Parts PARTS, Extents EXTENTS, Orphans ORPHANS,
-                Anew ANEW, Maps MAPS, Bad BAD
+                Anew ANEW, Maps MAPS, Bad BAD, Rings RINGS
             ]
         )
     };

@@ -35,6 +35,7 @@ use weft_stripe::{
 
 use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::disks::known_units::KnownUnits;
+use crate::disks::log_medium::{LogMedium, Ring};
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
@@ -42,7 +43,7 @@ use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
-use crate::raid_log::{LogRecord, LoggedBand};
+use crate::raid_log::{LogRecord, LoggedBand, Mark, scan};
 use crate::write::line_writes::put_live;
 use crate::write::new_lines::covering;
 use crate::write::remap::replace_block;
@@ -55,6 +56,21 @@ struct LoggedLine<'a> {
     line: u64,
     /// Whether all of it is on the disks.
     is_durable: bool,
+}
+
+/// Recovers the log of a node other than 0 that is dead: it writes no more. Nothing of it has to be
+/// recovered after the next commit; until then this can be repeated.
+pub(crate) async fn recover_log(meta: &Meta, pool: &Rc<Pool>, node: u16) -> Result<usize> {
+    let (log, runs) = meta.run(|tx| Ok((tx.node_log(node)?, tx.ring(node)?))).await?;
+    let medium = LogMedium::Ring(Ring::new(pool, node, &runs)?);
+    let (records, last_id) = scan(&medium, (node, log.epoch), log.mark).await?;
+    let lines = recover(meta, pool, &records).await?;
+    meta.run(|tx| {
+        tx.set_mark(node, Mark { completed: last_id, position: 0 })?;
+        tx.end_node_log(node)
+    })
+    .await?;
+    Ok(lines)
 }
 
 /// Repairs all lines that log records, oldest first, name, and puts the sizes and times of files

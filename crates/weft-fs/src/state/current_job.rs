@@ -19,6 +19,8 @@ impl FsState {
     /// Starts a job.
     pub(crate) fn begin_job(self: &Rc<Self>, job: Job) -> Result<CurrentJob> {
         self.check_writable()?;
+        // Jobs run where the metadata is.
+        self.meta().array()?;
         if let Some(running) = self.job_status() {
             return Err(FsError::Busy(running.job.name()));
         }

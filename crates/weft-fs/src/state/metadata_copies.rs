@@ -98,7 +98,7 @@ impl FsState {
     /// Takes a disk's slice out of the metadata array; a spare takes its place, and with `wait` has
     /// all contents when this returns.
     pub(crate) async fn vacate_metadata(&self, member: &Member, wait: bool) -> Result<()> {
-        let array = &self.meta().array;
+        let array = self.meta().array()?;
         let name = slice_name(member.number);
         let status = array.status();
         if status.spares.contains(&name) {
@@ -132,7 +132,8 @@ impl FsState {
 
     /// Whether a copy of the metadata is being made, or is about to be.
     fn is_rebuilding_metadata(&self) -> bool {
-        let status = self.meta().array.status();
+        let Ok(array) = self.meta().array() else { return false };
+        let status = array.status();
         let is = |state| status.slots.iter().any(|slot| slot.state == state);
         status.broken.is_none()
             && (is(MemberState::Rebuilding)
@@ -141,7 +142,8 @@ impl FsState {
 
     /// Disks that work and whose slices are out of the metadata array.
     fn without_copies(&self) -> Vec<Rc<Member>> {
-        let status = self.meta().array.status();
+        let Ok(array) = self.meta().array() else { return Vec::new() };
+        let status = array.status();
         if status.broken.is_some() {
             return Vec::new();
         }
@@ -198,7 +200,7 @@ impl FsState {
 
     pub(crate) async fn give_copy_back(&self, member: &Member) -> Result<()> {
         let Some(present) = member.present() else { return Ok(()) };
-        let array = &self.meta().array;
+        let array = self.meta().array()?;
         // The metadata may have grown without it.
         self.fit_slice(member).await?;
         if array.take_back(present.slice()?).await.ok().flatten().is_some() {
@@ -222,7 +224,8 @@ impl Fs {
                 fs.pool().look_at_sizes().await;
                 fs.write_due_labels(&mut label_waits).await;
                 fs.give_copies_back(&mut waits).await;
-                let (current, _) = count_copies(&fs.meta().array.status(), usize::MAX);
+                let Ok(array) = fs.meta().array() else { return };
+                let (current, _) = count_copies(&array.status(), usize::MAX);
                 // A copy that was made takes what it was made of for right.
                 if before.replace(current).is_some_and(|before| before < current) {
                     // What fails here stops the metadata, or is found by the next scrub.

@@ -77,8 +77,8 @@ struct Now {
 }
 
 impl Now {
-    fn of(fs: &FsState) -> Self {
-        let status = fs.meta().array.status();
+    fn of(fs: &FsState) -> Result<Self> {
+        let status = fs.meta().array()?.status();
         let members = fs.pool().members();
         let has_copy = |member: &Rc<Member>| {
             let name = slice_name(member.number);
@@ -95,7 +95,7 @@ impl Now {
         if !has_copies.contains(&true) {
             has_copies.fill(true);
         }
-        Self {
+        Ok(Self {
             has_copy: has_copies,
             members,
             array_bytes: status.size_bytes,
@@ -103,7 +103,7 @@ impl Now {
             unit_bytes: status.unit_bytes,
             is_short: status.broken.is_some() || missing > status.spares.len(),
             is_complete: status.slots.iter().all(|slot| slot.state == MemberState::Active),
-        }
+        })
     }
 }
 
@@ -115,6 +115,12 @@ fn missing_blocks(member: &Member, slice_bytes: u64) -> u64 {
 }
 
 impl FsState {
+    /// The steps in which the metadata can grow now, if disks have so many free blocks. Of a keeper
+    /// elsewhere they are not known.
+    fn steps_now(&self, free: &[u64]) -> Vec<Step> {
+        Now::of(self).map_or_else(|_| Vec::new(), |now| self.steps(&now, free))
+    }
+
     /// The steps in which the metadata can grow, if disks have so many free blocks.
     fn steps(&self, now: &Now, free: &[u64]) -> Vec<Step> {
         let (mut steps, mut capacity) = (Vec::new(), self.meta().capacity());
@@ -156,7 +162,7 @@ impl FsState {
         if now.0 == now.1 {
             return now;
         }
-        let steps = self.steps(&Now::of(self), &free);
+        let steps = self.steps_now(&free);
         let grown = steps.iter().map(|step| {
             let left = free.iter().zip(&step.blocks).map(|(free, taken)| free - taken);
             on(left.collect(), step.capacity)
@@ -168,7 +174,7 @@ impl FsState {
     pub(crate) fn left_files(&self) -> u64 {
         let free: Vec<u64> =
             self.pool().members().iter().map(|member| member.free_blocks()).collect();
-        let steps = self.steps(&Now::of(self), &free);
+        let steps = self.steps_now(&free);
         let capacity = steps.last().map_or_else(|| self.meta().capacity(), |step| step.capacity);
         let (rows, _) = self.meta().usage();
         Meta::files_in(row_bytes_for_all(capacity).saturating_sub(rows))
@@ -222,7 +228,7 @@ impl FsState {
     async fn grow_metadata(&self) -> Result<bool> {
         let _slices = self.change_slices().await;
         self.check_writable()?;
-        let now = Now::of(self);
+        let now = Now::of(self)?;
         let free: Vec<u64> = now.members.iter().map(|member| member.free_blocks()).collect();
         let Some(step) = self.steps(&now, &free).into_iter().next() else { return Ok(false) };
         if !now.is_complete {
@@ -242,8 +248,9 @@ impl FsState {
                 Err(_) => {}
             }
         }
-        if self.meta().array.status().member_bytes < step.member_bytes {
-            self.meta().array.grow(Some(step.member_bytes)).await?;
+        let array = self.meta().array()?;
+        if array.status().member_bytes < step.member_bytes {
+            array.grow(Some(step.member_bytes)).await?;
         }
         self.meta().grow(step.capacity).await?;
         Ok(true)
@@ -251,7 +258,8 @@ impl FsState {
 
     /// Gives spares of the metadata array that have become too small for it what they lack.
     pub(crate) async fn extend_spares(&self) {
-        let status = self.meta().array.status();
+        let Ok(array) = self.meta().array() else { return };
+        let status = array.status();
         for member in self.pool().members() {
             if status.spares_too_small.contains(&slice_name(member.number)) {
                 let _slices = self.change_slices().await;
@@ -267,7 +275,7 @@ impl FsState {
     /// # Errors
     /// As [`FsState::extend_slice`].
     pub(crate) async fn fit_slice(&self, member: &Member) -> Result<()> {
-        let needed = self.meta().array.status().member_bytes;
+        let needed = self.meta().array()?.status().member_bytes;
         let is_due = member.present().is_some_and(|present| present.is_label_due.get());
         match missing_blocks(member, needed) {
             0 if !is_due => Ok(()),

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
+use crate::disks::log_medium::LogMedium;
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
@@ -101,6 +102,8 @@ pub(crate) struct FsState {
     meta: Meta,
     pool: Rc<Pool>,
     log: Log,
+    /// Where the log lies.
+    log_medium: LogMedium,
     tokens: Rc<Tokens>,
     /// Opens disks again.
     reopen: Option<Reopen>,
@@ -135,6 +138,8 @@ pub(crate) struct FsState {
     checking: Semaphore,
     /// Held while blocks that have failed are moved.
     relocating: Semaphore,
+    /// Held while a node's ring or its log changes for it.
+    changing_rings: Semaphore,
     /// The job that runs.
     job: Cell<JobState>,
     /// Whether jobs start automatically.
@@ -169,7 +174,8 @@ impl FsState {
     pub(crate) fn new(
         rt: Rt,
         label: Label,
-        (meta, pool, log): (Meta, Rc<Pool>, Log),
+        (meta, pool): (Meta, Rc<Pool>),
+        (log, log_medium): (Log, LogMedium),
         options: &MountOptions,
         reopen: Option<Reopen>,
     ) -> Self {
@@ -187,6 +193,7 @@ impl FsState {
             meta,
             pool,
             log,
+            log_medium,
             tokens,
             open_files: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
@@ -205,6 +212,7 @@ impl FsState {
             metadata_growth: MetadataGrowth::default(),
             checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
+            changing_rings: Semaphore::new(1),
             job: Cell::default(),
             begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
@@ -234,6 +242,18 @@ impl FsState {
     /// The RAID log.
     pub(crate) fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// Where the RAID log lies.
+    pub(crate) fn log_medium(&self) -> &LogMedium {
+        &self.log_medium
+    }
+
+    /// Whether a disk was lost, or a copy of the log given up, and the metadata does not have it.
+    pub(crate) fn has_unrecorded_losses(&self) -> bool {
+        let ring = self.log_medium.ring();
+        self.pool.unrecorded_losses().is_some()
+            || ring.is_some_and(|ring| ring.unrecorded().is_some())
     }
 
     pub(crate) fn tokens(&self) -> &Rc<Tokens> {
@@ -383,6 +403,11 @@ impl FsState {
         self.relocating.acquire(1).await
     }
 
+    /// Waits until no node's ring or log changes for it.
+    pub(crate) async fn begin_rings(&self) -> Permit {
+        self.changing_rings.acquire(1).await
+    }
+
     /// The time now.
     pub(crate) fn now(&self) -> Time {
         if let Some(clock) = self.clock {
@@ -441,10 +466,7 @@ impl FsState {
     /// Makes the open transaction durable.
     pub(crate) async fn commit(&self) -> Result<()> {
         let pool = &self.pool;
-        if self.meta.is_settled().await?
-            && pool.unrecorded_losses().is_none()
-            && !pool.bad.any_found()
-        {
+        if self.meta.is_settled().await? && !self.has_unrecorded_losses() && !pool.bad.any_found() {
             return Ok(());
         }
         self.commit_anyway().await
@@ -471,8 +493,7 @@ impl FsState {
         self.note_lost(&unflushed).await?;
         let last = |tx: &Tx<'_>| {
             let mark = self.log.mark();
-            tx.set_state("completed", mark.completed)?;
-            tx.set_state("log", mark.position)?;
+            tx.set_mark(self.meta.number(), mark)?;
             let losses = self.pool.unrecorded_losses();
             if losses.is_some() {
                 for member in self.pool.members().iter().filter(|member| member.is_lost()) {
@@ -481,19 +502,28 @@ impl FsState {
                     tx.put_disk(member.number, &row)?;
                 }
             }
+            let ring = self.log_medium.ring();
+            let given_up = ring.and_then(|ring| Some((ring, ring.unrecorded()?)));
+            if let Some((ring, _)) = given_up {
+                ring.store(tx)?;
+            }
             for (disk, block) in self.pool.bad.take_found() {
                 tx.put_bad(disk, block)?;
             }
             let moved = self.pool.bad.logged_elsewhere();
             drop(flushes);
+            let losses = (losses, given_up);
             Ok((mark, losses, moved, std::mem::take(&mut *self.freed.borrow_mut())))
         };
-        let (mark, losses, moved, freed) = self.meta.commit(last).await?;
+        let (mark, (losses, given_up), moved, freed) = self.meta.commit(last).await?;
         self.pool.bad.durable(moved);
         self.log.retire(mark);
         self.pool.release(freed);
         if let Some(losses) = losses {
             self.pool.recorded(losses);
+        }
+        if let Some((ring, count)) = given_up {
+            ring.recorded(count);
         }
         Ok(())
     }
@@ -555,7 +585,7 @@ impl FsState {
 
     /// Makes the changes of a file durable. It needs no commit if the RAID log has all of that.
     pub(crate) async fn commit_file(&self, ino: Ino) -> Result<()> {
-        match self.meta.has_changed(ino)? || self.pool.unrecorded_losses().is_some() {
+        match self.meta.has_changed(ino)? || self.has_unrecorded_losses() {
             true => self.commit().await,
             false => Ok(()),
         }

@@ -70,7 +70,8 @@ pub struct FsStatus {
     pub inodes: u64,
     /// Small files for which the metadata has room yet, as far as it can grow.
     pub free_inodes: u64,
-    /// Complete copies of the metadata, and the wanted number of copies.
+    /// Complete copies of the metadata, and the wanted number of copies. Both are 0 on a node whose
+    /// keeper is elsewhere.
     pub meta_copies: (usize, usize),
     /// Bytes of the metadata, and the most that there may be before it grows.
     pub meta_bytes: (u64, u64),
@@ -136,7 +137,10 @@ impl Fs {
         let inodes = self.0.meta().run(|tx| tx.inode_count()).await;
         let stopped = self.0.meta().why_failed();
         let inodes = if stopped.is_some() { 0 } else { inodes? };
-        let array = self.0.meta().array.status();
+        // A node does not know the copies of metadata that its keeper has elsewhere.
+        let array = self.0.meta().array().ok().map(weft_array::Array::status);
+        let copies =
+            |array: &weft_array::Status| count_copies(array, self.0.pool().members().len());
         let disk = |member: &std::rc::Rc<crate::disks::member::Member>| DiskStatus {
             number: member.number,
             name: member.row().name.clone(),
@@ -149,7 +153,7 @@ impl Fs {
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,
             free_bytes: member.free_blocks() * BLOCK_BYTES,
             bad_blocks: member.space.borrow().bad_blocks().len() as u64,
-            metadata: copy_on(&array, member.number),
+            metadata: array.as_ref().map_or(MetaCopy::None, |array| copy_on(array, member.number)),
         };
         let names = ["auto", "none", "raid1", "raid6"];
         let redundancies = names.iter().filter_map(|name| name.parse().ok());
@@ -170,7 +174,7 @@ impl Fs {
             stopped,
             inodes,
             free_inodes: self.0.left_files(),
-            meta_copies: count_copies(&array, self.0.pool().members().len()),
+            meta_copies: array.as_ref().map_or((0, 0), copies),
             meta_bytes: self.0.meta().usage(),
             files_in_memory: self.0.open_files().count(),
             dirty_bytes: self.0.unwritten().blocks() * BLOCK_BYTES,

@@ -77,7 +77,7 @@ impl FsState {
                 self.commit_within_flush().await?;
             }
         }
-        if self.pool().unrecorded_losses().is_some() {
+        if self.has_unrecorded_losses() {
             self.commit_within_flush().await?;
         }
         let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
@@ -210,7 +210,7 @@ impl FsState {
 
     /// Appends to the log. After a failure nothing is known of the log's end.
     async fn append(&self, record: &LogRecord) -> Result<bool> {
-        let appended = self.log().append(&self.meta().array, record).await;
+        let appended = self.log().append(self.log_medium(), record).await;
         if let Err(error) = &appended {
             self.meta().fail(&error.to_string());
         }

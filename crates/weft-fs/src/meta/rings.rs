@@ -1,0 +1,210 @@
+//! The logs of nodes other than the keeper's own: where their rings lie, and from where on they
+//! count.
+//!
+//! The table of rings has the runs of blocks of each node's ring, by the node and a number from 0
+//! on. Runs of one disk are one copy, in their order. The state has of each node the epoch of its
+//! last mount, whether what that mount has logged may have to be recovered, and the mark of its last
+//! commit. Each row is written by its node, or for it when it is not mounted.
+
+use std::ops::{Bound, ControlFlow};
+
+use super::rows::{RINGS, RowKey, STATE, all, between};
+use super::transaction::Tx;
+use super::{Meta, ROW_BYTES};
+use crate::error::{FsError, Result};
+use crate::format::extent::Run;
+use crate::raid_log::Mark;
+
+/// Bytes of a run in its row: disk, whether it is given up, first block and number of blocks.
+const RUN_BYTES: usize = 24;
+/// Before a node's number, in the state: bytes of all rows that it has added, less those that it
+/// has removed.
+const ROW_BYTES_OF: &str = "row bytes of node ";
+
+/// A run of blocks of a copy of a ring.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RingRun {
+    pub(crate) run: Run,
+    /// Whether its copy lacks log records: a write failed, although its disk works.
+    pub(crate) is_given_up: bool,
+}
+
+impl RingRun {
+    fn encode(&self) -> [u8; RUN_BYTES] {
+        let mut bytes = [0; RUN_BYTES];
+        bytes[..2].copy_from_slice(&self.run.disk.to_le_bytes());
+        bytes[2] = u8::from(self.is_given_up);
+        bytes[8..16].copy_from_slice(&self.run.start.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.run.blocks.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; RUN_BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| Some(u64::from_le_bytes(bytes[at..at + 8].try_into().ok()?));
+        let (disk, start, blocks) = (u16::from_le_bytes([bytes[0], bytes[1]]), word(8)?, word(16)?);
+        start.checked_add(blocks).filter(|_| blocks > 0)?;
+        Some(Self { run: Run { disk, start, blocks }, is_given_up: bytes[2] != 0 })
+    }
+}
+
+/// The log of a node, as the metadata has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeLog {
+    /// The epoch of its last mount.
+    pub(crate) epoch: u64,
+    /// Whether that mount has not ended in order, and was not recovered.
+    pub(crate) is_live: bool,
+    /// The mark of its last commit.
+    pub(crate) mark: Mark,
+}
+
+fn name_of(what: &str, node: u16) -> String {
+    format!("{what} of node {node}")
+}
+
+/// The row of the state with the bytes of rows that a node has added.
+pub(super) fn row_bytes_name(node: u16) -> String {
+    if node == 0 { ROW_BYTES.to_owned() } else { format!("{ROW_BYTES_OF}{node}") }
+}
+
+impl Tx<'_> {
+    /// The mark of a node's last commit.
+    pub(crate) fn mark(&self, node: u16) -> Result<Mark> {
+        let state = |what| match node {
+            0 => self.state(what),
+            node => self.state(&name_of(what, node)),
+        };
+        Ok(Mark { completed: state("completed")?, position: state("log")? })
+    }
+
+    /// A commit of a node has this mark.
+    pub(crate) fn set_mark(&self, node: u16, mark: Mark) -> Result<()> {
+        let set = |what, value| match node {
+            0 => self.set_state(what, value),
+            node => self.set_state(&name_of(what, node), value),
+        };
+        set("completed", mark.completed)?;
+        set("log", mark.position)
+    }
+
+    /// The log of a node other than 0.
+    pub(crate) fn node_log(&self, node: u16) -> Result<NodeLog> {
+        Ok(NodeLog {
+            epoch: self.state(&name_of("epoch", node))?,
+            is_live: self.state(&name_of("live log", node))? != 0,
+            mark: self.mark(node)?,
+        })
+    }
+
+    /// A node is mounted in an epoch: what it logs may have to be recovered.
+    pub(crate) fn begin_node_log(&self, node: u16, epoch: u64) -> Result<()> {
+        self.set_state(&name_of("epoch", node), epoch)?;
+        self.set_state(&name_of("live log", node), 1)
+    }
+
+    /// Nothing that a node has logged has to be recovered.
+    pub(crate) fn end_node_log(&self, node: u16) -> Result<()> {
+        self.set_state(&name_of("live log", node), 0)
+    }
+
+    /// The runs of a node's ring, in their order.
+    pub(crate) fn ring(&self, node: u16) -> Result<Vec<RingRun>> {
+        let (first, last) = (RowKey::pair(node.into(), 0), RowKey::pair(node.into(), u64::MAX));
+        let mut runs = Vec::new();
+        self.scan(&RINGS, &(Bound::Included(first), Bound::Included(last)), |(node, _), row| {
+            runs.push(decoded(node, row)?);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(runs)
+    }
+
+    /// A node gets a ring of these runs in place of the one that it had.
+    pub(crate) fn put_ring(&self, node: u16, runs: &[RingRun]) -> Result<()> {
+        let node = u64::from(node);
+        for (run, number) in runs.iter().zip(0_u64..) {
+            self.store(&RINGS, &(node, number), &&run.encode()[..])?;
+        }
+        let (first, last) = (RowKey::pair(node, runs.len() as u64), RowKey::pair(node, u64::MAX));
+        let mut gone = Vec::new();
+        self.scan(&RINGS, &(Bound::Included(first), Bound::Included(last)), |key, _| {
+            gone.push(key);
+            Ok(ControlFlow::Continue(()))
+        })?;
+        gone.iter().try_for_each(|key| self.drop_row(&RINGS, key))
+    }
+
+    /// All runs of rings, with their nodes.
+    pub(crate) fn rings(&self) -> Result<Vec<(u16, RingRun)>> {
+        let mut runs = Vec::new();
+        self.scan(&RINGS, &all(), |(node, _), row| {
+            let number = u16::try_from(node).map_err(|_| wrong(node))?;
+            runs.push((number, decoded(node, row)?));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(runs)
+    }
+
+    /// The nodes that have a ring, with their logs.
+    pub(crate) fn node_logs(&self) -> Result<Vec<(u16, NodeLog)>> {
+        let mut nodes: Vec<u16> = self.rings()?.into_iter().map(|(node, _)| node).collect();
+        nodes.dedup();
+        nodes.into_iter().map(|node| Ok((node, self.node_log(node)?))).collect()
+    }
+
+    /// Bytes of rows that nodes other than this one have added, less those that they have removed.
+    pub(super) fn row_bytes_of_others(&self, own: u16) -> Result<u64> {
+        let mut bytes = if own == 0 { 0 } else { self.state(ROW_BYTES)? };
+        let own = row_bytes_name(own);
+        // What follows a blank in the order of bytes.
+        let (from, to) = ("row bytes of node ", "row bytes of node!");
+        let range = between(RowKey::named(0, from.as_bytes()), RowKey::named(0, to.as_bytes()));
+        self.scan(&STATE, &range, |name, value| {
+            bytes = if name == own { bytes } else { bytes.wrapping_add(value) };
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(bytes)
+    }
+}
+
+fn wrong(node: u64) -> FsError {
+    FsError::Damaged(format!("the ring of node {node} cannot be read"))
+}
+
+fn decoded(node: u64, row: &[u8]) -> Result<RingRun> {
+    RingRun::decode(row).ok_or_else(|| wrong(node))
+}
+
+impl Meta {
+    /// Other nodes have added and removed rows.
+    pub(crate) async fn look_at_others(&self) -> Result<()> {
+        let number = self.number();
+        let bytes = self.run(|tx| tx.row_bytes_of_others(number)).await?;
+        self.set_row_bytes_of_others(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_reads_back_and_one_that_is_none_is_refused() {
+        let run = RingRun { run: Run { disk: 3, start: 1 << 37, blocks: 256 }, is_given_up: true };
+        let bytes = run.encode();
+        assert_eq!(
+            bytes[..],
+            [&[3, 0, 1, 0, 0, 0, 0, 0][..], &(1_u64 << 37).to_le_bytes(), &256_u64.to_le_bytes()]
+                .concat()
+        );
+        assert_eq!(RingRun::decode(&bytes), Some(run));
+        assert_eq!(RingRun::decode(&bytes[1..]), None);
+        let mut endless = bytes;
+        endless[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert_eq!(RingRun::decode(&endless), None);
+        let mut empty = bytes;
+        empty[16..].fill(0);
+        assert_eq!(RingRun::decode(&empty), None);
+    }
+}

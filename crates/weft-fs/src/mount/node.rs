@@ -1,0 +1,138 @@
+//! Mounting as a node whose keeper is elsewhere, beside node 0.
+//!
+//! Node 0 mounts where the metadata is, and keeps for all nodes what only one may change: labels,
+//! the metadata array, the free blocks of the disks, jobs. Any other node reads the labels of the
+//! disks and the rows of the metadata, and reads and writes blocks of files on the disks directly.
+//! It logs to a ring of its own ([`crate::mount::rings`]).
+//!
+//! *Who writes what* before anything else: node 0 gives the ring, durably. The node's first commit
+//! says that it is mounted, in which epoch, and that its log starts at the start of its ring. From
+//! then on its log has to be recovered if it dies. Its last commit says that it need not.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weft_disk::Disk;
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
+use weft_token::NodeId;
+
+use crate::disks::log_medium::{LogMedium, Ring};
+use crate::disks::member::Member;
+use crate::disks::old_block_cache::OldBlockCache;
+use crate::disks::pool::Pool;
+use crate::error::{FsError, Result};
+use crate::meta::remote::RemoteKeeper;
+use crate::meta::{Meta, NodeLog};
+use crate::mount::given_disks::Given;
+use crate::mount::{LEAVING, RemoteMetadata, avoid_bad, find_successors, format_of, present};
+use crate::raid_log::{Log, Medium as _};
+use crate::state::mounted::{Fs, FsState, MountOptions};
+
+/// How often it is looked whether the log of the node's last mount was recovered.
+const LOOK_EVERY: Nanos = 100 * MILLISECOND;
+/// How long a node waits for that.
+const WAIT: Nanos = 60 * SECOND;
+
+impl Fs {
+    /// Mounts as a node with a number that is not 0, beside the node 0 of a keeper
+    /// ([`Fs::mount_with_keeper`]) that has given it a log ([`Fs::prepare_node`]). All disks must
+    /// be there. Nothing is written to labels, and no job runs here; the options for disks that are
+    /// missing, and for other hosts, have no meaning.
+    ///
+    /// # Errors
+    /// If disks are missing, the keeper refuses the node, or its last mount was not recovered.
+    pub async fn mount_node(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        RemoteMetadata { node, way }: RemoteMetadata,
+    ) -> Result<Self> {
+        if node.number == 0 || options.read_only {
+            let why = "node 0 has the keeper, and no other node mounts read-only";
+            return Err(FsError::Invalid(why.to_owned()));
+        }
+        let given = Given::look(disks, false).await?;
+        let (label, _) = given.found.values().next().expect("there is one");
+        let label = label.clone();
+        let keeper = RemoteKeeper::open(rt, way, label.fs_id, node).await?;
+        let meta = Meta::open_remote(None, label.fs_id, keeper, options.meta_cache_bytes).await?;
+        let format = meta.run(format_of).await?;
+        let pool = pool_of(&meta, &given, &options).await?;
+        let mark = last_mount(rt, &meta, node).await?.mark;
+        let runs = meta.run(|tx| tx.ring(node.number)).await?;
+        let medium = LogMedium::Ring(Ring::new(&pool, node.number, &runs)?);
+        let log = Log::new(medium.bytes(), (node.number, node.epoch), mark.completed);
+        let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), &options, None);
+        let fs = Self(Rc::new(inner));
+        fs.0.set_format(format);
+        fs.0.meta().run(|tx| tx.begin_node_log(node.number, node.epoch)).await?;
+        fs.0.commit().await?;
+        fs.revoke_when_asked();
+        fs.flush_now_and_then();
+        Ok(fs)
+    }
+}
+
+impl FsState {
+    /// Node `node` has written everything: nothing of its log has to be recovered after its last
+    /// commit.
+    pub(super) async fn end_node(&self, node: u16) -> Result<()> {
+        self.meta().run(|tx| tx.end_node_log(node)).await?;
+        self.commit_anyway().await
+    }
+}
+
+/// The disks, of which nothing is free to this node.
+async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<Rc<Pool>> {
+    let (leaving, rows) = meta.run(|tx| Ok((tx.state(LEAVING)?, tx.disks()?))).await?;
+    let mut parts = BTreeMap::new();
+    for (number, (label, disk)) in &given.found {
+        parts.insert(*number, present(disk, label, None)?);
+    }
+    let mut members = Vec::new();
+    for (number, mut row) in rows {
+        let here = given.found.get(&number).filter(|(label, _)| label.disk_id.0 == row.id);
+        match here {
+            Some((_, disk)) => row.name.clone_from(&disk.info().name),
+            None if row.lost => {}
+            None => return Err(given.is_missing(&format!("disk {number} ({})", row.name))),
+        }
+        given.check_row(number, &row)?;
+        let blocks = row.blocks;
+        let member = Member::new(number, row, here.and_then(|_| parts.remove(&number)));
+        if u64::from(number) + 1 == leaving {
+            member.leave();
+        }
+        member.space.borrow_mut().take(0, blocks);
+        members.push(member);
+    }
+    let pool = Pool::new(members, OldBlockCache::new(options.cache_bytes)?);
+    find_successors(meta, &pool).await?;
+    avoid_bad(meta, &pool).await?;
+    Ok(pool)
+}
+
+/// The log of the node's last mount, when nothing of it has to be recovered any more.
+async fn last_mount(rt: &Rt, meta: &Meta, node: NodeId) -> Result<NodeLog> {
+    let until = rt.now() + WAIT;
+    loop {
+        meta.forget_recent();
+        let last = meta.run(|tx| tx.node_log(node.number)).await?;
+        if last.epoch > node.epoch {
+            return Err(FsError::Unmountable(format!(
+                "node {} was mounted in epoch {}, and epoch {} is over",
+                node.number, last.epoch, node.epoch
+            )));
+        }
+        if !last.is_live {
+            return Ok(last);
+        }
+        if last.epoch == node.epoch || rt.now() > until {
+            return Err(FsError::Unmountable(format!(
+                "node {} is mounted in epoch {}, or was, and its log is not recovered",
+                node.number, last.epoch
+            )));
+        }
+        rt.sleep(LOOK_EVERY).await;
+    }
+}
