@@ -48,6 +48,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod channel;
 pub mod clock;
 pub mod coordinator;
 pub mod fence;

@@ -45,9 +45,9 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use crate::Export;
 use crate::proto::{Catalogue, ExportInfo, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, wire};
 use connection::Connection;
-use listen::Listener;
 use memory::Pool;
 
+pub use listen::Listener;
 pub use resolve::{Resolved, Resolver};
 
 /// The port of NBD.

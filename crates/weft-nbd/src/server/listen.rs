@@ -29,7 +29,7 @@ const END_OF_KILLED: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A listening socket; dropping it removes its file.
-pub(super) struct Listener {
+pub struct Listener {
     fd: Fd,
     _file: Option<SocketFile>,
 }
@@ -41,11 +41,16 @@ struct SocketFile {
 }
 
 impl Listener {
-    pub(super) fn fd(&self) -> &Fd {
+    /// The socket.
+    pub fn fd(&self) -> &Fd {
         &self.fd
     }
 
-    pub(super) fn tcp(address: SocketAddr) -> Result<(Self, SocketAddr), ServerError> {
+    /// Listens on a TCP address; gives the one that it got, which has a port.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn tcp(address: SocketAddr) -> Result<(Self, SocketAddr), ServerError> {
         let bound = bind_tcp(address).map_err(|source| {
             let address = address.to_string();
             ServerError::Listen { address, source }
@@ -53,7 +58,12 @@ impl Listener {
         Ok((Self { fd: Fd::from(bound.0), _file: None }, bound.1))
     }
 
-    pub(super) fn unix(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
+    /// Listens on a Unix socket at `path`, accessible to this user only, or also to a group (its
+    /// number). A socket of a dead server is replaced; a live one is not.
+    ///
+    /// # Errors
+    /// Another server is alive there, something else is in the way, or the kernel's.
+    pub fn unix(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
         let address = path.display().to_string();
         let failed = |source| ServerError::Listen { address: address.clone(), source };
         let directory = match path.parent() {
@@ -75,6 +85,12 @@ impl Listener {
         let meta = fs::symlink_metadata(path).map_err(failed)?;
         let file = SocketFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) };
         Ok(Self { fd: Fd::from(fd), _file: Some(file) })
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listener").finish_non_exhaustive()
     }
 }
 
