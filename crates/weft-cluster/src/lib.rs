@@ -54,6 +54,7 @@ pub mod coordinator;
 pub mod fence;
 mod frame;
 mod identity;
+pub mod membership;
 pub mod node;
 pub mod record;
 
@@ -61,5 +62,6 @@ pub use clock::Clock;
 pub use coordinator::{Coordinator, CoordinatorError, Swap, Version, View};
 pub use fence::{Fence, FenceError};
 pub use identity::{ClusterName, DiskName, Epoch, Incarnation, NameError, NodeName, Session};
+pub use membership::{Membership, Outlook};
 pub use node::{Node, NodeConfig, NodeError, Standing};
 pub use record::{Keeper, Member, Record};

@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub disks_min: usize,
     /// Whether it may become the keeper.
     pub may_keep: bool,
+    /// Where it listens as keeper.
+    pub address: Option<String>,
 }
 
 /// Why a step failed. A later one may succeed.
@@ -159,6 +161,10 @@ impl Node {
         if !self.registered.get() {
             return self.register(&own).await;
         }
+        let mut next = record.clone();
+        if next.set_address(&own, config.address.as_deref()) {
+            return self.change(&view, next).await;
+        }
         match &record.keeper {
             Some(keeper) if keeper.node == own && !keeper.active => {
                 self.finish_takeover(keeper, record).await
@@ -254,7 +260,9 @@ impl Node {
             return Err(NodeError::NameTaken(session.node.to_string()));
         }
         let mut next = record.clone();
-        next.join(&session);
+        let own = next.join(&session);
+        let address = self.config.borrow().address.clone();
+        next.set_address(&own, address.as_deref());
         // Whether it has joined, and in which epoch, the next step finds in the record.
         self.change(view, next).await
     }

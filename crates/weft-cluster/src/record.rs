@@ -37,6 +37,10 @@ pub struct Member {
     pub epoch: Epoch,
     /// The process that joined.
     pub session: u64,
+    /// Where it listens as keeper, if it may become one. Records of earlier versions have none; a
+    /// member whose address is not there puts it there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
 }
 
 /// The keeper in a term.
@@ -72,6 +76,11 @@ pub struct Record {
     /// They must not be used until these are fenced there.
     #[serde(default)]
     pub lost_disks: BTreeMap<DiskName, Incarnations>,
+    /// The number of each node that ever joined, from 1 on: what the file system knows it by. A
+    /// number is never given to another node. Records of earlier versions have none: their members
+    /// get one when they join again.
+    #[serde(default)]
+    pub numbers: BTreeMap<NodeName, u16>,
 }
 
 impl Record {
@@ -85,6 +94,7 @@ impl Record {
             members: BTreeMap::new(),
             fencing: BTreeMap::new(),
             lost_disks: BTreeMap::new(),
+            numbers: BTreeMap::new(),
         }
     }
 
@@ -120,9 +130,25 @@ impl Record {
     pub fn join(&mut self, session: &Session) -> Incarnation {
         self.expel(&session.node);
         let epoch = self.next_epoch();
-        let member = Member { epoch, session: session.number };
+        let member = Member { epoch, session: session.number, address: None };
         self.members.insert(session.node.clone(), member);
+        if !self.numbers.contains_key(&session.node) {
+            let is_free = |number: &u16| !self.numbers.values().any(|taken| taken == number);
+            let number = (1..=u16::MAX).find(is_free).expect("disks know far fewer nodes");
+            self.numbers.insert(session.node.clone(), number);
+        }
         Incarnation { node: session.node.clone(), epoch }
+    }
+
+    /// Tells where a member listens. Returns whether that changes anything.
+    pub fn set_address(&mut self, who: &Incarnation, address: Option<&str>) -> bool {
+        let is_it = |member: &&mut Member| member.epoch == who.epoch;
+        let Some(member) = self.members.get_mut(&who.node).filter(is_it) else { return false };
+        let changes = member.address.as_deref() != address;
+        if changes {
+            member.address = address.map(str::to_owned);
+        }
+        changes
     }
 
     /// A member ends. It must not have requests in flight on any disk. Returns whether it was one.

@@ -274,6 +274,7 @@ fn node(coordinator: Rc<EtcdCoordinator>, name: &str) -> Node {
         session: session(name, 1),
         disks_min: 0,
         may_keep: true,
+        address: None,
     };
     Node::new(coordinator, Vec::<Rc<dyn Fence>>::new(), config)
 }

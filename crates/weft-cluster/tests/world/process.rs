@@ -281,7 +281,7 @@ impl Process {
         let fences = (0..world.disks.len()).map(fence).collect();
         let disks_min = world.disks.len().div_ceil(2);
         let cluster = world.cluster.clone();
-        let config = NodeConfig { cluster, session, disks_min, may_keep: true };
+        let config = NodeConfig { cluster, session, disks_min, may_keep: true, address: None };
         let node = Node::new(Rc::new(SimCoordinator(line.clone())), fences, config);
         let (standing, lease_end) = (RefCell::new(Standing::Out), Cell::new(0));
         Self { line, rt, node, standing, lease_end }
