@@ -9,6 +9,7 @@
 mod claim;
 mod gate;
 mod head;
+mod member_disk;
 mod remote;
 pub mod reservation;
 mod server;
@@ -20,6 +21,7 @@ use crate::{DiskName, Incarnation};
 
 pub use gate::{Bounds, BoundsFull, Gate, InFlight, NODES_MAX, Refusal};
 pub use head::{HEAD_BYTES, HeadError, Preparation, is_blank, prepare};
+pub use member_disk::{EndOfUse, MemberDisk};
 pub use remote::{RemoteFence, export_of};
 pub use reservation::ReservationFence;
 pub use server::{DiskServer, WhatToDo};

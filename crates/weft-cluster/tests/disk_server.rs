@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use weft_cluster::fence::{
-    DiskServer, Fence as _, FenceError, HEAD_BYTES, HeadError, Preparation, RemoteFence,
-    SharedDisk, SharedDiskError, WhatToDo, export_of, prepare,
+    DiskServer, EndOfUse, Fence as _, FenceError, HEAD_BYTES, HeadError, MemberDisk, Preparation,
+    RemoteFence, SharedDisk, SharedDiskError, WhatToDo, export_of, prepare,
 };
 use weft_cluster::{ClusterName, DiskName, Epoch, Incarnation};
 use weft_disk::{Class, Disk, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
@@ -119,6 +119,69 @@ fn a_fence_ends_the_victim_and_outlives_the_server() {
         let (result, buf) = disk.read(0, Buf::new(1536), Class::User).await;
         result.expect("it can be read");
         assert_eq!((buf[0], buf[512], buf[1024]), (1, 3, 4));
+    });
+}
+
+/// A request that a fence has met neither succeeds nor fails: a failure would be taken for one of the
+/// disk, and written to disks that have not been fenced yet.
+#[test]
+fn a_member_that_is_fenced_stands_still_at_all_its_disks() {
+    run(|rt, ring| async move {
+        let (one, two) = (
+            Bench::start(&rt, &ring, &medium().await).await,
+            Bench::start(&rt, &ring, &medium().await).await,
+        );
+        let (a, b) = (who("a", 5), who("b", 6));
+        let end = Rc::new(EndOfUse::default());
+        let mut disks = Vec::new();
+        for bench in [&one, &two] {
+            let disk = Rc::new(bench.open_as(&a).await.expect("a may use it"));
+            let fence = Rc::new(bench.fence());
+            disks.push(Rc::new(MemberDisk::new(disk, fence, a.clone(), end.clone())));
+            assert_eq!(disks.last().expect("it is there").info().name, bench.uri("d0").to_string());
+        }
+        for disk in &disks {
+            disk.write(0, block(1), WriteOpts::USER).await.expect("written");
+        }
+        // One disk is fenced, and the other is not yet.
+        one.fence().fence(&b, &a).await.expect("confirmed");
+        let standing = |disk: &Rc<MemberDisk>| {
+            let disk = disk.clone();
+            rt.spawn(async move {
+                drop(disk.write(0, block(2), WriteOpts::USER).await);
+            })
+        };
+        let write = standing(&disks[0]);
+        let why = end.wait().await;
+        assert!(why.contains("refuses this node: it was fenced"), "{why}");
+        let other = standing(&disks[1]);
+        let patience = Box::pin(rt.sleep(200 * MILLISECOND));
+        let ends = futures_util::future::select(write, other);
+        let waited = futures_util::future::select(ends, patience).await;
+        assert!(matches!(waited, futures_util::future::Either::Right(_)), "a request has ended");
+        let read = two.open_as(&b).await.expect("b may use it");
+        let (result, buf) = read.read(0, Buf::new(512), Class::User).await;
+        result.expect("read");
+        assert_eq!(buf[0], 1, "it was written after the end of use");
+    });
+}
+
+/// A server that is gone is a failure, and no fence.
+#[test]
+fn a_member_hears_of_failures_that_are_no_fence() {
+    run(|rt, ring| async move {
+        let bench = Bench::start(&rt, &ring, &medium().await).await;
+        let a = who("a", 5);
+        let end = Rc::new(EndOfUse::default());
+        let disk = Rc::new(bench.open_as(&a).await.expect("a may use it"));
+        let disk = MemberDisk::new(disk, Rc::new(bench.fence()), a, end.clone());
+        bench.faults.inject(Fault::FailWrites(0..u64::MAX));
+        disk.write(0, block(1), WriteOpts::USER).await.expect_err("the disk fails");
+        bench.faults.inject(Fault::FailWrites(0..0));
+        disk.write(0, block(1), WriteOpts::USER).await.expect("it works again");
+        bench.server.shutdown().await;
+        disk.write(0, block(1), WriteOpts::USER).await.expect_err("the server is gone");
+        assert_eq!(end.why(), None);
     });
 }
 

@@ -42,6 +42,11 @@ impl RemoteFence {
         Ok(Self { rt: rt.clone(), ring: ring.clone(), uri, disk, cluster, patience })
     }
 
+    /// Where the disk is.
+    pub fn place(&self) -> String {
+        self.uri.to_string()
+    }
+
     /// Where the disk is as `who` uses it.
     pub fn uri_of(&self, who: &Incarnation) -> NbdUri {
         let export = export_of(&self.disk, &self.cluster, who);
