@@ -35,6 +35,7 @@ mod keeper;
 mod maps;
 mod node;
 mod numbers;
+mod outbox;
 mod overlay;
 mod pages;
 mod places;
@@ -59,6 +60,7 @@ mod walks;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 
 use weft_array::{Array, Consistency, CreateOptions, Id};
 use weft_code::CodeSpec;
@@ -77,7 +79,7 @@ pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
 use reach::Reach;
-use remote::RemoteKeeper;
+use remote::{Link, RemoteKeeper};
 pub(crate) use rings::{NodeLog, RingRun};
 pub(crate) use room::{
     LongFiles, capacity_for, next_step, row_bytes_for_all, step_above, step_below,
@@ -255,6 +257,14 @@ impl Meta {
             tell_failed: RefCell::default(),
             changes,
             is_ending,
+        }
+    }
+
+    /// The way to a keeper at another node, if it is there.
+    pub(crate) fn link(&self) -> Option<Rc<Link>> {
+        match &self.keeper {
+            Reach::Here(_) => None,
+            Reach::Remote(keeper) => Some(keeper.link()).filter(|link| link.node().number != 0),
         }
     }
 

@@ -119,6 +119,8 @@ pub enum Question {
     Part(Part),
     /// A batch ends. The answer comes when it is durable.
     End(End),
+    /// Nothing but a sign of life.
+    Alive,
 }
 
 /// What the keeper answers.
@@ -144,6 +146,8 @@ pub enum Answer {
     Taken,
     /// A batch is durable.
     Durable,
+    /// A sign of life.
+    Alive,
     /// The keeper cannot do this, nor anything else.
     Failed(String),
 }
@@ -240,6 +244,7 @@ impl Question {
                 bytes.put_u64(*batch);
                 bytes.put_u8(u8::from(*is_last));
             }
+            Self::Alive => bytes.put_u8(5),
         }
     }
 
@@ -255,6 +260,7 @@ impl Question {
             2 => Self::Count { table: Table::read(fields)? },
             3 => Self::Part(Part { batch: fields.u64()?, rows: fields.list(RowChange::read)? }),
             4 => Self::End(End { batch: fields.u64()?, is_last: fields.flag()? }),
+            5 => Self::Alive,
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -284,6 +290,7 @@ impl Answer {
                 bytes.put_u8(5);
                 bytes.put_bytes(why.as_bytes());
             }
+            Self::Alive => bytes.put_u8(6),
         }
     }
 
@@ -295,6 +302,7 @@ impl Answer {
             3 => Self::Taken,
             4 => Self::Durable,
             5 => Self::Failed(fields.text()?),
+            6 => Self::Alive,
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }

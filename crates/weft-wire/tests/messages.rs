@@ -75,7 +75,8 @@ fn leaves(rng: &mut Rng) -> Option<Mode> {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(9) {
+    let question = match rng.below(10) {
+        9 => Question::Alive,
         8 => {
             let holding = |rng: &mut Rng| (space(rng), blocks(rng), mode(rng));
             let run = |rng: &mut Rng| {
@@ -126,7 +127,7 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(10) {
+    let answer = match rng.below(11) {
         0 => {
             let (next_batch, capacity) = (number(rng), number(rng));
             return FromKeeper::Welcome { next_batch, capacity, rows_max: 256 };
@@ -149,6 +150,7 @@ fn from_keeper(rng: &mut Rng) -> FromKeeper {
         6 => Answer::Count { rows: number(rng), next_batch: number(rng) },
         7 => Answer::Taken,
         8 => Answer::Durable,
+        9 => Answer::Alive,
         _ => Answer::Failed(text(rng)),
     };
     FromKeeper::Answer { number: number(rng), answer }
@@ -269,6 +271,7 @@ fn the_bytes_of_version_1() {
         ask(Question::Count { table: Table::Inodes }),
         ask(Question::Part(Part { batch: 4, rows })),
         ask(Question::End(End { batch: 4, is_last: true })),
+        ask(Question::Alive),
         ToKeeper::Token(ToAuthority::Ask {
             ask: Ask {
                 space,
@@ -299,6 +302,7 @@ fn the_bytes_of_version_1() {
         answer(Answer::Count { rows: 5, next_batch: 4 }),
         answer(Answer::Taken),
         answer(Answer::Durable),
+        answer(Answer::Alive),
         answer(Answer::Failed("no".into())),
         FromKeeper::Token(ToNode::Grant {
             number: 8,

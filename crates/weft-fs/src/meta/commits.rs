@@ -129,11 +129,11 @@ impl Meta {
             && let Some(part) = self.node.part(frozen, last.as_ref(), connection.rows_max())
         {
             last = part.rows.last().map(|row| (row.table, row.key.clone()));
-            if !RemoteKeeper::send(&connection, Question::Part(part)).await? {
+            if !keeper.send(&connection, Question::Part(part)).await? {
                 return Ok(false);
             }
         }
-        RemoteKeeper::send(&connection, Question::End(end)).await
+        keeper.send(&connection, Question::End(end)).await
     }
 
     fn changed_bytes_max(&self) -> u64 {

@@ -11,8 +11,12 @@
 //!   has none of it, and all of it is sent again; if that is the one after it, it is there with all
 //!   its parts, and the node asks only whether it is durable. So no batch is applied twice, and
 //!   none in part.
-//! * *Silence* for [`SILENCE`] counts as the end of a connection. Whatever the peer does later on
-//!   the old one has no effect: the keeper takes only one connection of a node.
+//! * *Tokens.* Messages about them may be lost with a connection. So each one starts with what the
+//!   node holds, and what it waits for is asked for again ([`DeskClient`]). A node connects again at
+//!   once, whether it has a question or not: others may wait for its tokens.
+//! * *Silence* for [`SILENCE`] counts as the end of a connection. A node that has nothing to ask
+//!   asks for signs of life. Whatever the peer does later on the old connection has no effect: the
+//!   keeper takes only one connection of a node.
 //!
 //! A node waits for a keeper without a bound of time, as its programs would wait for a disk. If the
 //! keeper refuses it, the file system stops.
@@ -21,17 +25,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Bound;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use futures_util::future::{Either, select};
 use redb::Value;
 use weft_array::Id;
 use weft_disk::IoFuture;
-use weft_rt::sync::{Semaphore, Sender, oneshot};
+use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
-use weft_token::NodeId;
-use weft_wire::{Answer, Frames, FromKeeper, Question, Row, ToKeeper, WireError};
+use weft_token::{Holding, NodeId, ToAuthority};
+use weft_wire::{Answer, Frames, FromKeeper, Question, Restated, Row, ToKeeper, WireError};
 
+use super::desk::DeskClient;
+use super::outbox::Outbox;
 use super::rows::{KeyRange, RowKey, StoreKey, TableId};
 use crate::error::{FsError, Result};
 
@@ -61,8 +67,12 @@ pub trait Connector {
     fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>>;
 }
 
-/// After so much time without an answer a connection counts as lost.
+/// After so much time without a word a connection counts as lost.
 pub(super) const SILENCE: Nanos = 10 * SECOND;
+/// Time between two signs of life.
+const ALIVE: Nanos = SILENCE / 4;
+/// The most tokens in a message.
+const RESTATED_AT_A_TIME: usize = 10_000;
 /// Time between two attempts to connect: at first, and later.
 const PAUSE: std::ops::Range<Nanos> = 10 * MILLISECOND..SECOND;
 /// Rows that are asked for together: at first, and later.
@@ -74,24 +84,34 @@ pub(super) struct ConnectionLoss;
 /// A connection to a keeper that said welcome.
 pub(super) struct Connection {
     rt: Rt,
-    stream: Rc<dyn Stream>,
+    outbox: Rc<Outbox>,
     next_batch: Cell<u64>,
     capacity: u64,
     rows_max: usize,
     asked: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, Sender<Answer>>>,
-    writing: Semaphore,
+    /// When the keeper last said something.
+    heard: Cell<Nanos>,
     is_lost: Cell<bool>,
+    /// Told when it is.
+    lost: Notify,
 }
 
-/// Ends a connection unless something came to its end: a part of a message may have been sent.
-struct LossGuard<'a>(&'a Connection, bool);
+/// Ends a stream on which no connection came about.
+struct StreamGuard(Option<Rc<dyn Stream>>);
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|stream| stream.close());
+    }
+}
+
+/// Ends a connection, however that comes.
+struct LossGuard<'a>(&'a Connection);
 
 impl Drop for LossGuard<'_> {
     fn drop(&mut self) {
-        if !self.1 {
-            self.0.lose();
-        }
+        self.0.lose();
     }
 }
 
@@ -108,8 +128,9 @@ impl Connection {
 
     fn lose(&self) {
         if !self.is_lost.replace(true) {
-            self.stream.close();
+            self.outbox.stream.close();
             drop(self.waiting.take());
+            self.lost.notify_all();
         }
     }
 
@@ -130,34 +151,39 @@ impl Connection {
         let (sender, receiver) = oneshot();
         self.waiting.borrow_mut().insert(number, sender);
         let bytes = ToKeeper::Ask { number, question }.to_bytes();
-        let asked = std::pin::pin!(async {
-            {
-                let _one = self.writing.acquire(1).await;
-                let mut whole = LossGuard(self, false);
-                whole.1 = self.stream.write(bytes).await.is_ok();
+        let mut asked = std::pin::pin!(async {
+            if !self.outbox.write(bytes).await {
+                self.lose();
             }
             receiver.await
         });
-        let silence = std::pin::pin!(self.rt.sleep(SILENCE));
-        match select(asked, silence).await {
-            Either::Left((Some(answer), _)) => {
-                if let (Some(batch), Answer::Durable) = (ends, &answer) {
-                    self.next_batch.set(batch + 1);
-                }
-                Ok(answer)
-            }
-            Either::Left((None, _)) => Err(ConnectionLoss),
-            Either::Right(_) => {
+        let begin = self.rt.now();
+        loop {
+            // The question may have to wait, as long as the keeper says other things.
+            let heard = self.heard.get().max(begin);
+            let left = (heard + SILENCE).saturating_sub(self.rt.now());
+            if left == 0 {
                 self.lose();
-                Err(ConnectionLoss)
+                return Err(ConnectionLoss);
+            }
+            let silence = std::pin::pin!(self.rt.sleep(left));
+            match select(asked.as_mut(), silence).await {
+                Either::Left((Some(answer), _)) => {
+                    if let (Some(batch), Answer::Durable) = (ends, &answer) {
+                        self.next_batch.set(batch + 1);
+                    }
+                    return Ok(answer);
+                }
+                Either::Left((None, _)) => return Err(ConnectionLoss),
+                Either::Right(_) => {}
             }
         }
     }
 
-    /// Takes answers until the connection ends.
-    async fn take_answers(&self, mut frames: Frames) {
-        let _end = LossGuard(self, false);
-        loop {
+    /// Takes what the keeper says, until the connection ends.
+    async fn listen(&self, mut frames: Frames, link: Weak<Link>) {
+        let _end = LossGuard(self);
+        while !self.is_lost.get() {
             match FromKeeper::next(&mut frames) {
                 Ok(Some(FromKeeper::Answer { number, answer })) => {
                     let waiting = self.waiting.borrow_mut().remove(&number);
@@ -165,15 +191,26 @@ impl Connection {
                         waiting.send(answer);
                     }
                 }
-                Ok(None) if take_more(&*self.stream, &mut frames).await => {}
+                Ok(Some(FromKeeper::Token(message))) => {
+                    let client = link.upgrade().and_then(|link| link.client());
+                    let Some(client) = client else { return };
+                    client.take(message);
+                }
+                Ok(Some(FromKeeper::Refused(why))) => {
+                    link.upgrade().iter().for_each(|link| link.refuse(&why));
+                    return;
+                }
+                Ok(None) if take_more(&*self.outbox.stream, &mut frames).await => {
+                    self.heard.set(self.rt.now());
+                }
                 _ => return,
             }
         }
     }
 }
 
-/// The keeper of this node's metadata, on another machine.
-pub(crate) struct RemoteKeeper {
+/// The way of a node to its keepers.
+pub(crate) struct Link {
     rt: Rt,
     way: Rc<dyn Connector>,
     file_system: Id,
@@ -182,11 +219,20 @@ pub(crate) struct RemoteKeeper {
     connection: RefCell<Option<Rc<Connection>>>,
     /// Bytes that the database may have.
     capacity: Cell<u64>,
+    client: RefCell<Option<Weak<dyn DeskClient>>>,
+    /// Why a keeper refused this node.
+    refused: RefCell<Option<String>>,
+    /// Told when one did.
+    ended: Notify,
 }
+
+/// The keeper of this node's metadata, on another machine.
+pub(crate) struct RemoteKeeper(Rc<Link>);
 
 impl Drop for RemoteKeeper {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
+        self.0.refuse("it is not mounted any more");
+        if let Some(connection) = self.0.connection.take() {
             connection.lose();
         }
     }
@@ -196,12 +242,164 @@ fn unexpected() -> FsError {
     FsError::Stopped("the keeper of the metadata gave the answer to another question".into())
 }
 
-/// What the keeper answers; fails if it can do nothing any more.
-fn sound(answer: Answer) -> Result<Answer> {
-    match answer {
-        Answer::Failed(why) => Err(FsError::Stopped(format!("its keeper has failed: {why}"))),
-        answer => Ok(answer),
+impl Link {
+    /// The node at this end.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
     }
+
+    /// Whose tokens are restated, and who hears of them. It has none yet.
+    pub(crate) fn set_client(&self, client: Weak<dyn DeskClient>) {
+        *self.client.borrow_mut() = Some(client);
+    }
+
+    fn client(&self) -> Option<Rc<dyn DeskClient>> {
+        self.client.borrow().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// Asks for a token or returns one. If that is lost with its connection, the next one begins
+    /// with what it would have changed.
+    pub(crate) fn tell(&self, message: ToAuthority) {
+        let connection = self.connection.borrow().clone();
+        if let Some(connection) = connection.filter(|present| !present.is_lost.get()) {
+            connection.outbox.post(&self.rt, ToKeeper::Token(message).to_bytes());
+        }
+    }
+
+    /// Waits until a keeper refuses this node. Returns why.
+    pub(crate) async fn refusal(&self) -> String {
+        loop {
+            let ended = self.ended.wait();
+            if let Some(why) = &*self.refused.borrow() {
+                return why.clone();
+            }
+            ended.await;
+        }
+    }
+
+    fn refuse(&self, why: &str) {
+        self.refused.borrow_mut().get_or_insert_with(|| why.to_owned());
+        self.ended.notify_all();
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.refused.borrow() {
+            Some(why) => Err(FsError::Stopped(format!("its keeper refuses this node: {why}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The present connection; makes one if there is none.
+    async fn connected(self: &Rc<Self>) -> Result<Rc<Connection>> {
+        let _one = self.connecting.acquire(1).await;
+        self.check()?;
+        let present = self.connection.borrow().clone();
+        if let Some(present) = present.filter(|present| !present.is_lost.get()) {
+            return Ok(present);
+        }
+        let mut pause = PAUSE.start;
+        loop {
+            self.check()?;
+            let connect = std::pin::pin!(self.connect());
+            let silence = std::pin::pin!(self.rt.sleep(SILENCE));
+            if let Either::Left((connection, _)) = select(connect, silence).await {
+                self.check()?;
+                if let Some(connection) = connection {
+                    return Ok(connection);
+                }
+            }
+            self.rt.sleep(pause).await;
+            pause = (2 * pause).min(PAUSE.end);
+        }
+    }
+
+    /// A new connection; none if that failed and may be tried again, or the node is refused.
+    async fn connect(self: &Rc<Self>) -> Option<Rc<Connection>> {
+        let stream = self.way.connect().await.ok()?;
+        let mut guard = StreamGuard(Some(stream.clone()));
+        let hello = ToKeeper::Hello { file_system: self.file_system.0, node: self.node };
+        stream.write(hello.to_bytes()).await.ok()?;
+        let mut frames = Frames::default();
+        loop {
+            match FromKeeper::next(&mut frames) {
+                Ok(Some(FromKeeper::Welcome { next_batch, capacity, rows_max })) => {
+                    let connection = Rc::new(Connection {
+                        rt: self.rt.clone(),
+                        outbox: Outbox::new(stream),
+                        next_batch: Cell::new(next_batch),
+                        capacity,
+                        rows_max: usize::try_from(rows_max).unwrap_or(usize::MAX).max(1),
+                        asked: Cell::new(0),
+                        waiting: RefCell::default(),
+                        heard: Cell::new(self.rt.now()),
+                        is_lost: Cell::new(false),
+                        lost: Notify::default(),
+                    });
+                    guard.0 = None;
+                    self.begin(&connection, frames);
+                    return Some(connection);
+                }
+                Ok(Some(FromKeeper::Refused(why))) => {
+                    self.refuse(&why);
+                    return None;
+                }
+                Err(WireError::Version(version)) => {
+                    self.refuse(&WireError::Version(version).to_string());
+                    return None;
+                }
+                Ok(None) if take_more(&*stream, &mut frames).await => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// A keeper has said welcome. What the node has, and what it waits for, is told first; all of
+    /// this is one moment, so that nothing else that it tells is between.
+    fn begin(self: &Rc<Self>, connection: &Rc<Connection>, frames: Frames) {
+        if self.node.number != 0 {
+            let client = self.client();
+            let (held, asks) = client.map(|client| client.restate()).unwrap_or_default();
+            for message in restated(held).map(ToKeeper::Restate) {
+                connection.outbox.post(&self.rt, message.to_bytes());
+            }
+            for ask in asks {
+                connection.outbox.post(&self.rt, ToKeeper::Token(ask).to_bytes());
+            }
+        }
+        self.capacity.set(connection.capacity);
+        *self.connection.borrow_mut() = Some(connection.clone());
+        let (listening, link) = (connection.clone(), Rc::downgrade(self));
+        drop(self.rt.spawn(async move { listening.listen(frames, link).await }));
+    }
+
+    /// Keeps a connection while the node is there, with signs of life.
+    async fn stay(link: Weak<Self>, rt: Rt) {
+        loop {
+            let Some(present) = link.upgrade() else { return };
+            // It may be the last one to have it.
+            let Ok(connection) = present.connected().await else { return };
+            drop(present);
+            let pause = std::pin::pin!(rt.sleep(ALIVE));
+            let lost = std::pin::pin!(connection.lost.wait());
+            if connection.is_lost.get() {
+                continue;
+            }
+            if let Either::Left(_) = select(pause, lost).await {
+                drop(connection.ask(Question::Alive).await);
+            }
+        }
+    }
+}
+
+/// What a node holds, in parts.
+fn restated(held: Vec<Holding>) -> impl Iterator<Item = Restated> {
+    let parts = held.len().div_ceil(RESTATED_AT_A_TIME).max(1);
+    let mut held = held.into_iter();
+    (1..=parts).map(move |part| Restated {
+        tokens: held.by_ref().take(RESTATED_AT_A_TIME).collect(),
+        is_last: part == parts,
+        ..Restated::default()
+    })
 }
 
 impl RemoteKeeper {
@@ -212,89 +410,66 @@ impl RemoteKeeper {
         file_system: Id,
         node: NodeId,
     ) -> Result<Self> {
-        let (connecting, connection) = (Semaphore::new(1), RefCell::default());
-        let (rt, capacity) = (rt.clone(), Cell::new(0));
-        let keeper = Self { rt, way, file_system, node, connecting, connection, capacity };
+        let keeper = Self(Rc::new(Link {
+            rt: rt.clone(),
+            way,
+            file_system,
+            node,
+            connecting: Semaphore::new(1),
+            connection: RefCell::default(),
+            capacity: Cell::new(0),
+            client: RefCell::default(),
+            refused: RefCell::default(),
+            ended: Notify::default(),
+        }));
         keeper.connected().await?;
+        drop(rt.spawn(Link::stay(Rc::downgrade(&keeper.0), rt.clone())));
         Ok(keeper)
     }
 
     /// The number of this node.
     pub(super) fn number(&self) -> u16 {
-        self.node.number
+        self.0.node.number
+    }
+
+    /// The way to the keeper.
+    pub(super) fn link(&self) -> Rc<Link> {
+        self.0.clone()
     }
 
     /// Bytes that the database may have.
     pub(super) fn capacity(&self) -> u64 {
-        self.capacity.get()
+        self.0.capacity.get()
     }
 
     /// The present connection; makes one if there is none.
     pub(super) async fn connected(&self) -> Result<Rc<Connection>> {
-        let _one = self.connecting.acquire(1).await;
-        let present = self.connection.borrow().clone();
-        if let Some(present) = present.filter(|present| !present.is_lost.get()) {
-            return Ok(present);
-        }
-        let mut pause = PAUSE.start;
-        loop {
-            let connect = std::pin::pin!(self.connect());
-            let silence = std::pin::pin!(self.rt.sleep(SILENCE));
-            if let Either::Left((connection, _)) = select(connect, silence).await
-                && let Some(connection) = connection?
-            {
-                self.capacity.set(connection.capacity);
-                *self.connection.borrow_mut() = Some(connection.clone());
-                return Ok(connection);
-            }
-            self.rt.sleep(pause).await;
-            pause = (2 * pause).min(PAUSE.end);
-        }
+        self.0.connected().await
     }
 
-    /// A new connection; none if that failed and may be tried again.
-    async fn connect(&self) -> Result<Option<Rc<Connection>>> {
-        let refused =
-            |why: String| FsError::Stopped(format!("its keeper refuses this node: {why}"));
-        let Ok(stream) = self.way.connect().await else { return Ok(None) };
-        let hello = ToKeeper::Hello { file_system: self.file_system.0, node: self.node };
-        if stream.write(hello.to_bytes()).await.is_err() {
-            return Ok(None);
-        }
-        let mut frames = Frames::default();
-        loop {
-            match FromKeeper::next(&mut frames) {
-                Ok(Some(FromKeeper::Welcome { next_batch, capacity, rows_max })) => {
-                    let connection = Rc::new(Connection {
-                        rt: self.rt.clone(),
-                        stream,
-                        next_batch: Cell::new(next_batch),
-                        capacity,
-                        rows_max: usize::try_from(rows_max).unwrap_or(usize::MAX).max(1),
-                        asked: Cell::new(0),
-                        waiting: RefCell::default(),
-                        writing: Semaphore::new(1),
-                        is_lost: Cell::new(false),
-                    });
-                    let taking = connection.clone();
-                    drop(self.rt.spawn(async move { taking.take_answers(frames).await }));
-                    return Ok(Some(connection));
-                }
-                Ok(Some(FromKeeper::Refused(why))) => return Err(refused(why)),
-                Err(WireError::Version(version)) => {
-                    return Err(refused(WireError::Version(version).to_string()));
-                }
-                Ok(None) if take_more(&*stream, &mut frames).await => {}
-                _ => return Ok(None),
+    /// What the keeper answers; none if another keeper is to be asked. In the process of the keeper
+    /// there is no other one.
+    fn sound(&self, connection: &Connection, answer: Answer) -> Result<Option<Answer>> {
+        match answer {
+            Answer::Failed(why) if self.0.node.number == 0 => {
+                Err(FsError::Stopped(format!("its keeper has failed: {why}")))
             }
+            Answer::Failed(_) => {
+                connection.lose();
+                Ok(None)
+            }
+            answer => Ok(Some(answer)),
         }
     }
 
     /// The answer to a question that may be asked again.
     async fn answer(&self, question: Question) -> Result<Answer> {
         loop {
-            if let Ok(answer) = self.connected().await?.ask(question.clone()).await {
-                return sound(answer);
+            let connection = self.connected().await?;
+            if let Ok(answer) = connection.ask(question.clone()).await
+                && let Some(answer) = self.sound(&connection, answer)?
+            {
+                return Ok(answer);
             }
         }
     }
@@ -336,11 +511,12 @@ impl RemoteKeeper {
 
     /// Sends a part of a batch, or its end, and waits until that is taken or durable. `false`: the
     /// connection was lost.
-    pub(super) async fn send(connection: &Connection, question: Question) -> Result<bool> {
+    pub(super) async fn send(&self, connection: &Connection, question: Question) -> Result<bool> {
         let is_end = matches!(question, Question::End(_));
         let Ok(answer) = connection.ask(question).await else { return Ok(false) };
-        match (sound(answer)?, is_end) {
-            (Answer::Taken, false) | (Answer::Durable, true) => Ok(true),
+        match (self.sound(connection, answer)?, is_end) {
+            (Some(Answer::Taken), false) | (Some(Answer::Durable), true) => Ok(true),
+            (None, _) => Ok(false),
             _ => Err(unexpected()),
         }
     }

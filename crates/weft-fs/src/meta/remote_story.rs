@@ -354,17 +354,17 @@ fn no_later_keeper_takes_a_batch_of_an_earlier_mount() {
         assert_eq!((same, first.end(batch).await), (batch, None));
         network.kill().await;
         network.start(&array).await;
-        assert!(refused(1).await.contains("mounted once more"));
+        assert!(refused(1).await.contains("is fenced, or has been mounted once more"));
         assert_eq!(second.end(batch).await, None, "its keeper is dead");
         let (mut second, _) = Speaker::welcome(&network, 1, 2).await;
         assert_eq!(second.part(batch, bad(1)).await, Some(Answer::Taken));
         // It is dead from now on: its connection ends, with its batch, and for ever.
         network.keeper().fence(NodeId { number: 1, epoch: 2 }).await.expect("durable");
         assert_eq!(second.end(batch).await, None);
-        assert!(refused(2).await.contains("mounted once more"));
+        assert!(refused(2).await.contains("is fenced, or has been mounted once more"));
         network.kill().await;
         network.start(&array).await;
-        assert!(refused(2).await.contains("mounted once more"));
+        assert!(refused(2).await.contains("is fenced, or has been mounted once more"));
         let (mut third, same) = Speaker::welcome(&network, 1, 3).await;
         assert_eq!((same, third.count().await), (batch, 0));
     });
@@ -383,7 +383,7 @@ fn messages_that_no_node_sends_end_the_connection_and_nothing_else() {
         };
         let (mut late, _) = Speaker::welcome(&network, 1, 7).await;
         assert!(refused([1; 16], 7).await.contains("another file system"));
-        assert!(refused(ID.0, 6).await.contains("mounted once more"));
+        assert!(refused(ID.0, 6).await.contains("is fenced, or has been mounted once more"));
         assert_eq!(late.count().await, 0, "it was not disturbed");
         let named = |name: &'static [u8]| RowKey { first: 0, name: Cow::Borrowed(name), second: 0 };
         let unsorted = [bad(2), bad(1)].concat();

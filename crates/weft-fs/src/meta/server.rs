@@ -26,7 +26,7 @@
 //! too: the keeper refuses what it was told to ([`KeeperServer::fence`]).
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::{Either, select};
@@ -40,6 +40,7 @@ use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, Row, 
 use super::desk::Desk;
 use super::header::{self, Areas};
 use super::keeper::Keeper;
+use super::outbox::Outbox;
 use super::remote::{SILENCE, Stream, is_value, take_more};
 use super::rows::{
     KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, by_table, is_empty,
@@ -114,6 +115,26 @@ fn state_row(name: &str, value: u64) -> RowChange {
     RowChange { table: TableId::State, key, value: Some(value.to_le_bytes().into()) }
 }
 
+/// Why a node is not welcomed.
+enum Refusal {
+    /// It means another file system.
+    Other,
+    /// A later mount of the node has come, or this one is fenced.
+    Late,
+    /// The keeper can do nothing any more.
+    Failure,
+}
+
+impl Refusal {
+    fn why(&self, node: u16) -> String {
+        match self {
+            Self::Other => "it keeps another file system".into(),
+            Self::Late => format!("node {node} is fenced, or has been mounted once more"),
+            Self::Failure => "it has failed".into(),
+        }
+    }
+}
+
 /// The connection is of no more use.
 struct ConnectionEnd;
 
@@ -122,14 +143,11 @@ struct Peer {
     node: NodeId,
     connection: u64,
     stream: Rc<dyn Stream>,
-    writing: Semaphore,
+    outbox: Rc<Outbox>,
     /// Held while a part is taken or a batch ends.
     changing: Semaphore,
     /// What the node has said that it has; none once it has said all.
     restated: RefCell<Option<Restated>>,
-    /// Messages that it did not ask for, in their order.
-    outgoing: RefCell<VecDeque<Vec<u8>>>,
-    is_sending: Cell<bool>,
 }
 
 impl Peer {
@@ -138,31 +156,7 @@ impl Peer {
     }
 
     async fn tell(&self, number: u64, answer: Answer) {
-        let _one = self.writing.acquire(1).await;
-        let bytes = FromKeeper::Answer { number, answer }.to_bytes();
-        if self.stream.write(bytes).await.is_err() {
-            self.stream.close();
-        }
-    }
-
-    /// Sends a message that the node did not ask for, after the earlier ones.
-    fn send(self: &Rc<Self>, rt: &Rt, bytes: Vec<u8>) {
-        self.outgoing.borrow_mut().push_back(bytes);
-        if self.is_sending.replace(true) {
-            return;
-        }
-        let peer = self.clone();
-        drop(rt.spawn(async move {
-            let _one = peer.writing.acquire(1).await;
-            loop {
-                let next = peer.outgoing.borrow_mut().pop_front();
-                let Some(bytes) = next else { break };
-                if peer.stream.write(bytes).await.is_err() {
-                    peer.stream.close();
-                }
-            }
-            peer.is_sending.set(false);
-        }));
+        self.outbox.write(FromKeeper::Answer { number, answer }.to_bytes()).await;
     }
 }
 
@@ -233,12 +227,17 @@ impl KeeperServer {
             }
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
-                    if peer.stream.write(welcome.to_bytes()).await.is_ok() {
+                    if peer.outbox.write(welcome.to_bytes()).await {
                         self.converse(&peer, &mut frames).await;
                     }
                     self.0.leave(peer.connected()).await;
                 }
-                Err(why) => drop(stream.write(FromKeeper::Refused(why).to_bytes()).await),
+                // Another keeper may do better, unless it is in the process of this one.
+                Err(Refusal::Failure) if node.number != 0 => {}
+                Err(refusal) => {
+                    let refused = FromKeeper::Refused(refusal.why(node.number));
+                    drop(stream.write(refused.to_bytes()).await);
+                }
             }
         }
         stream.close();
@@ -299,7 +298,7 @@ impl KeeperServer {
     /// If that cannot be made durable.
     pub async fn fence(&self, node: NodeId) -> Result<()> {
         let refused = self.0.refuse_before(node.number, node.epoch + 1).await;
-        refused.map(drop).map_err(FsError::Stopped)
+        refused.map(drop).map_err(|refusal| FsError::Stopped(refusal.why(node.number)))
     }
 
     /// Writes what only the journal has to its place.
@@ -364,15 +363,14 @@ impl Server {
             restated.take().expect("it was there")
         };
         let desk = self.desk().await;
-        let (rt, to): (Rt, Weak<Peer>) = (self.rt.clone(), Rc::downgrade(peer));
+        let (rt, to): (Rt, Weak<Outbox>) = (self.rt.clone(), Rc::downgrade(&peer.outbox));
         let deliver = Rc::new(move |message| {
-            if let Some(peer) = to.upgrade() {
-                peer.send(&rt, FromKeeper::Token(message).to_bytes());
+            if let Some(outbox) = to.upgrade() {
+                outbox.post(&rt, FromKeeper::Token(message).to_bytes());
             }
         });
         if let Err(why) = desk.restated(peer.node, all, deliver) {
-            let _one = peer.writing.acquire(1).await;
-            drop(peer.stream.write(FromKeeper::Refused(why).to_bytes()).await);
+            peer.outbox.write(FromKeeper::Refused(why).to_bytes()).await;
             return Err(ConnectionEnd);
         }
         Ok(())
@@ -384,19 +382,19 @@ impl Server {
         file_system: [u8; 16],
         node: NodeId,
         stream: &Rc<dyn Stream>,
-    ) -> std::result::Result<(Rc<Peer>, FromKeeper), String> {
+    ) -> std::result::Result<(Rc<Peer>, FromKeeper), Refusal> {
         if file_system != self.file_system.0 {
-            return Err("it keeps another file system".into());
+            return Err(Refusal::Other);
         }
         let newest = self.refuse_before(node.number, node.epoch).await?;
         if newest > node.epoch {
-            return Err(format!("node {} has been mounted once more", node.number));
+            return Err(Refusal::Late);
         }
         let (peer, next_batch) = {
             let _using = self.using.acquire(1).await;
             // Another mount may have come meanwhile.
             if self.state(&epoch_name(node.number)).await? > node.epoch {
-                return Err(format!("node {} has been mounted once more", node.number));
+                return Err(Refusal::Late);
             }
             let before = self.members.borrow_mut().remove(&node.number);
             if let Some(before) = before {
@@ -414,20 +412,10 @@ impl Server {
                 next_batch,
             };
             self.members.borrow_mut().insert(node.number, member);
-            let (writing, changing) = (Semaphore::new(1), Semaphore::new(1));
-            let stream = stream.clone();
+            let (stream, outbox) = (stream.clone(), Outbox::new(stream.clone()));
             let restated = RefCell::new((node.number != 0).then(Restated::default));
-            let (outgoing, is_sending) = (RefCell::default(), Cell::new(false));
-            let peer = Peer {
-                node,
-                connection,
-                stream,
-                writing,
-                changing,
-                restated,
-                outgoing,
-                is_sending,
-            };
+            let changing = Semaphore::new(1);
+            let peer = Peer { node, connection, stream, outbox, changing, restated };
             (Rc::new(peer), next_batch)
         };
         // The batch before it may just have ended.
@@ -444,19 +432,19 @@ impl Server {
     }
 
     /// What the state has under a name. The caller holds `using`.
-    async fn state(&self, name: &str) -> std::result::Result<u64, String> {
+    async fn state(&self, name: &str) -> std::result::Result<u64, Refusal> {
         let value = fiber::run(|| self.keeper.row(&STATE, &name, |value| value)).await;
-        self.result(value).map(Option::unwrap_or_default).map_err(|_| "it has failed".to_owned())
+        self.result(value).map(Option::unwrap_or_default).map_err(|_| Refusal::Failure)
     }
 
-    async fn make_durable(&self) -> std::result::Result<(), String> {
+    async fn make_durable(&self) -> std::result::Result<(), Refusal> {
         let written = self.keeper.image.write_epochs().await;
-        self.result(written).map_err(|_| "it has failed".to_owned())
+        self.result(written).map_err(|_| Refusal::Failure)
     }
 
     /// No mount of a node before this epoch is welcomed any more, durably. Returns the epoch from
     /// which on they are.
-    async fn refuse_before(&self, node: u16, epoch: u64) -> std::result::Result<u64, String> {
+    async fn refuse_before(&self, node: u16, epoch: u64) -> std::result::Result<u64, Refusal> {
         let older = {
             let members = self.members.borrow();
             let older = members.get(&node).filter(|member| member.epoch < epoch);
@@ -488,7 +476,7 @@ impl Server {
                     self.keeper.end(false)
                 };
                 let ended = self.result(fiber::run(ended).await);
-                ended.map_err(|_| "it has failed".to_owned())?;
+                ended.map_err(|_| Refusal::Failure)?;
                 newest = epoch;
             }
         }
@@ -571,6 +559,7 @@ impl Server {
                     Err(failed) => failed,
                 })
             }
+            Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
         }

@@ -24,6 +24,7 @@ use crate::format::inode::{Ino, Inode, Kind, Time};
 use crate::format::label::Label;
 use crate::format::mount_mark::Host;
 use crate::format::use_number;
+use crate::meta::desk::DeskClient;
 use crate::meta::{FORMAT, Meta, Tx};
 use crate::raid_log::Log;
 use crate::state::hot_parts::HotParts;
@@ -180,7 +181,20 @@ impl FsState {
         reopen: Option<Reopen>,
     ) -> Self {
         let unwritten = Unwritten::new(pool.at_hand.waiting_max());
-        let tokens = Tokens::new(log.epoch());
+        let tokens = match meta.link() {
+            None => Tokens::new(log.epoch()),
+            Some(link) => {
+                let (id, to) = (link.node(), Rc::downgrade(&link));
+                let tokens = Tokens::elsewhere(id, move |message| {
+                    if let Some(link) = to.upgrade() {
+                        link.tell(message);
+                    }
+                });
+                let client: Rc<dyn DeskClient> = tokens.clone();
+                link.set_client(Rc::downgrade(&client));
+                tokens
+            }
+        };
         Self {
             reopen,
             marked_as: options.host.map(|host| (host, options.nonce)),

@@ -1,11 +1,15 @@
-//! The tokens of this node, and the authority, which is in the same process today.
+//! The tokens of this node. The authority is in the same process at node 0, and reached by messages
+//! at other nodes.
 //!
 //! ```text
-//!   operation ── hold ──▶ this node ──────── ask ────────▶ authority ◀──▶ other nodes: tests today,
-//!                            ▲  │ ◀── grant, revoke ──────────┘           a network later
+//!   operation ── hold ──▶ this node ──────── ask ────────▶ authority ◀──▶ other nodes
+//!                            ▲  │ ◀── grant, revoke ──────────┘
 //!                            │  └── give up ──▶ flush, commit, forget ──┐
 //!                            └────────────── written ───────────────────┘
 //! ```
+//!
+//! *Messages that are lost* are those of a connection that ended. The node then says what it holds,
+//! and asks again ([`crate::meta::desk`]).
 //!
 //! *Free use.* A node without competitors holds all of a file in one mode. To look that up in
 //! [`Holder`], and to note the use there, would cost every operation as much as its own work in
@@ -36,6 +40,7 @@ use weft_token::{
     ToAuthority, ToNode, UseId,
 };
 
+use crate::meta::desk::{Deliver, DeskClient};
 use crate::tokens::needs::{Need, all_of, in_order};
 
 /// The approximate maximum of files and folders with tokens of this node.
@@ -129,13 +134,20 @@ pub(crate) struct Revocation {
     pub(crate) leaves: Option<Mode>,
 }
 
-type Deliver = Rc<dyn Fn(ToNode)>;
 type GiveUp = Rc<dyn Fn(Vec<Revocation>)>;
+
+/// Where the authority is.
+enum Place {
+    /// Here, and other nodes reach it.
+    Here { authority: Box<RefCell<Authority>>, others: RefCell<BTreeMap<NodeId, Deliver>> },
+    /// At another node, to which this sends.
+    Elsewhere(Rc<dyn Fn(ToAuthority)>),
+}
 
 /// This node's tokens, and the authority.
 pub(crate) struct Tokens {
     id: NodeId,
-    authority: RefCell<Authority>,
+    place: Place,
     holder: RefCell<Holder>,
     /// The tokens that are free. That of everything, which each operation uses, stands apart.
     free: RefCell<BySpace<Rc<Free>>>,
@@ -144,7 +156,6 @@ pub(crate) struct Tokens {
     granted: RefCell<VecDeque<Space>>,
     spaces_max: usize,
     waiting: RefCell<BTreeMap<UseId, Sender<()>>>,
-    others: RefCell<BTreeMap<NodeId, Deliver>>,
     /// How often something was heard of other nodes.
     heard: Cell<u64>,
     messages: RefCell<VecDeque<Message>>,
@@ -170,7 +181,8 @@ impl HeldTokens {
     /// Whether no other node has asked for anything, or given it up, since this operation began:
     /// what it has seen meanwhile is right although it had no token for it.
     pub(crate) fn are_others_silent(&self) -> bool {
-        self.tokens.heard.get() == self.heard
+        // What the authority hears from others is not known elsewhere.
+        matches!(self.tokens.place, Place::Here { .. }) && self.tokens.heard.get() == self.heard
     }
 
     /// Whether there is a token of this among them.
@@ -203,16 +215,25 @@ impl Tokens {
         let id = NodeId { number: 0, epoch };
         let mut authority = Authority::default();
         authority.join(id);
+        let authority = Box::new(RefCell::new(authority));
+        Self::of(id, Place::Here { authority, others: RefCell::default() }, spaces_max)
+    }
+
+    /// A node whose authority is elsewhere; `tell` sends to it.
+    pub(crate) fn elsewhere(id: NodeId, tell: impl Fn(ToAuthority) + 'static) -> Rc<Self> {
+        Self::of(id, Place::Elsewhere(Rc::new(tell)), SPACES_MAX)
+    }
+
+    fn of(id: NodeId, place: Place, spaces_max: usize) -> Rc<Self> {
         Rc::new(Self {
             id,
-            authority: RefCell::new(authority),
+            place,
             holder: RefCell::default(),
             free: RefCell::default(),
             everything: RefCell::default(),
             granted: RefCell::default(),
             spaces_max,
             waiting: RefCell::default(),
-            others: RefCell::default(),
             heard: Cell::new(0),
             messages: RefCell::default(),
             delivering: Cell::new(false),
@@ -403,11 +424,14 @@ impl Tokens {
             let next = self.messages.borrow_mut().pop_front();
             match next {
                 None => break,
-                Some(Message::ToAuthority(from, message)) => {
-                    let mut out = Vec::new();
-                    self.authority.borrow_mut().take(from, message, &mut out);
-                    self.deliver(out);
-                }
+                Some(Message::ToAuthority(from, message)) => match &self.place {
+                    Place::Here { authority, .. } => {
+                        let mut out = Vec::new();
+                        authority.borrow_mut().take(from, message, &mut out);
+                        self.deliver(out);
+                    }
+                    Place::Elsewhere(tell) => tell(message),
+                },
                 Some(Message::ToThis(message)) => {
                     if let ToNode::Revoke(revoke) = &message {
                         self.settle(revoke.space);
@@ -426,7 +450,8 @@ impl Tokens {
                 self.messages.borrow_mut().push_back(Message::ToThis(message));
                 continue;
             }
-            let deliver = self.others.borrow().get(&to).cloned();
+            let Place::Here { others, .. } = &self.place else { continue };
+            let deliver = others.borrow().get(&to).cloned();
             if let Some(deliver) = deliver {
                 deliver(message);
             }
@@ -459,17 +484,32 @@ impl Tokens {
         self.handle(events);
     }
 
+    /// Does something to the authority, if that is here, and delivers what it says.
+    fn command<T>(
+        &self,
+        command: impl FnOnce(&mut Authority, &mut Vec<(NodeId, ToNode)>) -> T,
+        others: impl FnOnce(&mut BTreeMap<NodeId, Deliver>, &T),
+    ) -> Option<T> {
+        let Place::Here { authority, others: known } = &self.place else { return None };
+        self.heard.set(self.heard.get() + 1);
+        let mut out = Vec::new();
+        let done = command(&mut authority.borrow_mut(), &mut out);
+        others(&mut known.borrow_mut(), &done);
+        self.deliver(out);
+        self.send_all();
+        Some(done)
+    }
+
     /// Another node has mounted the file system; `deliver` takes what it is told.
     pub(crate) fn join(&self, node: NodeId, deliver: Deliver) {
-        self.heard.set(self.heard.get() + 1);
-        self.authority.borrow_mut().join(node);
-        self.others.borrow_mut().insert(node, deliver);
+        let add = |others: &mut BTreeMap<_, _>, (): &()| drop(others.insert(node, deliver));
+        self.command(|authority, _| authority.join(node), add);
     }
 
     /// These nodes may hold tokens of a former authority: nothing is granted until each of them has
     /// said what it holds, or is recovered.
     pub(crate) fn expect(&self, nodes: &[NodeId]) {
-        self.authority.borrow_mut().expect(nodes.iter().copied());
+        self.command(|authority, _| authority.expect(nodes.iter().copied()), |_, ()| ());
     }
 
     /// Another node is there on a new way, on which `deliver` sends, and holds this.
@@ -479,13 +519,13 @@ impl Tokens {
         held: Vec<Holding>,
         deliver: Deliver,
     ) -> std::result::Result<(), Conflict> {
-        self.heard.set(self.heard.get() + 1);
-        let mut out = Vec::new();
-        self.authority.borrow_mut().replace(node, held, &mut out)?;
-        self.others.borrow_mut().insert(node, deliver);
-        self.deliver(out);
-        self.send_all();
-        Ok(())
+        let add = |others: &mut BTreeMap<_, _>, done: &std::result::Result<(), _>| {
+            if done.is_ok() {
+                others.insert(node, deliver);
+            }
+        };
+        let replaced = self.command(|authority, out| authority.replace(node, held, out), add);
+        replaced.unwrap_or(Ok(()))
     }
 
     /// Takes the message of another node.
@@ -496,21 +536,24 @@ impl Tokens {
 
     /// Another node is dead. What it holds stays until it is recovered.
     pub(crate) fn fence(&self, node: NodeId) {
-        self.heard.set(self.heard.get() + 1);
-        self.others.borrow_mut().remove(&node);
-        let mut out = Vec::new();
-        self.authority.borrow_mut().fence(node, &mut out);
-        self.deliver(out);
-        self.send_all();
+        let remove = |others: &mut BTreeMap<_, _>, (): &()| drop(others.remove(&node));
+        self.command(|authority, out| authority.fence(node, out), remove);
     }
 
     /// The log of a dead node is recovered: what it held is free.
     pub(crate) fn recovered(&self, node: NodeId) {
-        self.heard.set(self.heard.get() + 1);
-        let mut out = Vec::new();
-        self.authority.borrow_mut().recovered(node, &mut out);
-        self.deliver(out);
-        self.send_all();
+        self.command(|authority, out| authority.recovered(node, out), |_, ()| ());
+    }
+}
+
+impl DeskClient for Tokens {
+    fn restate(&self) -> (Vec<Holding>, Vec<ToAuthority>) {
+        let mut holder = self.holder.borrow_mut();
+        (holder.held(), holder.ask_again())
+    }
+
+    fn take(&self, message: ToNode) {
+        self.send(Message::ToThis(message));
     }
 }
 
@@ -542,6 +585,13 @@ mod tests {
         states::assert_drawn(page, "### A token", &drawing);
     }
 
+    fn authority_of(tokens: &Tokens) -> std::cell::Ref<'_, Authority> {
+        match &tokens.place {
+            Place::Here { authority, .. } => authority.borrow(),
+            Place::Elsewhere(_) => unreachable!("it is here"),
+        }
+    }
+
     fn at_once<T>(future: impl Future<Output = T>) -> T {
         futures_util::FutureExt::now_or_never(future).expect("nobody else is there")
     }
@@ -552,11 +602,11 @@ mod tests {
         let hold = |ino: Ino| at_once(tokens.hold(vec![Need::attributes(ino, Mode::Exclusive)]));
         let first = hold(1);
         (2..100).for_each(|ino| drop(hold(ino)));
-        assert!(tokens.authority.borrow().spaces() <= 9);
+        assert!(authority_of(&tokens).spaces() <= 9);
         assert!(tokens.free.borrow().len() <= 9);
         let attributes = |ino| Space { kind: Kind::Attributes, ino };
-        assert!(!tokens.authority.borrow().held(attributes(1)).is_empty(), "it is in use");
-        assert!(tokens.authority.borrow().held(attributes(2)).is_empty());
+        assert!(!authority_of(&tokens).held(attributes(1)).is_empty(), "it is in use");
+        assert!(authority_of(&tokens).held(attributes(2)).is_empty());
         assert!(tokens.is_free(attributes(99), Mode::Exclusive));
         drop(first);
     }
@@ -576,7 +626,7 @@ mod tests {
             drop(hold(1));
             drop(hold(ino));
         }
-        assert!(tokens.authority.borrow().spaces() <= 64);
+        assert!(authority_of(&tokens).spaces() <= 64);
         assert!(turns.get() <= 200 / (64 / GIVEN_UP_PART), "{} turns", turns.get());
         let folder = Space { kind: Kind::Attributes, ino: 1 };
         assert!(tokens.is_free(folder, Mode::Exclusive), "it was used with each of the others");

@@ -90,8 +90,17 @@ impl Desk for FsDesk {
 }
 
 impl Fs {
-    /// From now on other nodes may ask for tokens.
+    /// From now on other nodes may ask for tokens. If a keeper refuses this node, it ends.
     pub(crate) fn revoke_when_asked(&self) {
+        if let Some(link) = self.0.meta().link() {
+            let weak = Rc::downgrade(&self.0);
+            self.0.rt().launch(Box::pin(async move {
+                let why = link.refusal().await;
+                if let Some(fs) = weak.upgrade() {
+                    fs.meta().fail(&format!("its keeper refuses this node: {why}"));
+                }
+            }));
+        }
         let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
         self.0.tokens().on_give_up(move |given| {
             let (weak, rt) = (weak.clone(), rt.clone());

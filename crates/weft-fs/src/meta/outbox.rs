@@ -1,0 +1,68 @@
+//! What goes out on a connection: whole messages, in their order.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use weft_rt::Rt;
+use weft_rt::sync::Semaphore;
+
+use super::remote::Stream;
+
+/// The way out on a connection.
+pub(super) struct Outbox {
+    pub(super) stream: Rc<dyn Stream>,
+    writing: Semaphore,
+    /// Messages that are posted and not being written.
+    posted: RefCell<VecDeque<Vec<u8>>>,
+    is_posting: Cell<bool>,
+}
+
+/// Ends a stream unless all of a message was written: a part of it may have been.
+struct PartGuard<'a>(&'a dyn Stream, bool);
+
+impl Drop for PartGuard<'_> {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.close();
+        }
+    }
+}
+
+impl Outbox {
+    pub(super) fn new(stream: Rc<dyn Stream>) -> Rc<Self> {
+        let (writing, is_posting) = (Semaphore::new(1), Cell::new(false));
+        Rc::new(Self { stream, writing, posted: RefCell::default(), is_posting })
+    }
+
+    /// Writes a message after the earlier ones. `false`: the stream has ended.
+    pub(super) async fn write(&self, bytes: Vec<u8>) -> bool {
+        let _one = self.writing.acquire(1).await;
+        let mut whole = PartGuard(&*self.stream, false);
+        whole.1 = self.stream.write(bytes).await.is_ok();
+        whole.1
+    }
+
+    /// Sends a message after the earlier ones, and does not wait for that.
+    pub(super) fn post(self: &Rc<Self>, rt: &Rt, bytes: Vec<u8>) {
+        self.posted.borrow_mut().push_back(bytes);
+        if self.is_posting.replace(true) {
+            return;
+        }
+        let outbox = self.clone();
+        drop(rt.spawn(async move {
+            let _one = outbox.writing.acquire(1).await;
+            loop {
+                let next = outbox.posted.borrow_mut().pop_front();
+                let Some(bytes) = next else { break };
+                let mut whole = PartGuard(&*outbox.stream, false);
+                whole.1 = outbox.stream.write(bytes).await.is_ok();
+                if !whole.1 {
+                    // Nothing more goes out.
+                    return;
+                }
+            }
+            outbox.is_posting.set(false);
+        }));
+    }
+}
