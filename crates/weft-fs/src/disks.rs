@@ -9,6 +9,7 @@ pub(crate) mod bad_blocks;
 pub(crate) mod diagnosis;
 pub(crate) mod extent_stripe;
 pub(crate) mod free_map;
+pub(crate) mod granted_space;
 mod group_bits;
 pub(crate) mod known_units;
 pub(crate) mod log_medium;

@@ -9,6 +9,7 @@
 //! epoch.
 
 pub(crate) mod claim;
+mod free_blocks;
 pub(crate) mod given_disks;
 pub(crate) mod node;
 pub(crate) mod recovery;
@@ -475,6 +476,7 @@ impl Fs {
                 let Some(fs) = fs.upgrade().filter(|fs| !fs.is_stopped()) else { return };
                 // fsync reports failures.
                 let _ = fs.sync().await;
+                fs.return_excess().await;
                 let _ = fs.meta().checkpoint_if_due().await;
             }
         });

@@ -13,6 +13,7 @@ pub(crate) mod metadata_room;
 pub(crate) mod mounted;
 pub(crate) mod open_files;
 pub(crate) mod promised_room;
+pub(crate) mod space_desk;
 pub(crate) mod status;
 pub(crate) mod token_guards;
 pub(crate) mod unwritten;

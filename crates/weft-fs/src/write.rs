@@ -14,4 +14,5 @@ pub(crate) mod remap;
 pub(crate) mod reserve;
 pub(crate) mod reserved_lines;
 pub(crate) mod revocation;
+pub(crate) mod room_exchange;
 pub(crate) mod writeback;

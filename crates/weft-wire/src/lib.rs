@@ -14,6 +14,7 @@
 //!          ── Ask 2: Part ─────▶          answers may come in another order
 //!          ◀──── Answer 2, 1 ──
 //!          ◀──────── Token ────▶          of weft-token; they have no answer
+//!          ◀────── ReturnRoom ──          answered by asking 3: GiveBack
 //! ```
 //!
 //! *Bounds.* A frame has at most [`MESSAGE_BYTES_MAX`] bytes, and a reader takes memory only for
@@ -46,5 +47,8 @@ mod token;
 
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
-pub use message::{Answer, End, FromKeeper, Part, Question, Restated, Run, ToKeeper};
+pub use message::{
+    Answer, DiskBlocks, End, FromKeeper, GiveBack, Part, Question, Restated, RoomWish, Run,
+    ToKeeper,
+};
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};

@@ -65,6 +65,9 @@ pub struct Restated {
     pub numbers_end: u64,
     /// Blocks that were given to it and that no durable record names, and blocks that are free.
     pub space: Vec<Run>,
+    /// The number of the next [`GiveBack`] that does not have its blocks from before: what was on
+    /// its way is not in `space`.
+    pub next_give_back: u64,
     /// Whether there is no other part.
     pub is_last: bool,
 }
@@ -76,6 +79,7 @@ impl Restated {
         bytes.put_u64(self.numbers_end);
         bytes.put_u32(u32::try_from(self.space.len()).expect("parts are short"));
         self.space.iter().for_each(|run| run.put(bytes));
+        bytes.put_u64(self.next_give_back);
         bytes.put_u8(u8::from(self.is_last));
     }
 
@@ -84,7 +88,96 @@ impl Restated {
             tokens: fields.list(token::read_holding)?,
             numbers_end: fields.u64()?,
             space: fields.list(Run::read)?,
+            next_give_back: fields.u64()?,
             is_last: fields.flag()?,
+        })
+    }
+}
+
+/// Blocks of a disk, wherever they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskBlocks {
+    /// Number of the disk.
+    pub disk: u16,
+    /// How many they are.
+    pub blocks: u64,
+}
+
+impl DiskBlocks {
+    fn put_all(all: &[Self], bytes: &mut Vec<u8>) {
+        bytes.put_u32(u32::try_from(all.len()).expect("few disks"));
+        for of in all {
+            bytes.put_u16(of.disk);
+            bytes.put_u64(of.blocks);
+        }
+    }
+
+    fn read_all(fields: &mut Fields<'_>) -> Result<Vec<Self>> {
+        fields.list(|fields| Ok(Self { disk: fields.u16()?, blocks: fields.u64()? }))
+    }
+}
+
+/// A node asks for blocks that it may write to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoomWish {
+    /// The number of the wish. A node counts them, has one at a time, and repeats one that was not
+    /// answered: the answer is the same.
+    pub number: u64,
+    /// How many it wants.
+    pub wanted: Vec<DiskBlocks>,
+    /// How many free ones it has.
+    pub has: Vec<DiskBlocks>,
+    /// Whether an operation fails without them. Then other nodes are asked to give back what they
+    /// do not need.
+    pub is_urgent: bool,
+}
+
+impl RoomWish {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.put_u64(self.number);
+        DiskBlocks::put_all(&self.wanted, bytes);
+        DiskBlocks::put_all(&self.has, bytes);
+        bytes.put_u8(u8::from(self.is_urgent));
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        Ok(Self {
+            number: fields.u64()?,
+            wanted: DiskBlocks::read_all(fields)?,
+            has: DiskBlocks::read_all(fields)?,
+            is_urgent: fields.flag()?,
+        })
+    }
+}
+
+/// A node gives free blocks back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GiveBack {
+    /// Its number. A node counts them, has one at a time, and repeats one that was not answered.
+    pub number: u64,
+    /// The blocks.
+    pub runs: Vec<Run>,
+    /// How many free ones it has left.
+    pub has: Vec<DiskBlocks>,
+    /// If this is all that it can do about it: what it was asked for ([`FromKeeper::ReturnRoom`]).
+    pub round: u64,
+}
+
+impl GiveBack {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.put_u64(self.number);
+        bytes.put_u32(u32::try_from(self.runs.len()).expect("messages are short"));
+        self.runs.iter().for_each(|run| run.put(bytes));
+        DiskBlocks::put_all(&self.has, bytes);
+        bytes.put_u64(self.round);
+    }
+
+    fn read(fields: &mut Fields<'_>) -> Result<Self> {
+        Ok(Self {
+            number: fields.u64()?,
+            runs: fields.list(Run::read)?,
+            has: DiskBlocks::read_all(fields)?,
+            round: fields.u64()?,
         })
     }
 }
@@ -121,6 +214,10 @@ pub enum Question {
     End(End),
     /// Nothing but a sign of life.
     Alive,
+    /// It wants blocks. The answer is [`Answer::Room`].
+    Room(RoomWish),
+    /// It gives blocks back. The answer is [`Answer::Room`] without blocks.
+    GiveBack(GiveBack),
 }
 
 /// What the keeper answers.
@@ -150,6 +247,13 @@ pub enum Answer {
     Alive,
     /// The keeper cannot do this, nor anything else.
     Failed(String),
+    /// Blocks that are the node's from now on.
+    Room {
+        /// The blocks. They may be fewer than it wants.
+        runs: Vec<Run>,
+        /// How many are free elsewhere: not given to any node, or at other nodes.
+        elsewhere: Vec<DiskBlocks>,
+    },
 }
 
 /// A message of a node.
@@ -200,6 +304,12 @@ pub enum FromKeeper {
     },
     /// It grants a token or revokes one.
     Token(ToNode),
+    /// Another node lacks room: the node is to give back all free blocks that it does not need, in
+    /// one [`GiveBack`] or more, of which the last has this number.
+    ReturnRoom {
+        /// The number.
+        round: u64,
+    },
 }
 
 /// The kinds of frames.
@@ -212,6 +322,7 @@ mod kind {
     pub(super) const REFUSED: u16 = 0x102;
     pub(super) const ANSWER: u16 = 0x103;
     pub(super) const TO_NODE: u16 = 0x104;
+    pub(super) const RETURN_ROOM: u16 = 0x105;
 }
 
 impl Question {
@@ -245,6 +356,14 @@ impl Question {
                 bytes.put_u8(u8::from(*is_last));
             }
             Self::Alive => bytes.put_u8(5),
+            Self::Room(wish) => {
+                bytes.put_u8(6);
+                wish.put(bytes);
+            }
+            Self::GiveBack(given) => {
+                bytes.put_u8(7);
+                given.put(bytes);
+            }
         }
     }
 
@@ -261,6 +380,8 @@ impl Question {
             3 => Self::Part(Part { batch: fields.u64()?, rows: fields.list(RowChange::read)? }),
             4 => Self::End(End { batch: fields.u64()?, is_last: fields.flag()? }),
             5 => Self::Alive,
+            6 => Self::Room(RoomWish::read(fields)?),
+            7 => Self::GiveBack(GiveBack::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -291,6 +412,12 @@ impl Answer {
                 bytes.put_bytes(why.as_bytes());
             }
             Self::Alive => bytes.put_u8(6),
+            Self::Room { runs, elsewhere } => {
+                bytes.put_u8(7);
+                bytes.put_u32(u32::try_from(runs.len()).expect("answers are short"));
+                runs.iter().for_each(|run| run.put(bytes));
+                DiskBlocks::put_all(elsewhere, bytes);
+            }
         }
     }
 
@@ -303,6 +430,10 @@ impl Answer {
             4 => Self::Durable,
             5 => Self::Failed(fields.text()?),
             6 => Self::Alive,
+            7 => Self::Room {
+                runs: fields.list(Run::read)?,
+                elsewhere: DiskBlocks::read_all(fields)?,
+            },
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }
@@ -381,6 +512,7 @@ impl FromKeeper {
             Self::Token(message) => {
                 frame(kind::TO_NODE, |bytes| token::put_to_node(bytes, message))
             }
+            Self::ReturnRoom { round } => frame(kind::RETURN_ROOM, |bytes| bytes.put_u64(*round)),
         }
     }
 
@@ -401,6 +533,7 @@ impl FromKeeper {
                     Self::Answer { number: fields.u64()?, answer: Answer::read(fields)? }
                 }
                 kind::TO_NODE => Self::Token(token::read_to_node(fields)?),
+                kind::RETURN_ROOM => Self::ReturnRoom { round: fields.u64()? },
                 _ => return Err(WireError::Malformed("a kind that no keeper sends")),
             })
         })

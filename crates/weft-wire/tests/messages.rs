@@ -9,8 +9,8 @@ use std::ops::{Bound, Range};
 use weft_testkit::{Rng, for_seeds};
 use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 use weft_wire::{
-    Answer, End, Frames, FromKeeper, Key, KeyRange, MESSAGE_BYTES_MAX, Part, Question, Restated,
-    RowChange, Run, Table, ToKeeper, WireError,
+    Answer, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, MESSAGE_BYTES_MAX, Part,
+    Question, Restated, RoomWish, RowChange, Run, Table, ToKeeper, WireError,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -74,19 +74,40 @@ fn leaves(rng: &mut Rng) -> Option<Mode> {
     rng.chance(1, 2).then(|| mode(rng))
 }
 
+fn runs(rng: &mut Rng) -> Vec<Run> {
+    let run = |rng: &mut Rng| {
+        let blocks = blocks(rng);
+        Run { disk: 5, start: blocks.start, blocks: blocks.end - blocks.start }
+    };
+    (0..rng.below(9)).map(|_| run(rng)).collect()
+}
+
+fn of_disks(rng: &mut Rng) -> Vec<DiskBlocks> {
+    (0..3).map(|disk| DiskBlocks { disk, blocks: number(rng) }).collect()
+}
+
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(10) {
-        9 => Question::Alive,
+    let question = match rng.below(12) {
+        11 => Question::Alive,
+        10 => Question::GiveBack(GiveBack {
+            number: number(rng),
+            runs: runs(rng),
+            has: of_disks(rng),
+            round: number(rng),
+        }),
+        9 => Question::Room(RoomWish {
+            number: number(rng),
+            wanted: of_disks(rng),
+            has: of_disks(rng),
+            is_urgent: rng.chance(1, 2),
+        }),
         8 => {
             let holding = |rng: &mut Rng| (space(rng), blocks(rng), mode(rng));
-            let run = |rng: &mut Rng| {
-                let blocks = blocks(rng);
-                Run { disk: 5, start: blocks.start, blocks: blocks.end - blocks.start }
-            };
             return ToKeeper::Restate(Restated {
                 tokens: (0..rng.below(9)).map(|_| holding(rng)).collect(),
                 numbers_end: number(rng),
-                space: (0..rng.below(9)).map(|_| run(rng)).collect(),
+                space: runs(rng),
+                next_give_back: number(rng),
                 is_last: rng.chance(1, 2),
             });
         }
@@ -127,7 +148,9 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(11) {
+    let answer = match rng.below(13) {
+        12 => return FromKeeper::ReturnRoom { round: number(rng) },
+        11 => Answer::Room { runs: runs(rng), elsewhere: of_disks(rng) },
         0 => {
             let (next_batch, capacity) = (number(rng), number(rng));
             return FromKeeper::Welcome { next_batch, capacity, rows_max: 256 };
@@ -264,6 +287,8 @@ fn the_bytes_of_version_1() {
         RowChange { table: Table::Bad, key: Key::pair(1, 2), value: None },
     ];
     let range = (Bound::Included(Key::number(1)), Bound::Excluded(Key::number(2)));
+    let run = Run { disk: 3, start: 9, blocks: 2 };
+    let some = |blocks| vec![DiskBlocks { disk: 3, blocks }];
     let to_keeper = [
         ToKeeper::Hello { file_system: [1; 16], node },
         ask(Question::Row { table: Table::Names, key: name.clone() }),
@@ -290,9 +315,17 @@ fn the_bytes_of_version_1() {
         ToKeeper::Restate(Restated {
             tokens: vec![(space, needed.clone(), Mode::Exclusive)],
             numbers_end: 1024,
-            space: vec![Run { disk: 3, start: 9, blocks: 2 }],
+            space: vec![run],
+            next_give_back: 6,
             is_last: true,
         }),
+        ask(Question::Room(RoomWish {
+            number: 4,
+            wanted: some(70),
+            has: some(9),
+            is_urgent: true,
+        })),
+        ask(Question::GiveBack(GiveBack { number: 5, runs: vec![run], has: some(7), round: 8 })),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
@@ -311,6 +344,8 @@ fn the_bytes_of_version_1() {
             mode: Mode::Shared,
         }),
         FromKeeper::Token(ToNode::Revoke(Revoke { space, needed, wanted, leaves })),
+        answer(Answer::Room { runs: vec![run], elsewhere: some(12) }),
+        FromKeeper::ReturnRoom { round: 8 },
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
     let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));

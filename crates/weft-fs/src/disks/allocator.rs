@@ -42,8 +42,20 @@ impl Pool {
     fn roomy(&self) -> Vec<Rc<Member>> {
         let mut members = self.members();
         members.retain(|member| member.free_blocks() > 0);
-        members.sort_by_key(|member| std::cmp::Reverse(member.free_blocks()));
+        let amount = self.amount(&members);
+        members.sort_by_key(|member| std::cmp::Reverse(amount(member)));
         members
+    }
+
+    /// By what disks with room are compared: by all that is free on them, so that they fill evenly
+    /// although a node has only a part of it; and by this part where it is small, as promises are
+    /// kept with it.
+    fn amount(&self, roomy: &[Rc<Member>]) -> fn(&Member) -> u64 {
+        let few = self.at_hand.waiting_max();
+        match roomy.iter().any(|member| member.free_blocks() <= few) {
+            true => Member::free_blocks,
+            false => Member::room,
+        }
     }
 
     /// Free blocks of the fullest among the `width` disks with the most room.
@@ -122,7 +134,8 @@ impl Pool {
         lines: u64,
         (before, line): (&Extent, u64),
     ) -> Option<Extent> {
-        let most = roomy.first()?.free_blocks();
+        let amount = self.amount(roomy);
+        let most = amount(roomy.first()?);
         if before.coded != coded {
             return None;
         }
@@ -134,7 +147,7 @@ impl Pool {
             let member = last.and_then(|last| self.member(last.disk));
             let start = last.map(|last| last.start + before.lines);
             let taken = member.zip(start).filter(|(member, start)| {
-                member.free_blocks() >= most - most / RAIDRATIO
+                amount(member) >= most - most / RAIDRATIO
                     && member.space.borrow_mut().take(*start, lines)
             });
             let Some((member, start)) = taken else {

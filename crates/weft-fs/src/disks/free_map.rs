@@ -26,10 +26,16 @@
 //!
 //! *Limits.* A run that is searched for has at most 64 blocks and lies in one group. Blocks can be
 //! taken across groups. Bad blocks are never free.
+//!
+//! *Granted blocks.* A node that has only blocks that were granted to it
+//! ([`crate::disks::granted_space`]) starts with none, and also keeps which blocks it took that no
+//! durable record names yet: these are its own, and nothing else tells so.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::iter;
 use std::ops::Range;
+
+use rangemap::RangeSet;
 
 use super::group_bits::{
     BITS, Bits, WORDS, are_all_free, find_run, free_before, free_from, index, pack, unpack,
@@ -55,7 +61,11 @@ pub(crate) struct Space {
     /// Groups that are kept as bits, the last one opened last.
     open: VecDeque<usize>,
     next: u64,
+    /// Where blocks for other nodes are searched: far from what this node takes.
+    next_grant: u64,
     bad: BTreeSet<u64>,
+    /// Blocks that were taken and that no durable record names, if that is kept.
+    unsettled: Option<RangeSet<u64>>,
     /// Words that searches have looked at.
     searched_words: u64,
 }
@@ -154,7 +164,18 @@ fn groups_of(start: u64, len: u64) -> impl Iterator<Item = (usize, Range<usize>)
 impl Space {
     /// A disk with all blocks free.
     pub(crate) fn new(blocks: u64) -> Self {
-        let sizes = (0..blocks.div_ceil(GROUP)).map(|group| (blocks - group * GROUP).min(GROUP));
+        Self::with(blocks, true)
+    }
+
+    /// A disk of which no blocks are granted yet.
+    pub(crate) fn granted(blocks: u64) -> Self {
+        Self { unsettled: Some(RangeSet::new()), ..Self::with(blocks, false) }
+    }
+
+    /// A disk with all blocks free, or none.
+    fn with(blocks: u64, are_free: bool) -> Self {
+        let size = move |group: u64| (blocks - group * GROUP).min(GROUP) * u64::from(are_free);
+        let sizes = (0..blocks.div_ceil(GROUP)).map(size);
         let group = |free: u64| Group {
             free: u32::try_from(free).expect("few blocks"),
             is_open: false,
@@ -162,17 +183,20 @@ impl Space {
         };
         Self {
             blocks,
-            free: blocks,
+            free: blocks * u64::from(are_free),
             groups: sizes.clone().map(group).collect(),
             longest: Bounds::new(sizes.map(bound).collect()),
             open: VecDeque::new(),
             next: 0,
+            next_grant: blocks / 2,
             bad: BTreeSet::new(),
+            unsettled: None,
             searched_words: 0,
         }
     }
 
-    /// The disk has `blocks` blocks now, if these are more. Those that are new are free.
+    /// The disk has `blocks` blocks now, if these are more. Those that are new are free, unless
+    /// they have to be granted.
     pub(crate) fn extend(&mut self, blocks: u64) {
         let before = self.blocks;
         if blocks <= before {
@@ -189,7 +213,14 @@ impl Space {
         let mut bounds = std::mem::take(&mut self.longest.0[0]);
         bounds.resize(count, 0);
         self.longest = Bounds::new(bounds);
-        self.release(before, blocks - before);
+        if self.unsettled.is_none() {
+            self.release(before, blocks - before);
+        }
+    }
+
+    /// All blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     /// Blocks that are free.
@@ -290,7 +321,57 @@ impl Space {
             }
         }
         self.free -= len;
+        if let Some(unsettled) = self.unsettled.as_mut().filter(|_| len > 0) {
+            unsettled.insert(start..start + len);
+        }
         true
+    }
+
+    /// Takes those blocks of a run that are free.
+    pub(crate) fn take_free(&mut self, start: u64, len: u64) {
+        if self.first_free(start, len).is_some() && !self.take(start, len) && len > 1 {
+            self.take_free(start, len / 2);
+            self.take_free(start + len / 2, len - len / 2);
+        }
+    }
+
+    /// A durable record names this run.
+    pub(crate) fn settle(&mut self, start: u64, len: u64) {
+        if let Some(unsettled) = self.unsettled.as_mut().filter(|_| len > 0) {
+            unsettled.remove(start..start + len);
+        }
+    }
+
+    /// Blocks that are this node's although no durable record may say so: those that are free, and
+    /// those that it took.
+    pub(crate) fn own_runs(&self) -> RangeSet<u64> {
+        let mut runs = self.unsettled.clone().unwrap_or_default();
+        self.each_free_run(|run| runs.insert(run));
+        runs
+    }
+
+    /// Takes up to `len` blocks for another node: as few runs as are found quickly, and at most
+    /// `most`.
+    pub(crate) fn grant(&mut self, len: u64, most: usize) -> Vec<Range<u64>> {
+        let unsettled = self.unsettled.take();
+        std::mem::swap(&mut self.next, &mut self.next_grant);
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        let (mut left, mut size) = (len.min(self.free), RUN_MAX);
+        while left > 0 && runs.len() < most {
+            size = size.min(1 << left.ilog2());
+            let Some(start) = self.allocate(size) else {
+                size /= 2;
+                if size == 0 { break } else { continue }
+            };
+            left -= size;
+            match runs.last_mut() {
+                Some(last) if last.end == start => last.end += size,
+                _ => runs.push(start..start + size),
+            }
+        }
+        std::mem::swap(&mut self.next, &mut self.next_grant);
+        self.unsettled = unsettled;
+        runs
     }
 
     /// A block is not to be used any more. If it is taken, it does not become free when it comes
@@ -298,7 +379,9 @@ impl Space {
     pub(crate) fn mark_bad(&mut self, block: u64) -> bool {
         let is_new = block < self.blocks && !self.bad.contains(&block);
         if is_new {
-            self.take(block, 1);
+            if self.take(block, 1) {
+                self.settle(block, 1);
+            }
             self.bad.insert(block);
         }
         is_new
@@ -315,6 +398,7 @@ impl Space {
 
     /// Gives a run back.
     pub(crate) fn release(&mut self, start: u64, len: u64) {
+        self.settle(start, len);
         let end = start + len;
         let bad: Vec<u64> = self.bad.range(start..end).copied().collect();
         let mut from = start;
@@ -343,26 +427,8 @@ impl Space {
         }
     }
 
-    /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest
-    /// ones, of whole multiples of `unit`, if `most` of them are enough. It looks at all of the
-    /// disk.
-    pub(crate) fn take_long(
-        &mut self,
-        len: u64,
-        unit: u64,
-        most: usize,
-    ) -> Option<Vec<Range<u64>>> {
-        // The runs are as many as there can be, so the longest are kept, shortest first.
-        let mut runs: BTreeSet<(u64, u64)> = BTreeSet::new();
-        let mut note = |run: Range<u64>| {
-            let usable = (run.end - run.start) / unit * unit;
-            if usable > 0 {
-                runs.insert((usable, run.start));
-            }
-            if runs.len() > most {
-                runs.pop_first();
-            }
-        };
+    /// Calls `note` for each free run, in their order.
+    fn each_free_run(&self, mut note: impl FnMut(Range<u64>)) {
         let mut open: Option<Range<u64>> = None;
         for (number, group) in self.groups.iter().enumerate() {
             let (first, size) = (number as u64 * GROUP, self.size(number));
@@ -401,6 +467,29 @@ impl Space {
             }
         }
         open.into_iter().for_each(note);
+    }
+
+    /// Finds and takes `len` blocks for good: one run if there is one, and otherwise the longest
+    /// ones, of whole multiples of `unit`, if `most` of them are enough. It looks at all of the
+    /// disk.
+    pub(crate) fn take_long(
+        &mut self,
+        len: u64,
+        unit: u64,
+        most: usize,
+    ) -> Option<Vec<Range<u64>>> {
+        // The runs are as many as there can be, so the longest are kept, shortest first.
+        let mut runs: BTreeSet<(u64, u64)> = BTreeSet::new();
+        let mut note = |run: Range<u64>| {
+            let usable = (run.end - run.start) / unit * unit;
+            if usable > 0 {
+                runs.insert((usable, run.start));
+            }
+            if runs.len() > most {
+                runs.pop_first();
+            }
+        };
+        self.each_free_run(&mut note);
         // The shortest that is long enough, or all from the longest on.
         let one = runs.range((len, 0)..).next().copied();
         let chosen: Vec<(u64, u64)> = match one {

@@ -114,6 +114,8 @@ pub(crate) struct Member {
     /// Whether writes to it have completed since its last flush started.
     pub(crate) written: Cell<bool>,
     pub(crate) space: RefCell<Space>,
+    /// Blocks that are free at other nodes, as far as that is known.
+    pub(crate) elsewhere: Cell<u64>,
     /// Held while it is diagnosed.
     pub(crate) diagnosing: Semaphore,
 }
@@ -126,8 +128,17 @@ impl Member {
         let (space, row) = (RefCell::new(Space::new(row.blocks)), RefCell::new(row));
         let (busy, written) = (Cell::new(0), Cell::new(false));
         let diagnosing = Semaphore::new(1);
-        let why_lost = RefCell::default();
-        Self { number, row, present, state, why_lost, busy, written, space, diagnosing }
+        let (why_lost, elsewhere) = (RefCell::default(), Cell::new(0));
+        Self { number, row, present, state, why_lost, busy, written, space, elsewhere, diagnosing }
+    }
+
+    /// None of its blocks is free until it is granted. Bad ones stay so.
+    pub(crate) fn have_only_granted(&self) {
+        let mut space = Space::granted(self.blocks());
+        for block in self.space.borrow().bad_blocks() {
+            space.mark_bad(*block);
+        }
+        *self.space.borrow_mut() = space;
     }
 
     /// Its row in the metadata.
@@ -210,9 +221,14 @@ impl Member {
         larger.map_or(0, |label| label.blocks.saturating_sub(self.blocks()))
     }
 
-    /// Blocks that are free, if it takes any.
+    /// Blocks that are free here, if it takes any.
     pub(crate) fn free_blocks(&self) -> u64 {
         if self.takes_data() { self.space.borrow().free_blocks() } else { 0 }
+    }
+
+    /// Blocks that are free at any node, as far as that is known, if it takes any.
+    pub(crate) fn room(&self) -> u64 {
+        if self.takes_data() { self.free_blocks() + self.elsewhere.get() } else { 0 }
     }
 
     /// Blocks that are not free, those that are bad included, and pieces of the metadata not.

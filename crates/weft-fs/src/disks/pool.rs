@@ -156,6 +156,15 @@ impl Pool {
         }
     }
 
+    /// Durable records name these blocks.
+    pub(crate) fn settle(&self, runs: impl IntoIterator<Item = Run>) {
+        for run in runs {
+            if let Some(member) = self.member(run.disk) {
+                member.space.borrow_mut().settle(run.start, run.blocks);
+            }
+        }
+    }
+
     /// The coding of a code.
     pub(crate) fn coding(&self, coded: Coded) -> Result<Rc<Coding>> {
         if let Some(coding) = self.codings.borrow().get(&coded) {

@@ -25,6 +25,8 @@ use crate::write::new_lines::covering;
 
 /// Blocks that get zeros at a time.
 const STEP: u64 = 1024;
+/// How often more room is asked for before a step fails.
+const OBTAIN_TRIES: u32 = 2;
 /// Blocks of the longest record of usual width.
 const RECORD_BLOCKS: u64 = LINES_MAX * WIDTH_MAX as u64;
 
@@ -59,12 +61,24 @@ impl FsState {
             return Err(FsError::NoSpace);
         }
         let node = self.node(ino);
-        let (mut at, mut steps) = (blocks.start, 0);
+        let (mut at, mut steps, mut tries) = (blocks.start, 0, 0);
         while at < blocks.end {
             if !goes_on() {
                 return Err(FsError::Cancelled);
             }
-            at = self.allocate_some(&node, at..blocks.end).await?;
+            match self.allocate_some(&node, at..blocks.end).await {
+                Ok(next) => (at, tries) = (next, 0),
+                Err(FsError::NoSpace) if tries < OBTAIN_TRIES => {
+                    tries += 1;
+                    if !self.obtain_room(LINES_MAX, false).await
+                        && !self.obtain_room(LINES_MAX, true).await
+                    {
+                        return Err(FsError::NoSpace);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             self.drain().await?;
             self.commit_now_and_then(&mut steps).await?;
             self.rt().yield_now().await;

@@ -6,7 +6,7 @@
 //! change more pages than it has room for: then it is known how many they are.
 
 use weft_rt::fiber;
-use weft_wire::Question;
+use weft_wire::{Answer, Question};
 
 use super::overlay::Overlay;
 use super::reach::Reach;
@@ -15,6 +15,7 @@ use super::rings::row_bytes_name;
 use super::transaction::Tx;
 use super::{Meta, room};
 use crate::error::{FsError, Result};
+use crate::format::extent::Run;
 
 impl Meta {
     /// Whether so much waits that it is to be committed before more changes.
@@ -138,6 +139,25 @@ impl Meta {
 
     fn changed_bytes_max(&self) -> u64 {
         room::changed_bytes_max(self.capacity(), self.row_bytes())
+    }
+
+    /// From now on places in records are noted when they are put.
+    pub(crate) fn note_places(&self) {
+        self.node.note_places();
+    }
+
+    /// Places in records that were put since this was called last.
+    pub(crate) fn take_places(&self) -> Vec<Run> {
+        self.node.take_places()
+    }
+
+    /// Asks a keeper on another machine, until it answers.
+    pub(crate) async fn ask_keeper(&self, question: Question) -> Result<Answer> {
+        self.check()?;
+        match &self.keeper {
+            Reach::Remote(keeper) => self.failing(keeper.answer(question).await),
+            Reach::Here(_) => Err(FsError::Stopped("its keeper is no other node's".into())),
+        }
     }
 
     /// Whether there is nothing to commit. What was being committed is durable when this returns.

@@ -2,15 +2,21 @@
 //! node 0, in the same process, keeps account.
 //!
 //! The server calls [`Desk`] with what nodes tell it, each in its order. Nothing there waits for a
-//! node. At a node [`super::remote`] calls [`DeskClient`].
+//! node, but for [`Desk::room`], which the server does not wait for. At a node [`super::remote`]
+//! calls [`DeskClient`] and [`SpaceClient`].
 
 use std::rc::Rc;
 
+use weft_disk::IoFuture;
 use weft_token::{Holding, NodeId, ToAuthority, ToNode};
-use weft_wire::Restated;
+use weft_wire::{Answer, GiveBack, Restated, RoomWish, Run};
 
 /// Takes what a node is to be told, on its present connection. Without one it is lost.
 pub(crate) type Deliver = Rc<dyn Fn(ToNode)>;
+
+/// Asks a node on its present connection to give back blocks that it does not need, in the round
+/// with this number. Whether the connection is there.
+pub(crate) type AskBack = Rc<dyn Fn(u64) -> bool>;
 
 /// The part of node 0 that other nodes deal with.
 pub(crate) trait Desk {
@@ -28,6 +34,15 @@ pub(crate) trait Desk {
 
     /// A node asks for a token or returns one.
     fn take(&self, node: NodeId, message: ToAuthority);
+
+    /// How a node that has said what it has is asked for blocks.
+    fn reached(&self, node: NodeId, ask_back: AskBack);
+
+    /// A node wants blocks. This may wait for others, some seconds. None: the node is not known.
+    fn room(&self, node: NodeId, wish: RoomWish) -> IoFuture<'static, Option<Answer>>;
+
+    /// A node gives blocks back. None: it is not known, or cannot have them.
+    fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer>;
 }
 
 /// The other side: a node's tokens.
@@ -37,4 +52,14 @@ pub(crate) trait DeskClient {
 
     /// Takes a message of the authority.
     fn take(&self, message: ToNode);
+}
+
+/// The blocks that a node has for what it writes.
+pub(crate) trait SpaceClient {
+    /// Which they are, for a keeper that may know nothing of that, and which give back is the next
+    /// one whose blocks are among them.
+    fn state_space(&self) -> (Vec<Run>, u64);
+
+    /// Another node lacks room: gives back what is not needed, in the background.
+    fn return_room(&self, round: u64);
 }

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use super::overlay::Overlay;
 use super::recent_rows::RecentRows;
 use super::rows::{RowKey, TableId};
+use crate::format::extent::{Extent, Run};
 use crate::format::inode::Ino;
 use weft_wire::{End, Part};
 
@@ -31,6 +32,8 @@ pub(super) struct Node {
     /// The store has no rows of files from this number on.
     unknown_from: Cell<Ino>,
     recent: RefCell<RecentRows>,
+    /// Places in records that were put since the last commit began, if they are noted.
+    places: RefCell<Option<Vec<Run>>>,
 }
 
 /// The changes that a commit carries to the store.
@@ -57,11 +60,29 @@ impl Default for Node {
             numbers: RefCell::new(0..0),
             unknown_from: Cell::new(Ino::MAX),
             recent: RefCell::default(),
+            places: RefCell::default(),
         }
     }
 }
 
 impl Node {
+    /// Places in records are noted from now on.
+    pub(super) fn note_places(&self) {
+        self.places.borrow_mut().get_or_insert_default();
+    }
+
+    /// A record is put.
+    pub(super) fn note_places_of(&self, record: &Extent) {
+        if let Some(places) = &mut *self.places.borrow_mut() {
+            places.extend(record.active().map(|(_, column)| column.run()));
+        }
+    }
+
+    /// Places in records that were put since this was called last.
+    pub(super) fn take_places(&self) -> Vec<Run> {
+        self.places.borrow_mut().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     /// The store has no rows of files from a number on.
     pub(super) fn set_unknown_from(&self, number: Ino) {
         self.unknown_from.set(number);

@@ -13,9 +13,10 @@ use super::remote::Stream;
 pub(super) struct Outbox {
     pub(super) stream: Rc<dyn Stream>,
     writing: Semaphore,
-    /// Messages that are posted and not being written.
+    /// Messages that are not being written yet.
     posted: RefCell<VecDeque<Vec<u8>>>,
     is_posting: Cell<bool>,
+    has_ended: Cell<bool>,
 }
 
 /// Ends a stream unless all of a message was written: a part of it may have been.
@@ -31,16 +32,31 @@ impl Drop for PartGuard<'_> {
 
 impl Outbox {
     pub(super) fn new(stream: Rc<dyn Stream>) -> Rc<Self> {
-        let (writing, is_posting) = (Semaphore::new(1), Cell::new(false));
-        Rc::new(Self { stream, writing, posted: RefCell::default(), is_posting })
+        let (writing, posted) = (Semaphore::new(1), RefCell::default());
+        let (is_posting, has_ended) = (Cell::new(false), Cell::new(false));
+        Rc::new(Self { stream, writing, posted, is_posting, has_ended })
     }
 
     /// Writes a message after the earlier ones. `false`: the stream has ended.
     pub(super) async fn write(&self, bytes: Vec<u8>) -> bool {
+        self.posted.borrow_mut().push_back(bytes);
         let _one = self.writing.acquire(1).await;
-        let mut whole = PartGuard(&*self.stream, false);
-        whole.1 = self.stream.write(bytes).await.is_ok();
-        whole.1
+        self.write_posted().await
+    }
+
+    /// Writes what is posted. `false`: the stream has ended. The caller holds `writing`.
+    async fn write_posted(&self) -> bool {
+        loop {
+            let next = self.posted.borrow_mut().pop_front();
+            let Some(bytes) = next else { return !self.has_ended.get() };
+            let mut whole = PartGuard(&*self.stream, false);
+            whole.1 = self.stream.write(bytes).await.is_ok();
+            if !whole.1 {
+                // Nothing more goes out.
+                self.has_ended.set(true);
+                self.posted.borrow_mut().clear();
+            }
+        }
     }
 
     /// Sends a message after the earlier ones, and does not wait for that.
@@ -52,17 +68,8 @@ impl Outbox {
         let outbox = self.clone();
         drop(rt.spawn(async move {
             let _one = outbox.writing.acquire(1).await;
-            loop {
-                let next = outbox.posted.borrow_mut().pop_front();
-                let Some(bytes) = next else { break };
-                let mut whole = PartGuard(&*outbox.stream, false);
-                whole.1 = outbox.stream.write(bytes).await.is_ok();
-                if !whole.1 {
-                    // Nothing more goes out.
-                    return;
-                }
-            }
             outbox.is_posting.set(false);
+            outbox.write_posted().await;
         }));
     }
 }

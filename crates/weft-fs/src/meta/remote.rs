@@ -34,9 +34,9 @@ use weft_disk::IoFuture;
 use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
-use weft_wire::{Answer, Frames, FromKeeper, Question, Restated, Row, ToKeeper, WireError};
+use weft_wire::{Answer, Frames, FromKeeper, Question, Restated, Row, Run, ToKeeper, WireError};
 
-use super::desk::DeskClient;
+use super::desk::{DeskClient, SpaceClient};
 use super::outbox::Outbox;
 use super::rows::{KeyRange, RowKey, StoreKey, TableId};
 use crate::error::{FsError, Result};
@@ -71,7 +71,7 @@ pub trait Connector {
 pub(super) const SILENCE: Nanos = 10 * SECOND;
 /// Time between two signs of life.
 const ALIVE: Nanos = SILENCE / 4;
-/// The most tokens in a message.
+/// The most tokens, or runs of blocks, in a message.
 const RESTATED_AT_A_TIME: usize = 10_000;
 /// Time between two attempts to connect: at first, and later.
 const PAUSE: std::ops::Range<Nanos> = 10 * MILLISECOND..SECOND;
@@ -196,6 +196,10 @@ impl Connection {
                     let Some(client) = client else { return };
                     client.take(message);
                 }
+                Ok(Some(FromKeeper::ReturnRoom { round })) => {
+                    let client = link.upgrade().and_then(|link| link.space_client());
+                    client.iter().for_each(|client| client.return_room(round));
+                }
                 Ok(Some(FromKeeper::Refused(why))) => {
                     link.upgrade().iter().for_each(|link| link.refuse(&why));
                     return;
@@ -220,6 +224,7 @@ pub(crate) struct Link {
     /// Bytes that the database may have.
     capacity: Cell<u64>,
     client: RefCell<Option<Weak<dyn DeskClient>>>,
+    space_client: RefCell<Option<Rc<dyn SpaceClient>>>,
     /// Why a keeper refused this node.
     refused: RefCell<Option<String>>,
     /// Told when one did.
@@ -251,6 +256,15 @@ impl Link {
     /// Whose tokens are restated, and who hears of them. It has none yet.
     pub(crate) fn set_client(&self, client: Weak<dyn DeskClient>) {
         *self.client.borrow_mut() = Some(client);
+    }
+
+    /// Whose blocks are stated. It has none yet.
+    pub(crate) fn set_space_client(&self, client: Rc<dyn SpaceClient>) {
+        *self.space_client.borrow_mut() = Some(client);
+    }
+
+    fn space_client(&self) -> Option<Rc<dyn SpaceClient>> {
+        self.space_client.borrow().clone()
     }
 
     fn client(&self) -> Option<Rc<dyn DeskClient>> {
@@ -359,7 +373,9 @@ impl Link {
         if self.node.number != 0 {
             let client = self.client();
             let (held, asks) = client.map(|client| client.restate()).unwrap_or_default();
-            for message in restated(held).map(ToKeeper::Restate) {
+            let space = self.space_client().map(|client| client.state_space());
+            let parts = restated(&held, &space.unwrap_or_default());
+            for message in parts.into_iter().map(ToKeeper::Restate) {
                 connection.outbox.post(&self.rt, message.to_bytes());
             }
             for ask in asks {
@@ -392,14 +408,16 @@ impl Link {
 }
 
 /// What a node holds, in parts.
-fn restated(held: Vec<Holding>) -> impl Iterator<Item = Restated> {
-    let parts = held.len().div_ceil(RESTATED_AT_A_TIME).max(1);
-    let mut held = held.into_iter();
-    (1..=parts).map(move |part| Restated {
-        tokens: held.by_ref().take(RESTATED_AT_A_TIME).collect(),
-        is_last: part == parts,
-        ..Restated::default()
-    })
+fn restated(held: &[Holding], (space, next_give_back): &(Vec<Run>, u64)) -> Vec<Restated> {
+    let tokens = held
+        .chunks(RESTATED_AT_A_TIME)
+        .map(|tokens| Restated { tokens: tokens.to_vec(), ..Restated::default() });
+    let space = space
+        .chunks(RESTATED_AT_A_TIME)
+        .map(|space| Restated { space: space.to_vec(), ..Restated::default() });
+    let next_give_back = *next_give_back;
+    let last = Restated { next_give_back, is_last: true, ..Restated::default() };
+    tokens.chain(space).chain([last]).collect()
 }
 
 impl RemoteKeeper {
@@ -419,6 +437,7 @@ impl RemoteKeeper {
             connection: RefCell::default(),
             capacity: Cell::new(0),
             client: RefCell::default(),
+            space_client: RefCell::default(),
             refused: RefCell::default(),
             ended: Notify::default(),
         }));
@@ -463,7 +482,7 @@ impl RemoteKeeper {
     }
 
     /// The answer to a question that may be asked again.
-    async fn answer(&self, question: Question) -> Result<Answer> {
+    pub(super) async fn answer(&self, question: Question) -> Result<Answer> {
         loop {
             let connection = self.connected().await?;
             if let Ok(answer) = connection.ask(question.clone()).await

@@ -15,14 +15,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use weft_array::Array;
+use weft_disk::IoFuture;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
 use weft_token::{NodeId, ToAuthority};
-use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, ToKeeper};
+use weft_wire::{
+    Answer, End, Frames, FromKeeper, GiveBack, Part, Question, Restated, RoomWish, ToKeeper,
+};
 
 use self::links::{Connector, Stream};
 use self::network::{Canary, Network};
-use super::desk::{Deliver, Desk};
+use super::desk::{AskBack, Deliver, Desk};
 use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};
 use super::story::{ID, Site, story};
@@ -33,6 +36,16 @@ use super::{Meta, NEXT_INODE};
 struct NoDesk;
 
 impl Desk for NoDesk {
+    fn reached(&self, _: NodeId, _: AskBack) {}
+
+    fn room(&self, _: NodeId, _: RoomWish) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
+    }
+
+    fn take_back(&self, _: NodeId, _: GiveBack) -> Option<Answer> {
+        None
+    }
+
     fn restated(&self, _: NodeId, _: Restated, _: Deliver) -> Result<(), String> {
         Ok(())
     }

@@ -35,7 +35,9 @@ use weft_array::{Array, Id};
 use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
-use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, Row, ToKeeper};
+use weft_wire::{
+    Answer, End, Frames, FromKeeper, Part, Question, Restated, RoomWish, Row, ToKeeper,
+};
 
 use super::desk::Desk;
 use super::header::{self, Areas};
@@ -262,6 +264,24 @@ impl KeeperServer {
                     continue;
                 }
             };
+            let question = match question {
+                Question::Room(_) | Question::GiveBack(_) => {
+                    if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
+                        return;
+                    }
+                    match question {
+                        Question::Room(wish) => self.0.find_room(peer, number, wish).await,
+                        Question::GiveBack(given) => {
+                            let desk = self.0.desk().await;
+                            let Some(answer) = desk.take_back(peer.node, given) else { return };
+                            peer.tell(number, answer).await;
+                        }
+                        _ => {}
+                    }
+                    continue;
+                }
+                question => question,
+            };
             if let Question::Part(_) | Question::End(_) = question {
                 // Reads go on while it waits for its turn, and until it is durable.
                 let permit = peer.changing.acquire(1).await;
@@ -354,6 +374,7 @@ impl Server {
             all.tokens.extend(part.tokens);
             all.space.extend(part.space);
             all.numbers_end = all.numbers_end.max(part.numbers_end);
+            all.next_give_back = all.next_give_back.max(part.next_give_back);
             if all.tokens.len() + all.space.len() > RESTATED_MAX {
                 return Err(ConnectionEnd);
             }
@@ -373,7 +394,28 @@ impl Server {
             peer.outbox.write(FromKeeper::Refused(why).to_bytes()).await;
             return Err(ConnectionEnd);
         }
+        let (rt, to) = (self.rt.clone(), Rc::downgrade(&peer.outbox));
+        let ask_back = Rc::new(move |round| {
+            let outbox = to.upgrade();
+            if let Some(outbox) = &outbox {
+                outbox.post(&rt, FromKeeper::ReturnRoom { round }.to_bytes());
+            }
+            outbox.is_some()
+        });
+        desk.reached(peer.node, ask_back);
         Ok(())
+    }
+
+    /// Answers a wish for blocks when it can be answered.
+    async fn find_room(&self, peer: &Rc<Peer>, number: u64, wish: RoomWish) {
+        let found = self.desk().await.room(peer.node, wish);
+        let peer = peer.clone();
+        drop(self.rt.spawn(async move {
+            match found.await {
+                Some(answer) => peer.tell(number, answer).await,
+                None => peer.stream.close(),
+            }
+        }));
     }
 
     /// A node comes, on a connection of which it is told the second value.
@@ -562,6 +604,8 @@ impl Server {
             Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
+            // The connection asks the desk.
+            Question::Room(_) | Question::GiveBack(_) => Err(ConnectionEnd),
         }
     }
 

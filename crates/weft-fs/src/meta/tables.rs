@@ -215,6 +215,7 @@ impl Tx<'_> {
 
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Extent) -> Result<()> {
         let bytes = record.encode();
+        self.node.note_places_of(record);
         let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
         self.replace(&EXTENTS, ino, &(ino, first), (old.as_deref(), Some(&bytes[..])));
         self.map_record(ino, old.as_deref(), Some(&bytes))

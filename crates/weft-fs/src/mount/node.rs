@@ -64,6 +64,7 @@ impl Fs {
         let log = Log::new(medium.bytes(), (node.number, node.epoch), mark.completed);
         let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), &options, None);
         let fs = Self(Rc::new(inner));
+        fs.have_only_granted();
         fs.0.set_format(format);
         fs.0.meta().run(|tx| tx.begin_node_log(node.number, node.epoch)).await?;
         fs.0.commit().await?;
@@ -77,12 +78,14 @@ impl FsState {
     /// Node `node` has written everything: nothing of its log has to be recovered after its last
     /// commit.
     pub(super) async fn end_node(&self, node: u16) -> Result<()> {
+        // If it dies before the end of its log, all of this is found.
+        self.return_stock().await?;
         self.meta().run(|tx| tx.end_node_log(node)).await?;
         self.commit_anyway().await
     }
 }
 
-/// The disks, of which nothing is free to this node.
+/// The disks.
 async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<Rc<Pool>> {
     let (leaving, rows) = meta.run(|tx| Ok((tx.state(LEAVING)?, tx.disks()?))).await?;
     let mut parts = BTreeMap::new();
@@ -98,12 +101,10 @@ async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<R
             None => return Err(given.is_missing(&format!("disk {number} ({})", row.name))),
         }
         given.check_row(number, &row)?;
-        let blocks = row.blocks;
         let member = Member::new(number, row, here.and_then(|_| parts.remove(&number)));
         if u64::from(number) + 1 == leaving {
             member.leave();
         }
-        member.space.borrow_mut().take(0, blocks);
         members.push(member);
     }
     let pool = Pool::new(members, OldBlockCache::new(options.cache_bytes)?);

@@ -172,8 +172,7 @@ impl FsState {
 
     /// How many small files there may be yet.
     pub(crate) fn left_files(&self) -> u64 {
-        let free: Vec<u64> =
-            self.pool().members().iter().map(|member| member.free_blocks()).collect();
+        let free: Vec<u64> = self.pool().members().iter().map(|member| member.room()).collect();
         let steps = self.steps_now(&free);
         let capacity = steps.last().map_or_else(|| self.meta().capacity(), |step| step.capacity);
         let (rows, _) = self.meta().usage();

@@ -7,13 +7,14 @@
 //! commits. An operation on names takes none: it is one closure in the transaction. The metadata's
 //! own locks come last.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
+use crate::disks::granted_space::Stock;
 use crate::disks::log_medium::LogMedium;
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
@@ -32,6 +33,7 @@ use crate::state::job::JobState;
 use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
+use crate::state::space_desk::SpaceDesk;
 use crate::state::unwritten::Unwritten;
 use crate::tokens::local_node::Tokens;
 
@@ -122,6 +124,14 @@ pub(crate) struct FsState {
     crowded: Semaphore,
     /// Blocks freed in the open transaction: others may have them when it is durable.
     freed: RefCell<Vec<Run>>,
+    /// Blocks freed by a commit that is under way.
+    freeing: RefCell<Vec<Run>>,
+    /// Places in records that a commit carries which is under way, if they are noted.
+    settling: RefCell<Vec<Run>>,
+    /// The blocks that were granted to this node, if it is not node 0.
+    stock: OnceCell<Stock>,
+    /// Of node 0: the blocks that other nodes have.
+    space_desk: SpaceDesk,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
     /// first block, record. The disks may have them in their caches only.
     unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
@@ -217,6 +227,10 @@ impl FsState {
             crowded: Semaphore::new(1),
             unwritten,
             freed: RefCell::default(),
+            freeing: RefCell::default(),
+            settling: RefCell::default(),
+            stock: OnceCell::new(),
+            space_desk: SpaceDesk::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
             read_only: options.read_only,
@@ -296,6 +310,28 @@ impl FsState {
     /// Room that is promised.
     pub(crate) fn promised(&self) -> &Promised {
         &self.promised
+    }
+
+    /// From now on this node has only blocks that node 0 grants.
+    pub(crate) fn have_only_granted(&self) {
+        self.pool.members().iter().for_each(|member| member.have_only_granted());
+        self.meta.note_places();
+        drop(self.stock.set(Stock::new(self.unwritten.blocks_max())));
+    }
+
+    /// The blocks that were granted to this node, if it is not node 0.
+    pub(crate) fn stock(&self) -> Option<&Stock> {
+        self.stock.get()
+    }
+
+    /// Of node 0: the blocks that other nodes have.
+    pub(crate) fn space_desk(&self) -> &SpaceDesk {
+        &self.space_desk
+    }
+
+    /// Blocks of records whose removal is not known to be durable.
+    pub(crate) fn freed(&self) -> Vec<Run> {
+        self.freeing.borrow().iter().chain(&*self.freed.borrow()).copied().collect()
     }
 
     /// Which reads of files and folders are noted.
@@ -526,13 +562,16 @@ impl FsState {
             }
             let moved = self.pool.bad.logged_elsewhere();
             drop(flushes);
-            let losses = (losses, given_up);
-            Ok((mark, losses, moved, std::mem::take(&mut *self.freed.borrow_mut())))
+            // If this is dropped, the next commit carries the same, and more.
+            self.freeing.borrow_mut().append(&mut self.freed.borrow_mut());
+            self.settling.borrow_mut().append(&mut self.meta.take_places());
+            Ok((mark, (losses, given_up), moved))
         };
-        let (mark, (losses, given_up), moved, freed) = self.meta.commit(last).await?;
+        let (mark, (losses, given_up), moved) = self.meta.commit(last).await?;
         self.pool.bad.durable(moved);
         self.log.retire(mark);
-        self.pool.release(freed);
+        self.pool.settle(self.settling.take());
+        self.pool.release(self.freeing.take());
         if let Some(losses) = losses {
             self.pool.recorded(losses);
         }
@@ -684,7 +723,7 @@ impl Fs {
     /// # Errors
     /// If the metadata has failed.
     pub async fn free_deleted(&self) -> Result<()> {
-        let is_settled = self.0.freed.borrow().is_empty() || self.0.read_only;
+        let is_settled = self.0.freed().is_empty() || self.0.read_only;
         if is_settled { Ok(()) } else { self.0.commit().await }
     }
 

@@ -103,7 +103,7 @@ impl FsState {
     /// then: the metadata may have no room for what describes them, however much it grows.
     pub(crate) fn free_blocks(&self, redundancy: Redundancy) -> (u64, u64) {
         let members = self.pool().members();
-        let free = members.iter().map(|member| member.free_blocks()).collect();
+        let free = members.iter().map(|member| member.room()).collect();
         self.described(free, redundancy, self.meta().usage().0)
     }
 
@@ -151,7 +151,7 @@ impl Fs {
             leaving: member.is_leaving(),
             data_bytes: member.data_blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,
-            free_bytes: member.free_blocks() * BLOCK_BYTES,
+            free_bytes: member.room() * BLOCK_BYTES,
             bad_blocks: member.space.borrow().bad_blocks().len() as u64,
             metadata: array.as_ref().map_or(MetaCopy::None, |array| copy_on(array, member.number)),
         };

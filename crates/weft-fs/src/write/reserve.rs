@@ -104,16 +104,25 @@ impl FsState {
         if self.has_room_for(inode, wanted) {
             return Ok(Reserved::new(self.promised(), wanted));
         }
+        if self.obtain_room(wanted, false).await && self.has_room_for(inode, wanted) {
+            return Ok(Reserved::new(self.promised(), wanted));
+        }
         self.flush_node(node).await?;
         self.commit().await?;
         let lines = self.meta().run(|tx| lines_for(tx, node.ino, blocks)).await?;
         // Blocks that have a place need no other.
         if lines > 0 {
             let redundancy = inode.redundancy;
-            if !self.has_rows_for(redundancy, wanted)
-                || !self.promised().fits(self.pool(), self.unwritten().blocks(), redundancy, lines)
-            {
-                return Err(FsError::NoSpace);
+            let fits = || {
+                let dirty = self.unwritten().blocks();
+                self.has_rows_for(redundancy, wanted)
+                    && self.promised().fits(self.pool(), dirty, redundancy, lines)
+            };
+            if !fits() {
+                self.obtain_room(lines, true).await;
+                if !fits() {
+                    return Err(FsError::NoSpace);
+                }
             }
             self.promised().note_columns(redundancy);
         }

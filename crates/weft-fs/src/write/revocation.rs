@@ -12,14 +12,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
+use weft_disk::IoFuture;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
-use weft_wire::Restated;
+use weft_wire::{Answer, GiveBack, Restated, RoomWish};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
 use crate::format::inode::Ino;
-use crate::meta::desk::{Deliver, Desk};
+use crate::meta::desk::{AskBack, Deliver, Desk};
 use crate::meta::server::KeeperServer;
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
@@ -44,6 +45,9 @@ impl FsState {
             inos.into_iter().filter_map(|ino| self.open_files().unclean_node(ino)).collect();
         self.flush_many(unclean, FlushScope::All).await?;
         self.commit().await?;
+        if given.iter().any(|of| of.space.kind == Kind::Everything && of.leaves.is_none()) {
+            self.return_stock().await?;
+        }
         for Revocation { space, range, leaves } in given {
             if leaves.is_none() && space.kind == Kind::Data {
                 self.forget_at_hand(space.ino, range.clone()).await?;
@@ -79,13 +83,30 @@ impl Desk for FsDesk {
         deliver: Deliver,
     ) -> std::result::Result<(), String> {
         let fs = self.0.upgrade().ok_or("the node of the keeper is unmounted")?;
-        fs.tokens().replace(node, restated.tokens, deliver).map_err(|other| other.to_string())
+        fs.tokens().replace(node, restated.tokens, deliver).map_err(|other| other.to_string())?;
+        fs.space_restated(node, &restated.space, restated.next_give_back);
+        Ok(())
     }
 
     fn take(&self, node: NodeId, message: ToAuthority) {
         if let Some(fs) = self.0.upgrade() {
             fs.tokens().take(node, message);
         }
+    }
+
+    fn reached(&self, node: NodeId, ask_back: AskBack) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.space_desk().reached(node, ask_back);
+        }
+    }
+
+    fn room(&self, node: NodeId, wish: RoomWish) -> IoFuture<'static, Option<Answer>> {
+        let fs = self.0.upgrade();
+        Box::pin(async move { fs?.find_room(node, wish).await })
+    }
+
+    fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer> {
+        self.0.upgrade()?.take_blocks_back(node, &given)
     }
 }
 
@@ -145,6 +166,7 @@ impl Fs {
     /// recovered.
     pub fn fence_node(&self, node: NodeId) {
         self.0.tokens().fence(node);
+        self.0.space_desk().forget(node);
     }
 
     /// What a dead node left is recovered: other nodes may have its tokens.

@@ -167,6 +167,7 @@ impl FsState {
     /// Writes dirty blocks if there are many; waits only if there are too many. The caller holds no
     /// lock.
     pub(crate) async fn drain(self: &Rc<Self>) -> Result<()> {
+        self.fill_stock_if_low();
         let (dirty, part) =
             (self.unwritten().blocks(), self.unwritten().blocks_max() / DRAINED_PART);
         let extent = match dirty + part >= self.unwritten().blocks_max() {
