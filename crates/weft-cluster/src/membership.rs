@@ -16,7 +16,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use futures_util::future::select;
-use weft_rt::sync::Notify;
+use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::coordinator::View;
@@ -54,9 +54,11 @@ struct Shared {
     outlook: RefCell<Outlook>,
     changed: Notify,
     has_ended: Cell<bool>,
+    /// Held during a step.
+    stepping: Semaphore,
 }
 
-/// A process's part in a cluster, which goes on by itself. Dropped without [`Membership::leave`], it
+/// A process's part in a cluster, which goes on by itself. Dropped without [`Membership::end`], it
 /// is evicted when its lease has ended.
 pub struct Membership(Rc<Shared>);
 
@@ -84,6 +86,7 @@ impl Membership {
             outlook: RefCell::new(outlook),
             changed: Notify::default(),
             has_ended: Cell::new(false),
+            stepping: Semaphore::new(1),
         });
         rt.spawn(shared.clone().take_part(lease));
         Self(shared)
@@ -121,8 +124,10 @@ impl Membership {
     ///
     /// # Errors
     /// The coordinator gives no answer: then the process is evicted later.
-    pub async fn leave(self) -> Result<(), NodeError> {
+    pub async fn end(&self) -> Result<(), NodeError> {
         self.0.has_ended.set(true);
+        // A step after that would join again.
+        let _last = self.0.stepping.acquire(1).await;
         self.0.node.leave().await
     }
 }
@@ -159,7 +164,12 @@ impl Shared {
         });
         let mut before = View::default();
         while !self.has_ended.get() {
+            let turn = self.stepping.acquire(1).await;
+            if self.has_ended.get() {
+                return;
+            }
             let stepped = self.node.step().await;
+            drop(turn);
             let read = self.coordinator.read().await;
             if self.has_ended.get() {
                 return;

@@ -82,7 +82,7 @@ fn a_standby_takes_over_and_nodes_hear_where_it_listens() {
         // In order it leaves at once.
         let begun = rt.now();
         node.until(|outlook| matches!(outlook.standing, Standing::Member(_)).then_some(())).await;
-        node.leave().await.expect("it has left");
+        node.end().await.expect("it has left");
         two.until(|outlook| (!has(outlook, "node")).then_some(())).await;
         assert!(rt.now() - begun < 2 * SECOND);
     });

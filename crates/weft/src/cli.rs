@@ -24,8 +24,9 @@ pub use disks::{
 };
 pub use drill::DrillArgs;
 pub use fs::{
-    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
-    FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
+    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs, FsCreateArgs,
+    FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs, FsMountArgs, FsPlaceArgs,
+    FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

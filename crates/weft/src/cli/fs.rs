@@ -4,7 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use weft_cli::failure::Failure;
 use weft_cli::size;
+use weft_cluster::NodeName;
+use weft_cluster::channel::Address;
+use weft_cluster::coordinator::etcd::EtcdUri;
 use weft_fs::Redundancy;
 
 /// `weft fs`.
@@ -19,7 +23,11 @@ Examples:
   weft fs create home d0 d1 d2 d3
   weft fs mount home /mnt d0 d1 d2 d3
   weft fs set raid6 /mnt/photos
-  weft fs status /mnt")]
+  weft fs status /mnt
+
+Several machines (docs/cluster.md):
+  weft fs create home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --mount /mnt")]
 pub struct FsArgs {
     /// What to do.
     #[command(subcommand)]
@@ -67,6 +75,112 @@ Examples:
     Cancel(FsCancelArgs),
     /// Check that the metadata, and with --data every block, is sound
     Fsck(FsckArgs),
+    /// Keep the metadata of a file system for several machines, or stand by to do so
+    Keeper(FsKeeperArgs),
+    /// Take a machine out of a cluster: the disks refuse it from then on
+    Evict(FsEvictArgs),
+}
+
+/// A process's part in a cluster.
+#[derive(Debug, Clone, Args)]
+pub struct FsClusterArgs {
+    /// The cluster's coordinator, for shared disks: etcd://HOST[:PORT][,HOST[:PORT]…]
+    #[arg(long, value_name = "URL", value_parser = parse_cluster)]
+    pub cluster: Option<EtcdUri>,
+    /// The name of this node, which no other process has [default: the machine's name]
+    #[arg(long, requires = "cluster")]
+    pub node: Option<NodeName>,
+    /// A file with the cluster's shared key, which only its owner may read. Nodes and keepers prove to
+    /// each other that they have it; contents are not encrypted
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    pub key: Option<PathBuf>,
+}
+
+impl FsClusterArgs {
+    /// Where the coordinator is.
+    ///
+    /// # Errors
+    /// If it was not given.
+    pub fn uri(&self) -> Result<&EtcdUri, Failure> {
+        self.cluster.as_ref().ok_or_else(|| {
+            Failure::usage("no coordinator given").hint("give --cluster etcd://HOST")
+        })
+    }
+}
+
+fn parse_cluster(text: &str) -> Result<EtcdUri, String> {
+    match text {
+        text if text.starts_with("disks:") => Err("the pool's own disks cannot coordinate a file \
+             system yet: write etcd://HOST[:PORT],HOST[:PORT]"
+            .to_owned()),
+        text => text.parse::<EtcdUri>().map_err(|error| error.to_string()),
+    }
+}
+
+/// `weft fs keeper`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Runs until it is stopped. Start one on two machines or more: one keeps the metadata, the others stand by, \
+and one of them takes over when it ends or dies. It first fences the one before it at all disks, so all \
+their servers must run then. With --mount the keeper's machine uses the file system, too, and `weft fs \
+status`, `add`, `remove` and the like work on that folder. docs/cluster.md shows the whole.
+
+Peers prove to each other that they have the key; contents are not encrypted. Without --key only programs \
+on this machine can connect.
+
+Examples:
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --key /etc/weft/home.key \
+--listen 10.0.0.7:10811
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --mount /mnt
+  weft fs status home --cluster etcd://e1,e2,e3")]
+pub struct FsKeeperArgs {
+    /// The file system, which gives the cluster its name
+    pub name: String,
+    /// All its disks, served by `weft disks serve`: nbd://HOST[:PORT]/DISK
+    #[arg(required = true, value_name = "DISK")]
+    pub disks: Vec<String>,
+    /// Its part in the cluster
+    #[command(flatten)]
+    pub cluster: FsClusterArgs,
+    /// Where nodes reach it: an address of this machine and a port, or /PATH of a Unix socket; port
+    /// 0 stands for any
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    pub listen: Address,
+    /// Also mount the file system on this folder while it is the keeper; needs root
+    #[arg(long, value_name = "FOLDER")]
+    pub mount: Option<PathBuf>,
+    /// Take over although disks are missing, or do not confirm a fence, if most do. They count as
+    /// lost. Only if no machine that was expelled can reach them: what it writes there would be lost
+    #[arg(long)]
+    pub degraded: bool,
+    /// Memory for contents
+    #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
+    pub cache: u64,
+    /// Memory for metadata
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    pub metadata_cache: u64,
+    /// How long SIGTERM and Ctrl-C wait for programs that use the folder
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
+    pub stop_timeout: Duration,
+}
+
+/// `weft fs evict`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The keeper fences the node at all disks, and its process ends. It may join again when it is started again. \
+A keeper that is evicted makes room for one that stands by.
+
+Example:
+  weft fs evict home beta --cluster etcd://e1,e2,e3")]
+pub struct FsEvictArgs {
+    /// The file system
+    pub name: String,
+    /// The node
+    #[arg(value_name = "NODE")]
+    pub evicted: NodeName,
+    /// The cluster's coordinator: etcd://HOST[:PORT][,HOST[:PORT]…]
+    #[arg(long, value_name = "URL", value_parser = parse_cluster)]
+    pub cluster: EtcdUri,
 }
 
 /// `weft fs create`.
@@ -77,7 +191,8 @@ Without --force nothing is overwritten: only empty disks are accepted.
 Example:
   truncate -s 1G d0 d1 d2 d3
   weft fs create home d0 d1 d2 d3
-  weft fs mount home /mnt d0 d1 d2 d3")]
+  weft fs mount home /mnt d0 d1 d2 d3
+  weft fs create home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3")]
 pub struct FsCreateArgs {
     /// Its name
     pub name: String,
@@ -94,6 +209,9 @@ pub struct FsCreateArgs {
     /// Overwrite the disks' contents
     #[arg(long)]
     pub force: bool,
+    /// Shared disks
+    #[command(flatten)]
+    pub cluster: FsClusterArgs,
 }
 
 /// `weft fs mount`.
@@ -183,10 +301,15 @@ are none, 3 otherwise.
 
 Examples:
   weft fs status /mnt
-  weft fs status --check /mnt || mail -s 'weftfs' root < /dev/null")]
+  weft fs status --check /mnt || mail -s 'weftfs' root < /dev/null
+  weft fs status home --cluster etcd://e1,e2,e3")]
 pub struct FsStatusArgs {
-    /// Where it is mounted
+    /// Where it is mounted; with --cluster, the file system
     pub folder: PathBuf,
+    /// Show the cluster's nodes and keeper, from any machine that reaches its coordinator:
+    /// etcd://HOST[:PORT][,HOST[:PORT]…]
+    #[arg(long, value_name = "URL", value_parser = parse_cluster)]
+    pub cluster: Option<EtcdUri>,
     /// Exit with 3 if something needs attention
     #[arg(long)]
     pub check: bool,

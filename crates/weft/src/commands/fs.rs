@@ -2,6 +2,7 @@
 //! their root folder ([`weft_fuse::control`]).
 
 mod assembly;
+mod cluster;
 mod ending;
 mod identity;
 mod options;
@@ -69,6 +70,8 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Scrub(args) => scrub(args, json),
         FsAction::Cancel(args) => cancel(args, json),
         FsAction::Fsck(args) => fsck(args, json),
+        FsAction::Keeper(args) => cluster::keeper(args, json),
+        FsAction::Evict(args) => cluster::evict(args, json),
     }
 }
 
@@ -127,7 +130,11 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     };
     let name = args.name.clone();
     let count = places.len();
+    let shared = args.cluster.cluster.is_some().then(|| args.cluster.clone());
     let room = thread::run(move |opener: Opener| async move {
+        if let Some(cluster) = shared {
+            return cluster::create(&opener, &cluster, &places, &options).await;
+        }
         let disks = open_all(&opener, &places, false, false).await?;
         weft_fs::create(&opener.rt, &disks, &options).await.map_err(failed)?;
         let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();
@@ -150,7 +157,12 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
             size::show(room.grown_slice_bytes)
         );
     }
-    outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" "));
+    match args.cluster.cluster {
+        None => outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" ")),
+        Some(_) => {
+            outln!("keep it: weft fs keeper {} {} --cluster …", args.name, args.disks.join(" "));
+        }
+    }
     Ok(())
 }
 

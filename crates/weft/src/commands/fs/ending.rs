@@ -63,7 +63,7 @@ pub(super) fn on_signals(folder: &Path, patience: Duration) -> Outcome {
 }
 
 /// Unmounts when nothing uses the file system, or ends its service when the time is up.
-fn drain(folder: &Path, patience: Duration, signals: &AtomicUsize) {
+pub(super) fn drain(folder: &Path, patience: Duration, signals: &AtomicUsize) {
     let deadline = Instant::now().checked_add(patience);
     let mut said = String::new();
     loop {

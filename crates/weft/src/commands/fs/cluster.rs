@@ -1,0 +1,315 @@
+//! A file system on several machines: this process's part in the cluster, and its shared disks.
+//!
+//! ```text
+//!   etcd ◀── membership ── who is keeper, where it listens, who was expelled
+//!   disk servers ◀── exports DISK/CLUSTER/NODE/EPOCH, and the fences of others
+//!   keeper: KeeperServer + node 0     ◀── channel ──  node
+//! ```
+//!
+//! The name of the cluster is that of the file system. A process that is no member any more, or
+//! that a disk refuses, ends: its disks stand still, and its mount gives errors.
+
+mod create;
+mod keeper;
+mod links;
+mod overview;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::rc::Rc;
+
+use weft_cli::disks::{DiskAddress, Opener};
+use weft_cli::failure::Failure;
+use weft_cli::output::log_line;
+use weft_cli::thread;
+use weft_cluster::channel::{ChannelError, HandshakeError, KEY_BYTES_MIN, KeyError, SharedKey};
+use weft_cluster::coordinator::etcd::{EtcdConfig, EtcdCoordinator, EtcdUri};
+use weft_cluster::fence::{EndOfUse, MemberDisk, RemoteFence};
+use weft_cluster::{
+    ClusterName, Coordinator, CoordinatorError, DiskName, Fence, FenceError, Incarnation,
+    Membership, Node, NodeConfig, NodeError, NodeName, Outlook, Session, Standing,
+};
+use weft_disk::Disk;
+use weft_nbd::NbdUri;
+use weft_rt::{MILLISECOND, Nanos, SECOND};
+
+use crate::cli::FsClusterArgs;
+
+pub(super) use create::create;
+pub(super) use keeper::keeper;
+pub(super) use overview::{evict, status};
+
+/// How long a process counts as alive after its last sign of life.
+const LEASE: Nanos = 5 * SECOND;
+/// How long the coordinator may take to answer, and one of its members.
+const COORDINATOR_PATIENCE: Nanos = 4 * SECOND;
+const MEMBER_PATIENCE: Nanos = 1500 * MILLISECOND;
+/// How long a disk server may take to confirm a fence.
+const FENCE_PATIENCE: Nanos = 10 * SECOND;
+/// How long what may pass by itself is waited for: a name that a process has which was just killed,
+/// a coordinator that is being started.
+const START_PATIENCE: Nanos = 15 * SECOND;
+const LOOK_EVERY: Nanos = 50 * MILLISECOND;
+
+/// The name of the cluster: that of the file system.
+fn cluster_name(name: &str) -> Result<ClusterName, Failure> {
+    name.parse().map_err(|error: weft_cluster::NameError| {
+        Failure::usage(error.to_string())
+            .hint("a file system on several machines gives its name to their cluster")
+    })
+}
+
+/// The name of this node: the machine's, if no other was given.
+fn node_name(args: &FsClusterArgs) -> Result<NodeName, Failure> {
+    if let Some(node) = &args.node {
+        return Ok(node.clone());
+    }
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().parse().map_err(|_| {
+        Failure::usage("this machine's name is no name of a node").hint("give one: --node NAME")
+    })
+}
+
+/// The shared key, if a file was named.
+fn shared_key(file: Option<&Path>) -> Result<Option<SharedKey>, Failure> {
+    let Some(file) = file else { return Ok(None) };
+    let key = SharedKey::read(file).map_err(|error| {
+        let hint = match &error {
+            KeyError::Open(_) => format!("chmod 600 {}", file.display()),
+            KeyError::Io(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                "check that you may read it".to_owned()
+            }
+            KeyError::Io(_) | KeyError::Length(_) => format!(
+                "make one of {KEY_BYTES_MIN} bytes or more, the same on all nodes: \
+                 (umask 077; head -c 32 /dev/urandom | base64 > {})",
+                file.display()
+            ),
+        };
+        Failure::new(format!("{}: {error}", file.display())).hint(hint)
+    })?;
+    Ok(Some(key))
+}
+
+/// The failure that ends with a hint what to do next.
+fn no_channel(error: &ChannelError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        ChannelError::NotLocal(_) => failure.hint(
+            "give --key FILE, the same on all nodes; without a key only 127.0.0.1, [::1] and Unix sockets",
+        ),
+        ChannelError::Handshake(_, error) => failure.hint(match error {
+            HandshakeError::KeyNeeded => "give --key FILE with the keeper's key",
+            HandshakeError::NoKey => "leave --key out, or start the keeper with it",
+            HandshakeError::OtherKey => "copy the key file of the keeper to this machine",
+            HandshakeError::OtherCluster => "check the name, and the address behind --cluster",
+            HandshakeError::Version(_) => "update weft, on the machine with the earlier version first",
+            HandshakeError::NotWeft => "check what listens there",
+        }),
+        _ => failure,
+    }
+}
+
+/// What ends a process's part in a cluster, in words that say what to do.
+fn failed(error: &NodeError) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match error {
+        NodeError::Coordinator(CoordinatorError::Refused(_)) => {
+            failure.hint("is this the address of an etcd, without TLS and passwords?")
+        }
+        NodeError::Coordinator(_) => failure
+            .hint("check that etcd runs and can be reached from here; --cluster names its members"),
+        NodeError::NameTaken(_) => failure
+            .hint("give each machine its own --node; after a crash the name is free in some seconds"),
+        NodeError::WrongCluster { .. } => failure.hint("check the name and --cluster"),
+        NodeError::UnknownFormat(_) => failure.hint("update weft on this machine"),
+        NodeError::TooFewDisks { .. } => failure.hint(
+            "start the servers of these disks; --degraded goes on without them: no machine that was \
+             expelled must reach them then",
+        ),
+        NodeError::Fence(FenceError::Unconfirmed { .. }) => {
+            failure.hint("check that the disk server runs and can be reached from here")
+        }
+        NodeError::Fence(_) => failure,
+    }
+}
+
+/// Whether waiting cures nothing.
+fn is_final(error: &NodeError) -> bool {
+    match error {
+        NodeError::Coordinator(error) => matches!(error, CoordinatorError::Refused(_)),
+        NodeError::WrongCluster { .. } | NodeError::UnknownFormat(_) => true,
+        NodeError::Fence(error) => matches!(error, FenceError::Unsupported { .. }),
+        NodeError::NameTaken(_) | NodeError::TooFewDisks { .. } => false,
+    }
+}
+
+/// The record of a cluster in its coordinator.
+fn coordinator(
+    opener: &Opener,
+    uri: &EtcdUri,
+    cluster: &ClusterName,
+) -> Result<Rc<dyn Coordinator>, Failure> {
+    let config = EtcdConfig {
+        uri: uri.clone(),
+        cluster: cluster.clone(),
+        lease: LEASE,
+        patience: COORDINATOR_PATIENCE,
+        attempt: MEMBER_PATIENCE,
+        seed: u64::from_le_bytes(thread::random()?),
+    };
+    Ok(Rc::new(EtcdCoordinator::new(&opener.rt, &opener.ring, config)))
+}
+
+/// A process's part in a cluster.
+struct Party {
+    opener: Opener,
+    membership: Rc<Membership>,
+    fences: Vec<Rc<RemoteFence>>,
+    end: Rc<EndOfUse>,
+}
+
+/// What a process is to be in its cluster.
+struct Role {
+    /// Where it listens as keeper, if it may become one.
+    address: Option<String>,
+    /// Whether it goes on although some disks are missing.
+    degraded: bool,
+}
+
+impl Party {
+    /// Starts to take part.
+    fn start(
+        opener: &Opener,
+        name: &str,
+        args: &FsClusterArgs,
+        disks: &[String],
+        role: Role,
+    ) -> Result<Self, Failure> {
+        let (cluster, node) = (cluster_name(name)?, node_name(args)?);
+        let fences = fences_of(opener, &cluster, disks)?;
+        let coordinator = coordinator(opener, args.uri()?, &cluster)?;
+        let session = Session { node, number: u64::from_le_bytes(thread::random()?) };
+        let disks_min = if role.degraded { fences.len() / 2 + 1 } else { fences.len() };
+        let (may_keep, address) = (role.address.is_some(), role.address);
+        let config = NodeConfig { cluster, session, disks_min, may_keep, address };
+        let dynamic = |fence: &Rc<RemoteFence>| fence.clone() as Rc<dyn Fence>;
+        let node = Node::new(coordinator.clone(), fences.iter().map(dynamic).collect(), config);
+        let membership = Rc::new(Membership::start(&opener.rt, coordinator, node, LEASE));
+        let end = Rc::new(EndOfUse::default());
+        let (ending, expelled) = (end.clone(), membership.clone());
+        opener.rt.spawn(async move {
+            expelled.expelled().await;
+            ending.end("it is no member of the cluster any more");
+        });
+        Ok(Self { opener: opener.clone(), membership, fences, end })
+    }
+
+    /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it
+    /// waits for ever for what may pass.
+    async fn until<T>(
+        &self,
+        is_patient: bool,
+        find: impl Fn(&Outlook) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let rt = &self.opener.rt;
+        let deadline = rt.now() + START_PATIENCE;
+        let mut said = None;
+        loop {
+            let outlook = self.membership.outlook();
+            if let Some(found) = find(&outlook) {
+                return Ok(found);
+            }
+            if let Some(why) = self.end.why() {
+                return Err(Failure::new(format!("this node was fenced: {why}"))
+                    .hint("start it again: it joins in a new epoch"));
+            }
+            if let Some(error) = &outlook.failure {
+                let may_pass = is_patient && self.membership.node().own().is_some();
+                if is_final(error) || rt.now() >= deadline && !may_pass {
+                    return Err(failed(error));
+                }
+            }
+            if outlook.failure != said {
+                if let Some(error) = &outlook.failure {
+                    log_line(&format!("waiting: {error}"));
+                }
+                said = outlook.failure;
+            }
+            rt.sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until this process is a member.
+    async fn joined(&self) -> Result<Incarnation, Failure> {
+        self.until(false, |outlook| match &outlook.standing {
+            Standing::Member(own) => Some(own.clone()),
+            Standing::Keeper { keeper, .. } => Some(keeper.node.clone()),
+            Standing::Out | Standing::Expelled(_) => None,
+        })
+        .await
+    }
+
+    /// Opens the disks as a member; without `lost` ones.
+    async fn open_disks(
+        &self,
+        own: &Incarnation,
+        lost: &BTreeSet<DiskName>,
+    ) -> Result<Vec<Rc<dyn Disk>>, Failure> {
+        let mut disks = Vec::new();
+        for fence in self.fences.iter().filter(|fence| !lost.contains(fence.disk())) {
+            let disk = open_as(&self.opener, fence, own, &self.end).await?;
+            disks.push(disk);
+        }
+        Ok(disks)
+    }
+
+    /// Ends the membership in order.
+    async fn leave(self) -> Result<(), Failure> {
+        self.membership.end().await.map_err(|error| {
+            failed(&error).hint("nothing is lost: the keeper expels this node in some seconds")
+        })
+    }
+}
+
+/// A shared disk as this process uses it.
+async fn open_as(
+    opener: &Opener,
+    fence: &Rc<RemoteFence>,
+    own: &Incarnation,
+    end: &Rc<EndOfUse>,
+) -> Result<Rc<dyn Disk>, Failure> {
+    let disk = opener.open(&fence.uri_of(own).to_string(), false).await?;
+    Ok(Rc::new(MemberDisk::new(disk, fence.clone(), own.clone(), end.clone())))
+}
+
+/// The fences of shared disks.
+fn fences_of(
+    opener: &Opener,
+    cluster: &ClusterName,
+    disks: &[String],
+) -> Result<Vec<Rc<RemoteFence>>, Failure> {
+    let serve = "serve it on the machine that has it: weft disks prepare DISK; weft disks serve \
+                 --listen ADDR DISK; and name it nbd://HOST/DISK";
+    let mut names = BTreeSet::new();
+    let mut fences = Vec::new();
+    for place in disks {
+        let DiskAddress::Uri(uri) = DiskAddress::of(place) else {
+            return Err(Failure::usage(format!("{place} can be used by one node only")).hint(serve));
+        };
+        let parsed: NbdUri = uri.parse().map_err(|error: weft_nbd::client::UriError| {
+            Failure::usage(format!("{uri}: {error}")).hint(serve)
+        })?;
+        let (rt, ring) = (&opener.rt, &opener.ring);
+        let fence = RemoteFence::new(rt, ring, parsed, cluster.clone(), FENCE_PATIENCE);
+        let fence = fence.map_err(|error| {
+            Failure::usage(format!("{uri}: {error}"))
+                .hint("name the disk alone: the cluster, the node and its epoch are added")
+        })?;
+        if !names.insert(fence.disk().clone()) {
+            return Err(Failure::usage(format!("two disks are named {}", fence.disk()))
+                .hint("serve one of them under another name: weft disks serve NAME=DISK"));
+        }
+        fences.push(Rc::new(fence));
+    }
+    Ok(fences)
+}

@@ -1,0 +1,316 @@
+//! `weft fs keeper`: stands by, takes over when there is no keeper, and keeps the metadata for the
+//! nodes.
+//!
+//! ```text
+//!   joins ── stands by ── is keeper in a term, all before it fenced ── mounts node 0 ── serves
+//!                                                                         │
+//!                  expelled, or refused by a disk: ends with an error ◀───┘
+//! ```
+//!
+//! A keeper that ends in order leaves the cluster, so another one takes over at once. One that was
+//! killed has done so when its lease has ended and it is fenced.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_channel::mpsc::UnboundedReceiver;
+use futures_util::StreamExt as _;
+use futures_util::future::{Either, select};
+use rustix::mount::MountFlags;
+use serde_json::json;
+use weft_cli::disks::Opener;
+use weft_cli::failure::{Failure, Outcome};
+use weft_cli::output::{announce, announce_answer, log_line};
+use weft_cli::thread;
+use weft_cluster::channel::handshake::Terms;
+use weft_cluster::channel::{Channel, ChannelError, Listener};
+use weft_cluster::{DiskName, Keeper, Standing};
+use weft_disk::Disk;
+use weft_fs::{AccessTimes, Fs, FsError, KeeperServer, Label, MountOptions, RemoteMetadata};
+use weft_fuse::{control, mount, tree};
+use weft_rt::sync::Notify;
+use weft_token::NodeId;
+
+use super::links::{ChannelStream, MemoryWay};
+use super::{Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
+use crate::cli::FsKeeperArgs;
+use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
+use crate::daemon::attached::prepare_for_reclaim;
+use crate::daemon::notify;
+
+/// `weft fs keeper`.
+pub(in crate::commands::fs) fn keeper(args: &FsKeeperArgs, json: bool) -> Outcome {
+    let folder = match &args.mount {
+        None => None,
+        Some(folder) => {
+            require_root("mounting")?;
+            Some(mount::folder_for(folder)?)
+        }
+    };
+    let args = args.clone();
+    thread::run(move |opener| async move { run(&opener, &args, folder, json).await })
+}
+
+async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json: bool) -> Outcome {
+    let mut signals = thread::ending_signals()?;
+    let terms =
+        Terms { cluster: cluster_name(&args.name)?, key: shared_key(args.cluster.key.as_deref())? };
+    let listener = Listener::bind(&opener.rt, &opener.ring, &args.listen, terms);
+    let listener = Rc::new(listener.map_err(|error| no_channel(&error))?);
+    let address = listener.address().to_string();
+    let role = Role { address: Some(address.clone()), degraded: args.degraded };
+    let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
+    let way = MemoryWay::new(&opener.rt);
+    opener.rt.spawn(accept(opener, listener, &way));
+    let node = node_name(&args.cluster)?;
+    let ended = {
+        let joined = Box::pin(party.joined());
+        match select(joined, signals.next()).await {
+            Either::Left((joined, _)) => joined.map(|_| false)?,
+            Either::Right(_) => true,
+        }
+    };
+    if ended {
+        return party.leave().await;
+    }
+    match json {
+        true => announce_answer(&json!({ "standing_by": node, "listen": address })),
+        false => {
+            announce(&format!("{node} stands by as keeper of '{}' at {address}", args.name));
+        }
+    }
+    notify::systemd("READY=1");
+    let became = {
+        let becomes = Box::pin(party.until(true, |outlook| match &outlook.standing {
+            Standing::Keeper { keeper, lost_disks } => Some((keeper.clone(), lost_disks.clone())),
+            _ => None,
+        }));
+        match select(becomes, signals.next()).await {
+            Either::Left((became, _)) => Some(became?),
+            Either::Right(_) => None,
+        }
+    };
+    if let Some((keeper, lost)) = became {
+        let active = Active { opener, args, party: &party, way: &way, folder, json };
+        let kept = active.keep(&keeper, &lost, &mut signals).await;
+        if let Some(why) = party.end.why() {
+            // What is in memory must not be written, and nothing waits for that.
+            let why = format!("this keeper was fenced, and has ended: {why}");
+            return Err(Failure::new(why).hint("start it again: it stands by then"));
+        }
+        kept?;
+    }
+    notify::systemd("STOPPING=1");
+    party.leave().await
+}
+
+/// Accepts nodes, and hands them to the keeper while there is one.
+fn accept(
+    opener: &Opener,
+    listener: Rc<Listener>,
+    way: &Rc<MemoryWay>,
+) -> impl Future<Output = ()> + 'static {
+    let (rt, way) = (opener.rt.clone(), way.clone());
+    let serve = move |channel: Rc<Channel>| {
+        // Before that, the node tries again.
+        if let Some(server) = way.server() {
+            rt.spawn(async move { server.serve(Rc::new(ChannelStream(channel))).await });
+        }
+    };
+    let said = RefCell::new(String::new());
+    let refused = move |error: ChannelError| {
+        // Strangers must not fill the log.
+        let text = error.to_string();
+        if *said.borrow() != text {
+            log_line(&format!("refused a peer: {text}"));
+            *said.borrow_mut() = text;
+        }
+    };
+    listener.run(serve, refused)
+}
+
+/// A keeper in its term.
+struct Active<'a> {
+    opener: &'a Opener,
+    args: &'a FsKeeperArgs,
+    party: &'a Party,
+    way: &'a Rc<MemoryWay>,
+    folder: Option<PathBuf>,
+    json: bool,
+}
+
+impl Active<'_> {
+    /// Mounts node 0, and serves nodes until a signal comes or the use of the disks ends.
+    async fn keep(
+        mut self,
+        keeper: &Keeper,
+        lost: &BTreeSet<DiskName>,
+        signals: &mut UnboundedReceiver<i32>,
+    ) -> Outcome {
+        let fs = {
+            let mounting = Box::pin(self.mount(keeper, lost));
+            let ended = Box::pin(self.party.end.wait());
+            match select(mounting, ended).await {
+                Either::Left((fs, _)) => fs?,
+                // The caller says why.
+                Either::Right(_) => return Ok(()),
+            }
+        };
+        let (name, term) = (&self.args.name, keeper.term);
+        match self.json {
+            true => announce_answer(&json!({ "keeps": name, "term": term })),
+            false => announce(&format!("{} keeps '{name}' in term {term}", keeper.node.node)),
+        }
+        let folder = self.folder.take();
+        let served = match &folder {
+            Some(folder) => self.serve_folder(&fs, keeper, folder, signals).await,
+            None => {
+                let failed = Rc::new((RefCell::new(None), Notify::default()));
+                let tell = failed.clone();
+                fs.on_stop(move |why| {
+                    *tell.0.borrow_mut() = Some(why.to_owned());
+                    tell.1.notify_all();
+                });
+                let failure = async {
+                    loop {
+                        let told = failed.1.wait();
+                        if let Some(why) = failed.0.borrow_mut().take() {
+                            return why;
+                        }
+                        told.await;
+                    }
+                };
+                let ends = select(signals.next(), Box::pin(self.party.end.wait()));
+                match select(ends, Box::pin(failure)).await {
+                    Either::Left(_) => Ok(()),
+                    Either::Right((why, _)) => {
+                        Err(Failure::new(format!("the file system has stopped: {why}"))
+                            .hint("another keeper takes over; start this one again"))
+                    }
+                }
+            }
+        };
+        if self.party.end.why().is_some() {
+            return Ok(());
+        }
+        served?;
+        let unmounting = Box::pin(fs.unmount());
+        match select(unmounting, Box::pin(self.party.end.wait())).await {
+            Either::Left((unmounted, _)) => unmounted.map_err(failed_fs)?,
+            Either::Right(_) => return Ok(()),
+        }
+        self.way.lead_to(None);
+        Ok(())
+    }
+
+    /// Node 0, whose keeper is in this process.
+    async fn mount(&self, keeper: &Keeper, lost: &BTreeSet<DiskName>) -> Result<Fs, Failure> {
+        let disks = self.party.open_disks(&keeper.node, lost).await?;
+        check_labels(&disks, &self.args.name).await?;
+        let options = MountOptions {
+            degraded: self.args.degraded,
+            stale: false,
+            read_only: false,
+            access_times: AccessTimes::Relative,
+            cache_bytes: self.args.cache,
+            meta_cache_bytes: self.args.metadata_cache,
+            nonce: u64::from_le_bytes(thread::random()?),
+            // Fences keep other machines from the disks: no marks, and no wait for them.
+            host: None,
+            now: now(),
+            clock: Some(now),
+        };
+        let id = Label::read(&*disks[0]).await.ok().flatten().map(|label| label.fs_id.0);
+        let id = id.ok_or_else(|| Failure::new("the first disk has no label"))?;
+        let (rt, way) = (self.opener.rt.clone(), self.way.clone());
+        let (cache, term) = (self.args.metadata_cache, keeper.term.0);
+        let found = move |array| {
+            let (rt, way) = (rt.clone(), way.clone());
+            async move {
+                way.lead_to(None);
+                let server = KeeperServer::open(&rt, array, id, cache).await?;
+                way.lead_to(Some(server));
+                Ok(RemoteMetadata { node: NodeId { number: 0, epoch: term }, way })
+            }
+        };
+        let mounted = Fs::mount_with_keeper(&self.opener.rt, &disks, options, found).await;
+        mounted.map_err(|error| match error {
+            FsError::Unmountable(why) => Failure::new(why)
+                .hint("name all disks of the file system; --degraded goes on without missing ones"),
+            error => failed_fs(error),
+        })
+    }
+
+    /// Serves node 0 on a folder as well, until it is unmounted.
+    async fn serve_folder(
+        &self,
+        fs: &Fs,
+        keeper: &Keeper,
+        folder: &std::path::Path,
+        signals: &mut UnboundedReceiver<i32>,
+    ) -> Outcome {
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let channel = mount_on(folder, &self.args.name, flags, false)?;
+        prepare_for_reclaim();
+        announce(&format!("'{}' is mounted on {}", self.args.name, folder.display()));
+        let open = self.opens_as(keeper);
+        let (rt, ring) = (self.opener.rt.clone(), self.opener.ring.clone());
+        let serving = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None);
+        let mut serving = Box::pin(serving);
+        let told = Box::pin(select(signals.next(), Box::pin(self.party.end.wait())));
+        let served = match select(&mut serving, told).await {
+            Either::Left((served, _)) => served,
+            Either::Right((Either::Right(_), _)) => {
+                mount::end_service(folder);
+                return Ok(());
+            }
+            Either::Right((Either::Left(_), _)) => {
+                let (folder, patience) = (folder.to_owned(), self.args.stop_timeout);
+                let signals = Arc::new(AtomicUsize::new(1));
+                let drain = move || {
+                    signals.store(1, Ordering::Relaxed);
+                    ending::drain(&folder, patience, &signals);
+                };
+                let draining = thread::elsewhere(drain);
+                let (served, drained) = futures_util::future::join(serving, draining).await;
+                drained?;
+                served
+            }
+        };
+        served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))
+    }
+
+    /// Opens disks that are added.
+    fn opens_as(&self, keeper: &Keeper) -> control::OpenDisk {
+        let (opener, own, end) = (self.opener.clone(), keeper.node.clone(), self.party.end.clone());
+        let cluster = cluster_name(&self.args.name);
+        Rc::new(move |place| {
+            let (opener, own, end) = (opener.clone(), own.clone(), end.clone());
+            let cluster = cluster.as_ref().ok().cloned();
+            Box::pin(async move {
+                let cluster = cluster.ok_or("it has no name")?;
+                let fences = super::fences_of(&opener, &cluster, &[place]);
+                let fences = fences.map_err(|failure| failure.to_string())?;
+                let opened = open_as(&opener, &fences[0], &own, &end).await;
+                opened.map_err(|failure| failure.to_string())
+            })
+        })
+    }
+}
+
+/// Fails if a disk belongs to another file system.
+async fn check_labels(disks: &[Rc<dyn Disk>], name: &str) -> Outcome {
+    for disk in disks {
+        let Ok(Some(label)) = Label::read(&**disk).await else { continue };
+        if label.name != name {
+            let (disk, other) = (&disk.info().name, label.name);
+            return Err(Failure::new(format!("{disk} is a disk of the file system '{other}'")));
+        }
+    }
+    Ok(())
+}

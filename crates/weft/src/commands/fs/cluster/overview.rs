@@ -1,0 +1,180 @@
+//! `weft fs status --cluster` and `weft fs evict`: the record of a cluster, from any machine.
+
+use serde_json::{Value, json};
+use weft_cli::disks::Opener;
+use weft_cli::failure::{ATTENTION, Failure, Outcome};
+use weft_cli::output::{answer, outln};
+use weft_cli::thread;
+use weft_cluster::coordinator::View;
+use weft_cluster::coordinator::etcd::EtcdUri;
+use weft_cluster::{ClusterName, Coordinator, NodeError, Record, Swap};
+
+use super::{cluster_name, coordinator, failed};
+use crate::cli::FsEvictArgs;
+
+async fn read(
+    coordinator: &dyn Coordinator,
+    cluster: &ClusterName,
+) -> Result<(View, Record), Failure> {
+    let view = coordinator.read().await.map_err(|error| failed(&error.into()))?;
+    let Some(record) = view.record.clone() else {
+        return Err(Failure::new(format!("there is no cluster {cluster}"))
+            .hint("check the name and --cluster; `weft fs create --cluster` begins one"));
+    };
+    if !record.is_understood() {
+        return Err(failed(&NodeError::UnknownFormat(record.format)));
+    }
+    if record.cluster != *cluster {
+        let (found, wanted) = (record.cluster.clone(), cluster.clone());
+        return Err(failed(&NodeError::WrongCluster { found, wanted }));
+    }
+    Ok((view, record))
+}
+
+/// The nodes, the keeper, and what waits to be fenced.
+pub(in crate::commands::fs) fn status(
+    name: &str,
+    uri: &EtcdUri,
+    check: bool,
+    json: bool,
+) -> Outcome {
+    let cluster = cluster_name(name)?;
+    let uri = uri.clone();
+    let asked = cluster.clone();
+    let (view, record) = thread::run(move |opener: Opener| async move {
+        let coordinator = coordinator(&opener, &uri, &asked)?;
+        read(&*coordinator, &asked).await
+    })?;
+    let status = described(&view, &record);
+    let attention = attention(&status);
+    match json {
+        true => {
+            let mut status = status;
+            status["attention"] = attention.clone().into();
+            answer(&status)?;
+        }
+        false => print(&status, &attention),
+    }
+    if check && !attention.is_empty() { Err(Failure::said(ATTENTION)) } else { Ok(()) }
+}
+
+fn described(view: &View, record: &Record) -> Value {
+    let keeper = record.keeper.as_ref().map(|keeper| {
+        json!({
+            "node": keeper.node.node, "epoch": keeper.node.epoch, "term": keeper.term,
+            "active": keeper.active,
+        })
+    });
+    let members = record.members.iter().map(|(node, member)| {
+        let is_alive = record.session_of(node).is_some_and(|session| view.alive.contains(&session));
+        json!({
+            "node": node, "epoch": member.epoch, "alive": is_alive,
+            "number": record.numbers.get(node), "address": member.address,
+        })
+    });
+    let fencing = record.fencing.iter().flat_map(|(node, epochs)| {
+        epochs.iter().map(move |epoch| json!({ "node": node, "epoch": epoch }))
+    });
+    json!({
+        "cluster": record.cluster,
+        "epoch": record.epoch,
+        "keeper": keeper,
+        "members": members.collect::<Vec<_>>(),
+        "fencing": fencing.collect::<Vec<_>>(),
+        "lost_disks": record.lost_disks.keys().collect::<Vec<_>>(),
+    })
+}
+
+fn list(of: &Value) -> impl Iterator<Item = &Value> {
+    of.as_array().into_iter().flatten()
+}
+
+fn text(of: &Value) -> &str {
+    of.as_str().unwrap_or_default()
+}
+
+/// The problems, and what to do about each.
+fn attention(status: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    match &status["keeper"] {
+        Value::Null => found.push(format!(
+            "there is no keeper: start one with `weft fs keeper {}`",
+            text(&status["cluster"])
+        )),
+        keeper if keeper["active"] != true => found.push(format!(
+            "{} takes over as keeper, and is not done: its messages say what it waits for",
+            text(&keeper["node"])
+        )),
+        _ => {}
+    }
+    let keepers = list(&status["members"]).filter(|member| member["address"].is_string()).count();
+    if keepers == 1 {
+        found.push("no other keeper stands by: start a second one on another machine".into());
+    }
+    for member in list(&status["members"]).filter(|member| member["alive"] != true) {
+        found
+            .push(format!("{} gives no sign of life: the keeper expels it", text(&member["node"])));
+    }
+    for victim in list(&status["fencing"]) {
+        found.push(format!(
+            "{} (epoch {}) is not fenced yet: check that the disk servers run",
+            text(&victim["node"]),
+            victim["epoch"]
+        ));
+    }
+    for disk in list(&status["lost_disks"]) {
+        found.push(format!(
+            "disk {} did not confirm a fence, and is not used: start its server",
+            text(disk)
+        ));
+    }
+    found
+}
+
+fn print(status: &Value, attention: &[String]) {
+    let health = if attention.is_empty() { "healthy" } else { "needs attention" };
+    outln!("cluster '{}': {health}", text(&status["cluster"]));
+    attention.iter().for_each(|what| outln!("  ! {what}"));
+    let keeper = &status["keeper"];
+    for member in list(&status["members"]) {
+        let role = match keeper {
+            keeper if keeper["node"] == member["node"] => match keeper["active"] == true {
+                true => format!("keeper, term {}", keeper["term"]),
+                false => format!("taking over, term {}", keeper["term"]),
+            },
+            _ if member["address"].is_string() => "stands by as keeper".to_owned(),
+            _ => "node".to_owned(),
+        };
+        let life = if member["alive"] == true { "" } else { ", no sign of life" };
+        let at = member["address"].as_str().map_or(String::new(), |at| format!("  {at}"));
+        outln!("  {:<12} epoch {}, {role}{life}{at}", text(&member["node"]), member["epoch"]);
+    }
+}
+
+/// Takes a node out of the cluster; the keeper fences it.
+pub(in crate::commands::fs) fn evict(args: &FsEvictArgs, json: bool) -> Outcome {
+    let cluster = cluster_name(&args.name)?;
+    let (uri, node) = (args.cluster.clone(), args.evicted.clone());
+    let epoch = thread::run(move |opener: Opener| async move {
+        let coordinator = coordinator(&opener, &uri, &cluster)?;
+        loop {
+            let (view, mut record) = read(&*coordinator, &cluster).await?;
+            let Some(member) = record.members.get(&node).cloned() else {
+                let known: Vec<String> = record.members.keys().map(ToString::to_string).collect();
+                return Err(Failure::new(format!("{node} is no member of the cluster {cluster}"))
+                    .hint(format!("its members: {}", known.join(", "))));
+            };
+            record.expel(&node);
+            let swap = coordinator.compare_and_set(view.version, record).await;
+            if let Swap::Done(_) = swap.map_err(|error| failed(&error.into()))? {
+                return Ok(member.epoch);
+            }
+        }
+    })?;
+    let node = &args.evicted;
+    if json {
+        return answer(&json!({ "node": node, "epoch": epoch }));
+    }
+    outln!("{node} (epoch {epoch}) is no member any more; the keeper fences it");
+    Ok(())
+}
