@@ -15,6 +15,7 @@ mod files;
 mod full_disks;
 mod full_metadata;
 mod given_disks;
+mod kernel_cache;
 mod larger_disks;
 mod lists;
 mod losses;

@@ -297,6 +297,11 @@ impl Holder {
         waiting.into_iter().map(ask).collect()
     }
 
+    /// Whether the node has all of a range in this mode. It may be returning it.
+    pub fn covers(&self, space: Space, range: &Range<u64>, mode: Mode) -> bool {
+        self.spaces.get(&space).is_some_and(|state| state.covers(range, mode))
+    }
+
     /// What the node may do with all of a range, and nothing of the space is being returned.
     pub fn whole(&self, space: Space, range: &Range<u64>) -> Option<Mode> {
         let state = self.spaces.get(&space).filter(|state| state.leaving.is_empty())?;

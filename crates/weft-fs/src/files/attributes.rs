@@ -67,7 +67,7 @@ impl FsState {
     async fn set_attr(self: &Rc<Self>, ino: Ino, set: SetAttr) -> Result<Inode> {
         self.begin_change().await?;
         let _held = match set.size {
-            Some(_) => self.hold_files([ino]).await,
+            Some(_) => self.hold_to_resize(ino).await,
             None => self.hold_attributes(ino, Mode::Exclusive).await,
         };
         if self.times_go_with_blocks(ino, &set) {
@@ -208,7 +208,7 @@ impl Fs {
     /// If there is no such file.
     pub async fn drop_privileges(&self, ino: Ino, suid: bool) -> Result<bool> {
         self.0.begin_change().await?;
-        let _held = self.0.hold_attributes(ino, Mode::Exclusive).await;
+        let _held = self.0.hold_privileges(ino).await;
         let dropped = self.0.change(|tx| {
             let mut inode = tx.inode(ino)?;
             let had = drop_privileges(tx, ino, &mut inode, suid)?;

@@ -86,6 +86,20 @@ fn parts_of(offset: u64, data: &Frozen) -> impl Iterator<Item = (u64, usize, Fro
     })
 }
 
+/// A write that has changed the file.
+struct Written {
+    /// Where it begins.
+    offset: u64,
+    /// Whether its bytes are still there.
+    kept: Result<()>,
+}
+
+/// Where a write ends, if a file can be that long.
+fn end_of(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
+    end.ok_or(FsError::TooLarge)
+}
+
 /// A partly written block; the rest is as in `old`, or zeros.
 fn whole_block(within: usize, part: Frozen, old: Option<Buf>) -> Frozen {
     if part.len() == BLOCK && part.is_aligned_to(BLOCK) {
@@ -285,7 +299,10 @@ impl FsState {
         let len = index((len as u64).min(inode.size.saturating_sub(offset)));
         let found = self.read_blocks(&file, blocks_of(offset, len as u64)).await?;
         let out = bytes_of(found, offset, len);
-        self.note_access(ino, &inode).await?;
+        // Another node may have the attributes already, but for the size.
+        if !file.is_late() {
+            self.note_access(ino, &inode).await?;
+        }
         Ok(out)
     }
 
@@ -315,40 +332,50 @@ impl FsState {
         self.meta().run(|tx| tx.logged(|| note(tx))).await
     }
 
-    async fn write(self: &Rc<Self>, ino: Ino, offset: u64, data: &Frozen) -> Result<()> {
+    /// Writes at an offset, or at the end.
+    async fn write(self: &Rc<Self>, ino: Ino, at: Option<u64>, data: &Frozen) -> Result<Written> {
         let len = data.len() as u64;
-        let end = offset.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end.ok_or(FsError::TooLarge)?;
+        let offset = at.unwrap_or(0);
+        end_of(offset, len)?;
         self.check_writable()?;
         if len == 0 {
-            return Ok(());
+            return Ok(Written { offset, kept: Ok(()) });
         }
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
-        let tokens = self.hold_to_write(ino, offset, len).await?;
+        let tokens = match at {
+            Some(offset) => self.hold_to_write(ino, offset, len).await?,
+            None => self.hold_to_append(ino).await,
+        };
         let node = self.node(ino);
-        if !self.write_meanwhile(&node, offset, data).await? {
-            let alone = node.alone().await;
-            let inode = self.file(ino).await?;
-            inode.flags.check_change()?;
-            let reserved = self.reserve(&node, &inode, blocks_of(offset, len)).await?;
-            self.clear_behind_end(&node, inode.size, offset).await?;
-            for (block, within, part) in parts_of(offset, data) {
-                let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
-                let old = match is_old {
-                    true => Some(self.block_before(&node, block, inode.size).await?),
-                    false => None,
-                };
-                self.dirty(&node, block, whole_block(within, part, old));
+        let offset = match self.write_meanwhile(&node, at, data).await? {
+            Some(offset) => offset,
+            None => {
+                let alone = node.alone().await;
+                let inode = self.file(ino).await?;
+                inode.flags.check_change()?;
+                let offset = at.unwrap_or(inode.size);
+                let end = end_of(offset, len)?;
+                let reserved = self.reserve(&node, &inode, blocks_of(offset, len)).await?;
+                self.clear_behind_end(&node, inode.size, offset).await?;
+                for (block, within, part) in parts_of(offset, data) {
+                    let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
+                    let old = match is_old {
+                        true => Some(self.block_before(&node, block, inode.size).await?),
+                        false => None,
+                    };
+                    self.dirty(&node, block, whole_block(within, part, old));
+                }
+                self.grow(&node, &inode, end);
+                drop((reserved, alone));
+                offset
             }
-            self.grow(&node, &inode, end);
-            drop((reserved, alone));
-        }
+        };
         let losses = node.losses();
         drop(tokens);
         let drained = self.drain().await;
         // fsync tells of other blocks that had to go.
         let are_there = node.losses() == losses || self.are_there(&node, offset, len).await?;
-        if are_there { drained } else { Err(FsError::NoSpace) }
+        Ok(Written { offset, kept: if are_there { drained } else { Err(FsError::NoSpace) } })
     }
 
     /// Whether all blocks of a range that was written wait, or have a place.
@@ -360,14 +387,21 @@ impl FsState {
         Ok(without_place.iter().all(|block| node.dirty.borrow().contains_key(block)))
     }
 
-    /// Writes to a file that is being flushed, if that needs nothing from the disks: `false` if it
-    /// does.
-    async fn write_meanwhile(&self, node: &Node, offset: u64, data: &Frozen) -> Result<bool> {
+    /// Writes to a file that is being flushed, if that needs nothing from the disks. Returns the
+    /// offset if it does.
+    async fn write_meanwhile(
+        &self,
+        node: &Node,
+        at: Option<u64>,
+        data: &Frozen,
+    ) -> Result<Option<u64>> {
         if !node.is_only_flushed() {
-            return Ok(false);
+            return Ok(None);
         }
         let inode = self.file(node.ino).await?;
         inode.flags.check_change()?;
+        let offset = at.unwrap_or(inode.size);
+        let end = end_of(offset, data.len() as u64)?;
         // From here on nothing waits: all of it happens, or nothing.
         let count = parts_of(offset, data).count() as u64;
         let last = inode.size / BLOCK_BYTES;
@@ -375,21 +409,21 @@ impl FsState {
         let leaves_end = offset > inode.size
             && (!is_cached || offset > inode.size.next_multiple_of(BLOCK_BYTES));
         if !node.is_only_flushed() || leaves_end || !self.has_room_for(&inode, count) {
-            return Ok(false);
+            return Ok(None);
         }
         let mut blocks = Vec::new();
         for (block, within, part) in parts_of(offset, data) {
             let cached = node.dirty.borrow().get(&block).map(|(_, data)| data.clone());
             let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
             if is_old && cached.is_none() {
-                return Ok(false);
+                return Ok(None);
             }
             let old = cached.filter(|_| is_old).map(|data| Buf::copy_from(&data));
             blocks.push((block, whole_block(within, part, old)));
         }
         blocks.into_iter().for_each(|(block, data)| self.dirty(node, block, data));
-        self.grow(node, &inode, offset + data.len() as u64);
-        Ok(true)
+        self.grow(node, &inode, end);
+        Ok(Some(offset))
     }
 
     /// A file was written up to `end`.
@@ -407,7 +441,7 @@ impl FsState {
         data: bool,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Option<u64>> {
-        let file = self.lock_to_read(ino, offset, u64::MAX).await;
+        let file = self.lock_to_seek(ino, offset).await;
         let size = self.file(ino).await?.size;
         let end = size.div_ceil(BLOCK_BYTES);
         let mut from = offset / BLOCK_BYTES;
@@ -489,8 +523,24 @@ impl Fs {
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
-        let write =
-            || async move { fs.with_room(async || fs.write(ino, offset, &data).await).await };
+        let write = || async move {
+            fs.with_room(async || fs.write(ino, Some(offset), &data).await?.kept).await
+        };
+        self.0.rt().attach(write).await
+    }
+
+    /// Writes to the end of a file, wherever that is when other nodes write there too. Returns
+    /// where the bytes begin.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub async fn append(&self, ino: Ino, data: Frozen) -> Result<u64> {
+        let fs = self.0.clone();
+        // What has grown the file is not tried again: it would be there twice.
+        let write = || async move {
+            let written = fs.with_room(async || fs.write(ino, None, &data).await).await?;
+            written.kept.map(|()| written.offset)
+        };
         self.0.rt().attach(write).await
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct FileGuard<'a> {
     _lock: Permit,
     node: NodeGuard<'a>,
     /// Unless the caller has them.
-    _tokens: Option<HeldTokens>,
+    tokens: Option<HeldTokens>,
 }
 
 impl Deref for FileGuard<'_> {
@@ -28,6 +28,13 @@ impl Deref for FileGuard<'_> {
 
     fn deref(&self) -> &Rc<Node> {
         &self.node
+    }
+}
+
+impl FileGuard<'_> {
+    /// Whether the tokens are being returned.
+    pub(crate) fn is_late(&self) -> bool {
+        self.tokens.as_ref().is_some_and(HeldTokens::is_late)
     }
 }
 
@@ -41,7 +48,14 @@ impl FsState {
     pub(crate) async fn lock_to_read(&self, ino: Ino, offset: u64, len: u64) -> FileGuard<'_> {
         let tokens = Some(self.hold_to_read(ino, offset, len).await);
         let node = self.node(ino);
-        FileGuard { _lock: node.share().await, node, _tokens: tokens }
+        FileGuard { _lock: node.share().await, node, tokens }
+    }
+
+    /// For looking for data or holes from a byte on.
+    pub(crate) async fn lock_to_seek(&self, ino: Ino, offset: u64) -> FileGuard<'_> {
+        let tokens = Some(self.hold_to_seek(ino, offset).await);
+        let node = self.node(ino);
+        FileGuard { _lock: node.share().await, node, tokens }
     }
 
     /// For changing blocks of a file, and its size.
@@ -75,6 +89,6 @@ impl FsState {
 
     async fn lock_with(&self, ino: Ino, tokens: Option<HeldTokens>) -> FileGuard<'_> {
         let node = self.node(ino);
-        FileGuard { _lock: node.alone().await, node, _tokens: tokens }
+        FileGuard { _lock: node.alone().await, node, tokens }
     }
 }

@@ -35,6 +35,7 @@ use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::state::space_desk::SpaceDesk;
 use crate::state::unwritten::Unwritten;
+use crate::tokens::kernel_cache::Sharing;
 use crate::tokens::local_node::Tokens;
 
 /// Which reads of files and folders change the time of the last access. Those that the kernel
@@ -108,6 +109,7 @@ pub(crate) struct FsState {
     /// Where the log lies.
     log_medium: LogMedium,
     tokens: Rc<Tokens>,
+    sharing: Sharing,
     /// Opens disks again.
     reopen: Option<Reopen>,
     open_files: OpenFiles,
@@ -219,6 +221,7 @@ impl FsState {
             log,
             log_medium,
             tokens,
+            sharing: Sharing::default(),
             open_files: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
@@ -286,6 +289,10 @@ impl FsState {
 
     pub(crate) fn tokens(&self) -> &Rc<Tokens> {
         &self.tokens
+    }
+
+    pub(crate) fn sharing(&self) -> &Sharing {
+        &self.sharing
     }
 
     /// Opens disks again.

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use weft_rt::Frozen;
 use weft_rt::sync::{Permit, Semaphore};
+use weft_rt::{Frozen, Nanos};
 
 use crate::error::FsError;
 use crate::format::inode::{Ino, Time};
@@ -39,6 +39,13 @@ pub(crate) struct Node {
     last_loss: Cell<Loss>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,
+    /// Times it was opened for writing and not released.
+    writers: Cell<u64>,
+    /// Whether the kernel may have pages of it: the last request that gave it some, and the last
+    /// one before it gave them up; and when that was.
+    given_to_kernel: Cell<u64>,
+    given_back: Cell<u64>,
+    gave_kernel_up: Cell<Option<Nanos>>,
 }
 
 /// What a file's dirty blocks will make of its inode.
@@ -158,6 +165,43 @@ impl Node {
         self.uses.get() > 0
     }
 
+    /// A program of this node opens it for writing.
+    pub(crate) fn begin_writes(&self) {
+        self.writers.set(self.writers.get() + 1);
+    }
+
+    /// A program that has opened it for writing closes it.
+    pub(crate) fn end_writes(&self) {
+        self.writers.set(self.writers.get().saturating_sub(1));
+    }
+
+    /// Programs of this node that have it open for writing.
+    pub(crate) fn writers(&self) -> u64 {
+        self.writers.get()
+    }
+
+    /// The kernel may have pages of it from now on.
+    pub(crate) fn keep_in_kernel(&self) {
+        self.given_to_kernel.set(self.given_to_kernel.get() + 1);
+    }
+
+    /// The last request that gave the kernel pages of it, if it may have any.
+    pub(crate) fn in_kernel(&self) -> Option<u64> {
+        let last = self.given_to_kernel.get();
+        (last > self.given_back.get()).then_some(last)
+    }
+
+    /// The kernel has given back what it got with the requests up to this one.
+    pub(crate) fn give_kernel_up(&self, last: u64, now: Nanos) {
+        self.given_back.set(last);
+        self.gave_kernel_up.set(Some(now));
+    }
+
+    /// When the kernel last gave its pages up.
+    pub(crate) fn gave_kernel_up(&self) -> Option<Nanos> {
+        self.gave_kernel_up.get()
+    }
+
     fn is_clean(&self) -> bool {
         self.dirty.borrow().is_empty() && self.live.get().is_none()
     }
@@ -221,6 +265,10 @@ impl OpenFiles {
             told_losses: Cell::new(0),
             last_loss: Cell::new(Loss::NoRoom),
             uses: Cell::new(0),
+            writers: Cell::new(0),
+            given_to_kernel: Cell::new(0),
+            given_back: Cell::new(0),
+            gave_kernel_up: Cell::new(None),
         };
         nodes.entry(ino).or_insert_with(|| Rc::new(fresh())).clone()
     }

@@ -43,6 +43,22 @@ impl FsState {
         self.tokens().hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
+    /// For a new size of a file.
+    pub(crate) async fn hold_to_resize(&self, ino: Ino) -> HeldTokens {
+        match self.sharing().has_kernel() {
+            true => self.hold_pages(ino, 0..u64::MAX, Exclusive).await,
+            false => self.hold_files([ino]).await,
+        }
+    }
+
+    /// For the end of the privileges of a file that is written.
+    pub(crate) async fn hold_privileges(&self, ino: Ino) -> HeldTokens {
+        match self.sharing().has_kernel() {
+            true => self.hold_pages(ino, 0..0, Exclusive).await,
+            false => self.hold_attributes(ino, Exclusive).await,
+        }
+    }
+
     /// For all contents of a file, which goes. The caller may have its attributes.
     pub(crate) async fn hold_contents(&self, ino: Ino) -> HeldTokens {
         self.tokens().hold(vec![Need::all_data(ino, Exclusive)]).await
@@ -55,8 +71,25 @@ impl FsState {
 
     /// For reading bytes of a file.
     pub(crate) async fn hold_to_read(&self, ino: Ino, offset: u64, len: u64) -> HeldTokens {
+        if self.sharing().has_kernel() {
+            return self.hold_pages(ino, offset..offset.saturating_add(len), Shared).await;
+        }
         let blocks = blocks_of(offset, len.min(u64::MAX - offset));
         self.hold_range(ino, Shared, blocks, Shared).await
+    }
+
+    /// For looking for data or holes from a byte on.
+    pub(crate) async fn hold_to_seek(&self, ino: Ino, offset: u64) -> HeldTokens {
+        self.hold_range(ino, Shared, blocks_of(offset, u64::MAX - offset), Shared).await
+    }
+
+    /// For writing at the end of a file, wherever that is.
+    pub(crate) async fn hold_to_append(&self, ino: Ino) -> HeldTokens {
+        match self.sharing().has_kernel() {
+            // The kernel has no pages of what it does not know the place of.
+            true => self.hold_pages(ino, 0..0, Exclusive).await,
+            false => self.hold_files([ino]).await,
+        }
     }
 
     /// For writing bytes of a file. Within the file its size stays, and other nodes may read it.
@@ -67,6 +100,9 @@ impl FsState {
         len: u64,
     ) -> Result<HeldTokens> {
         let (end, blocks) = (offset.saturating_add(len), blocks_of(offset, len));
+        if self.sharing().has_kernel() {
+            return Ok(self.hold_pages(ino, offset..end, Exclusive).await);
+        }
         let attributes = Space { kind: Kind::Attributes, ino };
         // No other node knows a file that the store does not have.
         if !self.tokens().is_free(attributes, Exclusive) && !self.meta().is_new(ino) {

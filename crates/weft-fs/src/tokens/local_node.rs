@@ -32,16 +32,20 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::pin::pin;
 use std::rc::Rc;
 
-use weft_rt::sync::{Sender, oneshot};
+use futures_util::future::{Either, select};
+use weft_rt::sync::{Notify, Sender, oneshot};
 use weft_token::{
     Acquired, Authority, BySpace, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space,
     ToAuthority, ToNode, UseId,
 };
 
+use crate::format::inode::Ino;
 use crate::meta::desk::{Deliver, DeskClient};
 use crate::tokens::needs::{Need, all_of, in_order};
+use crate::tokens::returned_pages::{Bytes, LateRequest, ReturnedPages};
 
 /// The approximate maximum of files and folders with tokens of this node.
 const SPACES_MAX: usize = 1 << 16;
@@ -161,12 +165,18 @@ pub(crate) struct Tokens {
     messages: RefCell<VecDeque<Message>>,
     delivering: Cell<bool>,
     give_up: RefCell<Option<GiveUp>>,
+    /// Files whose pages the kernel gives back.
+    returned_pages: RefCell<BTreeMap<Ino, Rc<ReturnedPages>>>,
+    /// Requests that wait may be late ones now.
+    late: Notify,
 }
 
 /// A token in use.
 enum HeldToken {
     Free(Rc<Free>),
     Held(Space, UseId),
+    /// Tokens of pages that the kernel gives back.
+    Late(LateRequest),
 }
 
 /// The tokens of an operation, until this is dropped.
@@ -178,6 +188,11 @@ pub(crate) struct HeldTokens {
 }
 
 impl HeldTokens {
+    /// Whether this is a late request, which has tokens that are being returned.
+    pub(crate) fn is_late(&self) -> bool {
+        self.grips.iter().any(|grip| matches!(grip, HeldToken::Late(_)))
+    }
+
     /// Whether no other node has asked for anything, or given it up, since this operation began:
     /// what it has seen meanwhile is right although it had no token for it.
     pub(crate) fn are_others_silent(&self) -> bool {
@@ -190,6 +205,7 @@ impl HeldTokens {
         self.grips.iter().any(|grip| match grip {
             HeldToken::Free(free) => free.space == space,
             HeldToken::Held(of, _) => *of == space,
+            HeldToken::Late(_) => false,
         })
     }
 }
@@ -200,6 +216,7 @@ impl Drop for HeldTokens {
             match grip {
                 HeldToken::Free(free) => self.tokens.end_free(&free),
                 HeldToken::Held(space, of) => self.tokens.end(space, of),
+                HeldToken::Late(request) => drop(request),
             }
         }
     }
@@ -238,6 +255,8 @@ impl Tokens {
             messages: RefCell::default(),
             delivering: Cell::new(false),
             give_up: RefCell::default(),
+            returned_pages: RefCell::default(),
+            late: Notify::default(),
         })
     }
 
@@ -262,6 +281,64 @@ impl Tokens {
         for need in in_order(needs) {
             self.hold_one(held, &need).await;
         }
+    }
+
+    /// Waits for all tokens of a request for pages of a file, or until it can go on as a late one.
+    pub(crate) async fn hold_or_be_late(
+        self: &Rc<Self>,
+        ino: Ino,
+        bytes: &Bytes,
+        needs: Vec<Need>,
+    ) -> HeldTokens {
+        let mut told = self.late.wait();
+        if let Some(held) = self.be_late(ino, bytes, &needs) {
+            return held;
+        }
+        let mut hold = pin!(self.hold(needs.clone()));
+        loop {
+            match select(hold.as_mut(), pin!(told)).await {
+                Either::Left((held, _)) => return held,
+                Either::Right(_) => told = self.late.wait(),
+            }
+            if let Some(held) = self.be_late(ino, bytes, &needs) {
+                return held;
+            }
+        }
+    }
+
+    /// The tokens of a late request, if it can be one.
+    fn be_late(self: &Rc<Self>, ino: Ino, bytes: &Bytes, needs: &[Need]) -> Option<HeldTokens> {
+        let pages = self.returned_pages(ino)?;
+        let is_held = |need: &Need| {
+            let Need { space, range, mode } = need;
+            let is_needed = space.kind != Kind::Everything;
+            !is_needed || self.holder.borrow().covers(*space, range, *mode)
+        };
+        let late = needs.iter().all(is_held).then(|| pages.begin(bytes)).flatten()?;
+        let (tokens, heard) = (self.clone(), self.heard.get());
+        Some(HeldTokens { tokens, heard, grips: vec![HeldToken::Late(late)] })
+    }
+
+    /// The pages of a file that the kernel is giving back.
+    pub(crate) fn returned_pages(&self, ino: Ino) -> Option<Rc<ReturnedPages>> {
+        self.returned_pages.borrow().get(&ino).cloned()
+    }
+
+    /// The kernel is about to give the pages of a file back.
+    pub(crate) fn begin_return(&self, ino: Ino) -> Rc<ReturnedPages> {
+        let pages = ReturnedPages::new();
+        self.returned_pages.borrow_mut().insert(ino, pages.clone());
+        pages
+    }
+
+    /// A round of this begins: requests that wait may be late ones.
+    pub(crate) fn tell_late(&self) {
+        self.late.notify_all();
+    }
+
+    /// The kernel has given the pages of a file back.
+    pub(crate) fn end_return(&self, ino: Ino) {
+        self.returned_pages.borrow_mut().remove(&ino);
     }
 
     async fn hold_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {

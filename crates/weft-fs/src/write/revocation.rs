@@ -1,4 +1,5 @@
-//! What another node's wish does here: changes become durable, and cached contents are forgotten.
+//! What another node's wish does here: the kernel forgets, changes become durable, and cached
+//! contents are forgotten.
 //!
 //! A file is flushed as a whole: that costs little more than a part of it, and the rest of it need
 //! not be flushed for the next wish. Then the open transaction is committed, so that the other node
@@ -33,6 +34,8 @@ const AGAIN_S: u64 = 1;
 impl FsState {
     /// Makes changes under tokens durable, and forgets cached contents.
     async fn give_up(&self, given: &[Revocation]) -> Result<()> {
+        // What it gives back is written with the rest.
+        self.forget_in_kernel(given).await;
         if given.iter().any(|given| given.space.kind == Kind::Everything) {
             self.flush_all(FlushScope::All).await?;
         }

@@ -1,0 +1,204 @@
+//! What the kernel keeps of files while this node has their tokens.
+//!
+//! A kernel that serves programs from its own memory is a cache under the tokens like any other:
+//! before a token is returned, the kernel has forgotten what the token allowed it to keep
+//! ([`FsState::forget_in_kernel`]). What programs have changed in mapped pages comes back as writes
+//! before that, and is written with the rest.
+//!
+//! *Pages.* The kernel keeps pages of a file only while this node has the tokens of its attributes
+//! and of all of its contents: exclusive ones while a program of this node has the file open for
+//! writing, as such a program may change pages at any time and says so later. Thus the requests
+//! that come while pages are given back need nothing that this node does not have, and go on as
+//! late ones ([`crate::tokens::returned_pages`]). They do without the token of everything: who
+//! waits for the pages has it, so no other node has it alone.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use weft_rt::{Nanos, SECOND};
+use weft_token::{
+    Kind,
+    Mode::{self, Exclusive, Shared},
+};
+
+use crate::format::inode::Ino;
+use crate::state::mounted::{Fs, FsState};
+use crate::tokens::local_node::{HeldTokens, Revocation};
+use crate::tokens::needs::Need;
+use crate::tokens::returned_pages::Dropped;
+
+/// For how long after its pages were given up a file counts as contended.
+const CONTENDED_NS: Nanos = 60 * SECOND;
+
+/// Ends when the kernel has forgotten something.
+pub type Forgotten = Pin<Box<dyn Future<Output = ()>>>;
+
+/// The kernel's memory of files. It may wait for requests that are in progress; these must be
+/// carried out meanwhile.
+pub trait KernelCache {
+    /// The kernel forgets which files the names in folders are of, and that there are none.
+    fn forget_names(&self, folders: Vec<Ino>) -> Forgotten;
+
+    /// The kernel forgets the attributes of a file.
+    fn forget_attributes(&self, ino: Ino) -> Forgotten;
+
+    /// The kernel drops its pages of some bytes of a file. It first writes those that programs have
+    /// changed. `dropped` is set at once when that has happened.
+    fn drop_pages(&self, ino: Ino, bytes: Range<u64>, dropped: Dropped) -> Forgotten;
+}
+
+/// Whether other nodes use the file system, and the kernel that must hear of them.
+#[derive(Default)]
+pub(crate) struct Sharing {
+    is_shared: Cell<bool>,
+    kernel: RefCell<Option<Rc<dyn KernelCache>>>,
+}
+
+impl Sharing {
+    fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
+        self.kernel.borrow().clone()
+    }
+
+    /// Whether other nodes may use the file system.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared.get()
+    }
+
+    /// Whether a kernel keeps pages under the tokens.
+    pub(crate) fn has_kernel(&self) -> bool {
+        self.kernel.borrow().is_some()
+    }
+}
+
+impl FsState {
+    fn is_written_here(&self, ino: Ino) -> bool {
+        self.open_files().get(ino).is_some_and(|node| node.writers() > 0)
+    }
+
+    /// For a request for pages of a file that the kernel keeps: these bytes, in this mode or more.
+    pub(crate) async fn hold_pages(&self, ino: Ino, bytes: Range<u64>, mode: Mode) -> HeldTokens {
+        loop {
+            let mode = if self.is_written_here(ino) { Exclusive } else { mode };
+            let needs = vec![
+                Need::everything(Shared),
+                Need::attributes(ino, mode),
+                Need::all_data(ino, mode),
+            ];
+            // Otherwise the kernel waits for no change, and contents may be on their way to the
+            // disks already, for a node that reads.
+            let may_be_late = mode == Shared || self.is_written_here(ino);
+            let held = match may_be_late {
+                true => self.tokens().hold_or_be_late(ino, &bytes, needs).await,
+                false => self.tokens().hold(needs).await,
+            };
+            // It may have been opened for writing meanwhile.
+            if mode == Exclusive || !self.is_written_here(ino) {
+                // What a late request gives the kernel it gives back with the rest.
+                if !bytes.is_empty() && !held.is_late() {
+                    self.node(ino).keep_in_kernel();
+                }
+                return held;
+            }
+        }
+    }
+
+    /// The kernel forgets what it keeps under tokens that are about to be returned.
+    pub(crate) async fn forget_in_kernel(&self, given: &[Revocation]) {
+        let Some(kernel) = self.sharing().kernel() else { return };
+        let mut folders = Vec::new();
+        let (mut attributes, mut pages) = (BTreeSet::new(), BTreeSet::new());
+        for Revocation { space, leaves, .. } in given {
+            let (ino, is_all) = (space.ino, leaves.is_none());
+            if !self.open_files().is_used(ino) {
+                continue;
+            }
+            match space.kind {
+                Kind::Names if is_all => folders.push(ino),
+                Kind::Attributes | Kind::Data => {
+                    if is_all || self.is_written_here(ino) {
+                        pages.insert(ino);
+                    }
+                    if is_all && space.kind == Kind::Attributes {
+                        attributes.insert(ino);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !folders.is_empty() {
+            kernel.forget_names(folders).await;
+        }
+        join_all(pages.into_iter().map(|ino| self.give_pages_back(&*kernel, ino))).await;
+        join_all(attributes.into_iter().map(|ino| kernel.forget_attributes(ino))).await;
+    }
+
+    async fn give_pages_back(&self, kernel: &dyn KernelCache, ino: Ino) {
+        while let Some(pages) = self.tokens().returned_pages(ino) {
+            pages.end().await;
+        }
+        let node = self.node(ino);
+        let Some(last) = node.in_kernel() else { return };
+        let pages = self.tokens().begin_return(ino);
+        let (mut bytes, mut dropped) = pages.first_round();
+        loop {
+            self.tokens().tell_late();
+            kernel.drop_pages(ino, bytes, dropped).await;
+            match pages.next_round().await {
+                Some(next) => (bytes, dropped) = next,
+                None => break,
+            }
+        }
+        self.tokens().end_return(ino);
+        node.give_kernel_up(last, self.rt().now());
+    }
+}
+
+impl Fs {
+    /// Other nodes may use the file system from now on, at the same time.
+    pub fn share(&self) {
+        self.0.sharing().is_shared.set(true);
+    }
+
+    /// Whether other nodes may use the file system.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.0.sharing().is_shared()
+    }
+
+    /// From now on a kernel keeps names, attributes and pages of files, and forgets them before
+    /// other nodes may change them.
+    pub fn keep_in_kernel(&self, kernel: Rc<dyn KernelCache>) {
+        *self.0.sharing().kernel.borrow_mut() = Some(kernel);
+    }
+
+    /// A program of this node opens a file for writing. [`Fs::end_writes`] follows.
+    pub async fn begin_writes(&self, ino: Ino) {
+        if !self.0.sharing().has_kernel() {
+            return;
+        }
+        // Not as a late request: it says under which tokens pages are kept from now on.
+        let held = self.0.hold_files([ino]).await;
+        self.0.node(ino).begin_writes();
+        drop(held);
+    }
+
+    /// A program that has opened a file for writing closes it. It has no changed pages any more.
+    pub fn end_writes(&self, ino: Ino) {
+        if let Some(node) = self.0.open_files().get(ino) {
+            node.end_writes();
+        }
+    }
+
+    /// Whether pages of a file were given up lately. Then a page may have been read again between
+    /// a program's change of the kernel's page and the request that tells of it.
+    #[must_use]
+    pub fn was_contended(&self, ino: Ino) -> bool {
+        let node = self.0.open_files().get(ino);
+        let since = node.and_then(|node| node.gave_kernel_up());
+        since.is_some_and(|since| self.0.rt().now() < since.saturating_add(CONTENDED_NS))
+    }
+}
