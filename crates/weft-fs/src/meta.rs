@@ -79,6 +79,7 @@ pub use pages::MetaCacheCounts;
 pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
 use reach::Reach;
+pub(crate) use recent_rows::RecentRows;
 use remote::{Link, RemoteKeeper};
 pub(crate) use rings::{NodeLog, RingRun};
 pub(crate) use room::{
@@ -86,6 +87,7 @@ pub(crate) use room::{
 };
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
+use weft_wire::Room;
 
 /// Format of the metadata.
 pub(crate) const FORMAT: u64 = 3;
@@ -102,7 +104,7 @@ pub(crate) const META_COPIES: usize = 3;
 const WAITING_SHARE: u64 = 8;
 /// What these may always take.
 const WAITING_BYTES_MIN: u64 = 32 << 10;
-/// Bytes of all rows, in the state.
+/// Bytes of all rows, in the state; with several nodes what node 0 counted.
 const ROW_BYTES: &str = "row bytes with keys";
 
 /// The most rows that an operation on very many handles at a time.
@@ -217,12 +219,20 @@ impl Meta {
             }
             _ => stored,
         };
+        self.node.set_stored_row_bytes(rows);
         self.changes.set_row_bytes(rows);
-        match self.run(|tx| tx.state(NEXT_INODE)).await? {
-            0 => {}
-            next => self.node.set_unknown_from(next),
+        if self.keeper.here().is_some() {
+            match self.run(|tx| tx.state(NEXT_INODE)).await? {
+                0 => {}
+                next => self.node.set_unknown_from(next),
+            }
         }
         Ok(())
+    }
+
+    /// What it has of recently read rows. It forgets them when another node may change any.
+    pub(crate) fn recent_rows(&self) -> Rc<RefCell<RecentRows>> {
+        self.node.recent_rows()
     }
 
     async fn with(array: Array, fs_id: Id, stored: HeaderFields, cache_bytes: u64) -> Result<Self> {
@@ -303,7 +313,10 @@ impl Meta {
 
     /// Bytes of all rows, as far as it is known.
     fn row_bytes(&self) -> u64 {
-        self.changes.row_bytes().wrapping_add(self.row_bytes_of_others.get())
+        match &self.keeper {
+            Reach::Here(_) => self.changes.row_bytes().wrapping_add(self.row_bytes_of_others.get()),
+            Reach::Remote(keeper) => keeper.room().rows.saturating_add_signed(self.added_bytes()),
+        }
     }
 
     /// Bytes of all rows, and the most that everyone may fill.
@@ -311,10 +324,29 @@ impl Meta {
         (self.row_bytes(), room::row_bytes_for_all(self.capacity()))
     }
 
+    /// Bytes of rows that this node has added, less those that it has removed, since the last batch
+    /// that the store has.
+    fn added_bytes(&self) -> i64 {
+        self.changes.row_bytes().wrapping_sub(self.node.stored_row_bytes()).cast_signed()
+    }
+
     /// Bytes of rows that everyone may add.
     pub(crate) fn left_bytes(&self) -> u64 {
-        let (rows, most) = self.usage();
-        most.saturating_sub(rows)
+        self.left_bytes_for(false)
+    }
+
+    fn left_bytes_for(&self, for_root: bool) -> u64 {
+        let capacity = self.capacity();
+        let Reach::Remote(keeper) = &self.keeper else {
+            let most = match for_root {
+                true => room::row_bytes_max(capacity),
+                false => room::row_bytes_for_all(capacity),
+            };
+            return most.saturating_sub(self.row_bytes());
+        };
+        let Room { left, left_for_root, .. } = keeper.room();
+        let left = if for_root { left_for_root } else { left };
+        left.saturating_add_signed(self.added_bytes().saturating_neg())
     }
 
     /// How many files of one block are described by so many bytes of rows.
@@ -371,11 +403,7 @@ impl Meta {
     /// Whether there is room for this number of bytes more of files, names, attributes and places:
     /// for everyone, or for root and the file system itself.
     pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
-        let most = match for_root {
-            true => room::row_bytes_max(self.capacity()),
-            false => room::row_bytes_for_all(self.capacity()),
-        };
-        self.row_bytes() + bytes < most
+        bytes < self.left_bytes_for(for_root)
     }
 
     /// Whether the rows have as many bytes as was counted.

@@ -48,7 +48,7 @@ mod token;
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
 pub use message::{
-    Answer, DiskBlocks, End, FromKeeper, GiveBack, Part, Question, Restated, RoomWish, Run,
+    Answer, DiskBlocks, End, FromKeeper, GiveBack, Part, Question, Restated, Room, RoomWish, Run,
     ToKeeper,
 };
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};

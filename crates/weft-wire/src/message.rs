@@ -182,6 +182,17 @@ impl GiveBack {
     }
 }
 
+/// How full the metadata is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Room {
+    /// Bytes of all rows.
+    pub rows: u64,
+    /// Bytes of rows that this node may add for everyone before it hears of room again.
+    pub left: u64,
+    /// Bytes of rows that it may add for root and itself.
+    pub left_for_root: u64,
+}
+
 /// What a node asks of the keeper. Each question has one answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
@@ -218,6 +229,8 @@ pub enum Question {
     Room(RoomWish),
     /// It gives blocks back. The answer is [`Answer::Room`] without blocks.
     GiveBack(GiveBack),
+    /// Numbers for new files.
+    Numbers,
 }
 
 /// What the keeper answers.
@@ -245,6 +258,8 @@ pub enum Answer {
     Durable,
     /// A sign of life.
     Alive,
+    /// Numbers that no other node gets: from this one to the one before the second.
+    Numbers(u64, u64),
     /// The keeper cannot do this, nor anything else.
     Failed(String),
     /// Blocks that are the node's from now on.
@@ -276,8 +291,8 @@ pub enum ToKeeper {
     },
     /// It asks for a token or returns one. [`ToKeeper::Restate`] comes before.
     Token(ToAuthority),
-    /// What it has: it takes the place of what the keeper believed. A node other than that of the
-    /// keeper says this once on each connection, in one or more parts.
+    /// What it has: it takes the place of what the keeper believed. A node says this once on each
+    /// connection, in one or more parts, before it changes anything.
     Restate(Restated),
 }
 
@@ -310,6 +325,9 @@ pub enum FromKeeper {
         /// The number.
         round: u64,
     },
+    /// How full the metadata is: after a welcome, before it says that a batch is durable, and before
+    /// each sign of life. The batches of this node that were durable by then are in it.
+    Room(Room),
 }
 
 /// The kinds of frames.
@@ -323,6 +341,7 @@ mod kind {
     pub(super) const ANSWER: u16 = 0x103;
     pub(super) const TO_NODE: u16 = 0x104;
     pub(super) const RETURN_ROOM: u16 = 0x105;
+    pub(super) const ROOM: u16 = 0x106;
 }
 
 impl Question {
@@ -364,6 +383,7 @@ impl Question {
                 bytes.put_u8(7);
                 given.put(bytes);
             }
+            Self::Numbers => bytes.put_u8(8),
         }
     }
 
@@ -382,6 +402,7 @@ impl Question {
             5 => Self::Alive,
             6 => Self::Room(RoomWish::read(fields)?),
             7 => Self::GiveBack(GiveBack::read(fields)?),
+            8 => Self::Numbers,
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -418,6 +439,11 @@ impl Answer {
                 runs.iter().for_each(|run| run.put(bytes));
                 DiskBlocks::put_all(elsewhere, bytes);
             }
+            Self::Numbers(from, to) => {
+                bytes.put_u8(8);
+                bytes.put_u64(*from);
+                bytes.put_u64(*to);
+            }
         }
     }
 
@@ -434,6 +460,7 @@ impl Answer {
                 runs: fields.list(Run::read)?,
                 elsewhere: DiskBlocks::read_all(fields)?,
             },
+            8 => Self::Numbers(fields.u64()?, fields.u64()?),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }
@@ -513,6 +540,11 @@ impl FromKeeper {
                 frame(kind::TO_NODE, |bytes| token::put_to_node(bytes, message))
             }
             Self::ReturnRoom { round } => frame(kind::RETURN_ROOM, |bytes| bytes.put_u64(*round)),
+            Self::Room(room) => frame(kind::ROOM, |bytes| {
+                bytes.put_u64(room.rows);
+                bytes.put_u64(room.left);
+                bytes.put_u64(room.left_for_root);
+            }),
         }
     }
 
@@ -534,6 +566,11 @@ impl FromKeeper {
                 }
                 kind::TO_NODE => Self::Token(token::read_to_node(fields)?),
                 kind::RETURN_ROOM => Self::ReturnRoom { round: fields.u64()? },
+                kind::ROOM => Self::Room(Room {
+                    rows: fields.u64()?,
+                    left: fields.u64()?,
+                    left_for_root: fields.u64()?,
+                }),
                 _ => return Err(WireError::Malformed("a kind that no keeper sends")),
             })
         })

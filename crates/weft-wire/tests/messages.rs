@@ -10,7 +10,7 @@ use weft_testkit::{Rng, for_seeds};
 use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
 use weft_wire::{
     Answer, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, MESSAGE_BYTES_MAX, Part,
-    Question, Restated, RoomWish, RowChange, Run, Table, ToKeeper, WireError,
+    Question, Restated, Room, RoomWish, RowChange, Run, Table, ToKeeper, WireError,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -87,7 +87,8 @@ fn of_disks(rng: &mut Rng) -> Vec<DiskBlocks> {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(12) {
+    let question = match rng.below(13) {
+        12 => Question::Numbers,
         11 => Question::Alive,
         10 => Question::GiveBack(GiveBack {
             number: number(rng),
@@ -148,7 +149,12 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(13) {
+    let answer = match rng.below(15) {
+        14 => Answer::Numbers(number(rng), number(rng)),
+        13 => {
+            let (rows, left, left_for_root) = (number(rng), number(rng), number(rng));
+            return FromKeeper::Room(Room { rows, left, left_for_root });
+        }
         12 => return FromKeeper::ReturnRoom { round: number(rng) },
         11 => Answer::Room { runs: runs(rng), elsewhere: of_disks(rng) },
         0 => {
@@ -297,6 +303,7 @@ fn the_bytes_of_version_1() {
         ask(Question::Part(Part { batch: 4, rows })),
         ask(Question::End(End { batch: 4, is_last: true })),
         ask(Question::Alive),
+        ask(Question::Numbers),
         ToKeeper::Token(ToAuthority::Ask {
             ask: Ask {
                 space,
@@ -336,6 +343,8 @@ fn the_bytes_of_version_1() {
         answer(Answer::Taken),
         answer(Answer::Durable),
         answer(Answer::Alive),
+        answer(Answer::Numbers(1024, 2048)),
+        FromKeeper::Room(Room { rows: 7, left: 5, left_for_root: 6 }),
         answer(Answer::Failed("no".into())),
         FromKeeper::Token(ToNode::Grant {
             number: 8,

@@ -17,10 +17,21 @@ use super::{Meta, room};
 use crate::error::{FsError, Result};
 use crate::format::extent::Run;
 
+/// What may always be added to rows before a commit.
+const ADDED_BYTES_MIN: u64 = 16 << 10;
+
 impl Meta {
     /// Whether so much waits that it is to be committed before more changes.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.is_much_waiting() || self.may_change_much()
+        self.is_much_waiting() || self.may_change_much() || self.is_room_scarce()
+    }
+
+    /// Whether what waits takes much of the room for rows that the keeper has told. With the commit
+    /// it tells how much there is now.
+    fn is_room_scarce(&self) -> bool {
+        let Reach::Remote(keeper) = &self.keeper else { return false };
+        let added = u64::try_from(self.added_bytes()).unwrap_or(0);
+        added > ADDED_BYTES_MIN && added > keeper.room().left / 2
     }
 
     /// Whether what waits takes all the memory that it may.
@@ -194,7 +205,7 @@ impl Meta {
         };
         let given = self.run_alone(last).await?;
         self.changes.begin_commit();
-        self.node.freeze();
+        self.node.freeze(self.changes.row_bytes());
         drop(alone);
         self.send_frozen().await?;
         if let Some(keeper) = self.keeper.here() {

@@ -7,8 +7,13 @@
 //!
 //! *Numbers.* Numbers of files are taken in ranges, so that making a file needs no message. Those
 //! that this node gave out since the last batch ended are known to no store: it need not be asked
-//! for rows of such a file. After a crash the rest of the range stays unused, and numbers that went
-//! with the crash are used again; the generation of a file tells them apart.
+//! for rows of such a file. With one node there are no other numbers above them; with several, each
+//! has a range. After a crash the rest of the range stays unused, and numbers that went with the
+//! crash are used again; the generation of a file tells them apart.
+//!
+//! *Recent rows* are right until another node changes them. A node gets a token before it relies
+//! on a row, and another one changes the row only with that token; so they are forgotten whenever a
+//! token comes or goes ([`RecentRows::clear`]).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
@@ -29,9 +34,12 @@ pub(super) struct Node {
     batch: Cell<u64>,
     /// Numbers for new files.
     numbers: RefCell<Range<Ino>>,
-    /// The store has no rows of files from this number on.
+    /// The store has no rows of files from this number on, and before the other.
     unknown_from: Cell<Ino>,
-    recent: RefCell<RecentRows>,
+    unknown_to: Cell<Ino>,
+    recent: Rc<RefCell<RecentRows>>,
+    /// What was added to rows, less what was removed, with all batches that the store has.
+    stored_row_bytes: Cell<u64>,
     /// Places in records that were put since the last commit began, if they are noted.
     places: RefCell<Option<Vec<Run>>>,
 }
@@ -39,8 +47,10 @@ pub(super) struct Node {
 /// The changes that a commit carries to the store.
 pub(super) struct Frozen {
     rows: Overlay,
-    /// The store will know no files from this number on.
+    /// The store will know no files of this node's range from this number on.
     unknown_from: Ino,
+    /// Bytes of rows with this batch.
+    row_bytes: u64,
 }
 
 impl std::ops::Deref for Frozen {
@@ -59,7 +69,9 @@ impl Default for Node {
             batch: Cell::new(0),
             numbers: RefCell::new(0..0),
             unknown_from: Cell::new(Ino::MAX),
-            recent: RefCell::default(),
+            unknown_to: Cell::new(Ino::MAX),
+            recent: Rc::default(),
+            stored_row_bytes: Cell::new(0),
             places: RefCell::default(),
         }
     }
@@ -109,9 +121,23 @@ impl Node {
         self.recent.borrow()
     }
 
-    /// The store says this of a row.
-    pub(super) fn note_recent(&self, table: TableId, key: RowKey<'_>, value: Option<Box<[u8]>>) {
-        self.recent.borrow_mut().put(table, key, value);
+    /// The store said this of a row, when it was asked after [`RecentRows::age`] was this.
+    pub(super) fn note_recent(
+        &self,
+        age: u64,
+        table: TableId,
+        key: RowKey<'_>,
+        value: Option<Box<[u8]>>,
+    ) {
+        let mut recent = self.recent.borrow_mut();
+        if recent.age() == age {
+            recent.put(table, key, value);
+        }
+    }
+
+    /// What the store said lately, to be forgotten by whoever knows when.
+    pub(super) fn recent_rows(&self) -> Rc<RefCell<RecentRows>> {
+        self.recent.clone()
     }
 
     /// What the store said may not be so any more.
@@ -121,7 +147,17 @@ impl Node {
 
     /// Whether the store can have no rows of a file.
     pub(super) fn is_unknown_to_store(&self, ino: Option<Ino>) -> bool {
-        ino.is_some_and(|ino| ino >= self.unknown_from.get())
+        let unknown = self.unknown_from.get()..self.unknown_to.get();
+        ino.is_some_and(|ino| unknown.contains(&ino))
+    }
+
+    /// Bytes of rows with all batches that the store has.
+    pub(super) fn stored_row_bytes(&self) -> u64 {
+        self.stored_row_bytes.get()
+    }
+
+    pub(super) fn set_stored_row_bytes(&self, bytes: u64) {
+        self.stored_row_bytes.set(bytes);
     }
 
     /// A number for a new file, if there are any left.
@@ -136,6 +172,14 @@ impl Node {
         first
     }
 
+    /// The same for numbers of which only this node knows. Rows of files that it made before are
+    /// asked of the store from now on.
+    pub(super) fn take_range(&self, numbers: Range<Ino>) -> Ino {
+        self.unknown_from.set(numbers.start);
+        self.unknown_to.set(numbers.end);
+        self.take_numbers(numbers)
+    }
+
     /// The first of the numbers that were not used; none if all were.
     pub(super) fn return_numbers(&self) -> Option<Ino> {
         let mut numbers = self.numbers.borrow_mut();
@@ -146,13 +190,13 @@ impl Node {
     }
 
     /// Freezes what waits. What was frozen before is in the store.
-    pub(super) fn freeze(&self) {
+    pub(super) fn freeze(&self, row_bytes: u64) {
         let rows = self.open.take();
         let unknown_from = match self.unknown_from.get() {
             Ino::MAX => Ino::MAX,
             from => from.max(self.numbers.borrow().start),
         };
-        let before = self.frozen.replace(Some(Rc::new(Frozen { rows, unknown_from })));
+        let before = self.frozen.replace(Some(Rc::new(Frozen { rows, unknown_from, row_bytes })));
         debug_assert!(before.is_none(), "one commit at a time");
     }
 
@@ -187,7 +231,11 @@ impl Node {
     pub(super) fn thaw(&self) {
         self.recent.borrow_mut().clear();
         if let Some(frozen) = self.frozen.take() {
-            self.unknown_from.set(frozen.unknown_from);
+            // A range that was taken meanwhile lies above.
+            if frozen.unknown_from != Ino::MAX {
+                self.unknown_from.set(frozen.unknown_from.max(self.unknown_from.get()));
+            }
+            self.stored_row_bytes.set(frozen.row_bytes);
             self.batch.set(self.batch.get() + 1);
         }
     }

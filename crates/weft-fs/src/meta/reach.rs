@@ -109,6 +109,14 @@ impl Reach {
         }
     }
 
+    /// Numbers for new files of a keeper that has other nodes; none if it is here.
+    pub(super) fn numbers(&self) -> Result<Option<std::ops::Range<u64>>> {
+        match self {
+            Self::Here(_) => Ok(None),
+            Self::Remote(keeper) => keeper.numbers().map(Some),
+        }
+    }
+
     /// How many rows a table has, and whether the changes of a batch are among them that this node
     /// still keeps.
     pub(super) fn len<K: StoreKey, V: Value + 'static>(

@@ -2,8 +2,8 @@
 //!
 //! An operation looks at some rows again and again: the folder of a name, a name that is to be
 //! free, attributes that a file does not have. What the store says of a row holds until the next
-//! batch ends. A row has one slot, which it shares with others; so there is a bound, and no order
-//! to keep.
+//! batch ends, and while no other node changes it. A row has one slot, which it shares with others;
+//! so there is a bound, and no order to keep.
 
 use std::hash::Hasher as _;
 
@@ -24,11 +24,14 @@ struct Recent {
 }
 
 /// Some of the rows that the store gave since the last batch ended.
-pub(super) struct RecentRows(Box<[Option<Recent>]>);
+pub(crate) struct RecentRows {
+    slots: Box<[Option<Recent>]>,
+    age: u64,
+}
 
 impl Default for RecentRows {
     fn default() -> Self {
-        Self((0..SLOTS).map(|_| None).collect())
+        Self { slots: (0..SLOTS).map(|_| None).collect(), age: 0 }
     }
 }
 
@@ -47,21 +50,28 @@ fn slot(table: TableId, key: &RowKey<'_>) -> usize {
 impl RecentRows {
     /// What the store says of a row, if that is known: its value, or that there is none.
     pub(super) fn get(&self, table: TableId, key: &RowKey<'_>) -> Option<Option<&[u8]>> {
-        let recent = self.0[slot(table, key)].as_ref()?;
+        let recent = self.slots[slot(table, key)].as_ref()?;
         (recent.table == table && recent.key == *key).then_some(recent.value.as_deref())
     }
 
     /// The store says this of a row.
     pub(super) fn put(&mut self, table: TableId, key: RowKey<'_>, value: Option<Box<[u8]>>) {
         if value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX) {
-            let slot = &mut self.0[slot(table, &key)];
+            let slot = &mut self.slots[slot(table, &key)];
             *slot = Some(Recent { table, key: key.into_owned(), value });
         }
     }
 
-    /// A batch ends: the store may say anything else.
-    pub(super) fn clear(&mut self) {
-        self.0.fill_with(|| None);
+    /// The store may say anything else from now on: a batch ends, or another node may have changed
+    /// rows.
+    pub(crate) fn clear(&mut self) {
+        self.age += 1;
+        self.slots.fill_with(|| None);
+    }
+
+    /// How often all was forgotten: what was asked for before is not to be put.
+    pub(super) fn age(&self) -> u64 {
+        self.age
     }
 }
 

@@ -34,7 +34,9 @@ use weft_disk::IoFuture;
 use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
-use weft_wire::{Answer, Frames, FromKeeper, Question, Restated, Row, Run, ToKeeper, WireError};
+use weft_wire::{
+    Answer, Frames, FromKeeper, Question, Restated, Room, Row, Run, ToKeeper, WireError,
+};
 
 use super::desk::{DeskClient, SpaceClient};
 use super::outbox::Outbox;
@@ -186,6 +188,10 @@ impl Connection {
         while !self.is_lost.get() {
             match FromKeeper::next(&mut frames) {
                 Ok(Some(FromKeeper::Answer { number, answer })) => {
+                    if let (Answer::Numbers(_, to), Some(link)) = (&answer, link.upgrade()) {
+                        // The next keeper is told at once.
+                        link.numbers_end.set(link.numbers_end.get().max(*to));
+                    }
                     let waiting = self.waiting.borrow_mut().remove(&number);
                     if let Some(waiting) = waiting {
                         waiting.send(answer);
@@ -199,6 +205,9 @@ impl Connection {
                 Ok(Some(FromKeeper::ReturnRoom { round })) => {
                     let client = link.upgrade().and_then(|link| link.space_client());
                     client.iter().for_each(|client| client.return_room(round));
+                }
+                Ok(Some(FromKeeper::Room(room))) => {
+                    link.upgrade().iter().for_each(|link| link.room.set(room));
                 }
                 Ok(Some(FromKeeper::Refused(why))) => {
                     link.upgrade().iter().for_each(|link| link.refuse(&why));
@@ -223,6 +232,9 @@ pub(crate) struct Link {
     connection: RefCell<Option<Rc<Connection>>>,
     /// Bytes that the database may have.
     capacity: Cell<u64>,
+    room: Cell<Room>,
+    /// No number for a file was given to this node from this one on.
+    numbers_end: Cell<u64>,
     client: RefCell<Option<Weak<dyn DeskClient>>>,
     space_client: RefCell<Option<Rc<dyn SpaceClient>>>,
     /// Why a keeper refused this node.
@@ -370,17 +382,15 @@ impl Link {
     /// A keeper has said welcome. What the node has, and what it waits for, is told first; all of
     /// this is one moment, so that nothing else that it tells is between.
     fn begin(self: &Rc<Self>, connection: &Rc<Connection>, frames: Frames) {
-        if self.node.number != 0 {
-            let client = self.client();
-            let (held, asks) = client.map(|client| client.restate()).unwrap_or_default();
-            let space = self.space_client().map(|client| client.state_space());
-            let parts = restated(&held, &space.unwrap_or_default());
-            for message in parts.into_iter().map(ToKeeper::Restate) {
-                connection.outbox.post(&self.rt, message.to_bytes());
-            }
-            for ask in asks {
-                connection.outbox.post(&self.rt, ToKeeper::Token(ask).to_bytes());
-            }
+        let client = self.client();
+        let (held, asks) = client.map(|client| client.restate()).unwrap_or_default();
+        let space = self.space_client().map(|client| client.state_space());
+        let parts = restated(&held, &space.unwrap_or_default(), self.numbers_end.get());
+        for message in parts.into_iter().map(ToKeeper::Restate) {
+            connection.outbox.post(&self.rt, message.to_bytes());
+        }
+        for ask in asks {
+            connection.outbox.post(&self.rt, ToKeeper::Token(ask).to_bytes());
         }
         self.capacity.set(connection.capacity);
         *self.connection.borrow_mut() = Some(connection.clone());
@@ -407,8 +417,12 @@ impl Link {
     }
 }
 
-/// What a node holds, in parts.
-fn restated(held: &[Holding], (space, next_give_back): &(Vec<Run>, u64)) -> Vec<Restated> {
+/// What a node has, in parts.
+fn restated(
+    held: &[Holding],
+    (space, next_give_back): &(Vec<Run>, u64),
+    numbers_end: u64,
+) -> Vec<Restated> {
     let tokens = held
         .chunks(RESTATED_AT_A_TIME)
         .map(|tokens| Restated { tokens: tokens.to_vec(), ..Restated::default() });
@@ -416,7 +430,7 @@ fn restated(held: &[Holding], (space, next_give_back): &(Vec<Run>, u64)) -> Vec<
         .chunks(RESTATED_AT_A_TIME)
         .map(|space| Restated { space: space.to_vec(), ..Restated::default() });
     let next_give_back = *next_give_back;
-    let last = Restated { next_give_back, is_last: true, ..Restated::default() };
+    let last = Restated { numbers_end, next_give_back, is_last: true, ..Restated::default() };
     tokens.chain(space).chain([last]).collect()
 }
 
@@ -436,6 +450,8 @@ impl RemoteKeeper {
             connecting: Semaphore::new(1),
             connection: RefCell::default(),
             capacity: Cell::new(0),
+            room: Cell::default(),
+            numbers_end: Cell::new(0),
             client: RefCell::default(),
             space_client: RefCell::default(),
             refused: RefCell::default(),
@@ -518,6 +534,19 @@ impl RemoteKeeper {
         let range = (owned(from), owned(to));
         let (rows, is_end) = (VecDeque::new(), false);
         RemoteRows { keeper: self, table, range, rows, is_end, max: ROWS.start }
+    }
+
+    /// Numbers for new files.
+    pub(super) fn numbers(&self) -> Result<std::ops::Range<u64>> {
+        match self.wait(Question::Numbers)? {
+            Answer::Numbers(from, to) if from < to => Ok(from..to),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// What the keeper said last of the room for rows.
+    pub(super) fn room(&self) -> Room {
+        self.0.room.get()
     }
 
     /// How many rows a table has, with all batches of this node before another number.

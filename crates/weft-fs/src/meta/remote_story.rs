@@ -184,6 +184,7 @@ impl Speaker {
     async fn hear(&mut self) -> Option<FromKeeper> {
         loop {
             match FromKeeper::next(&mut self.frames).expect("sound") {
+                Some(FromKeeper::Room(_)) => {}
                 Some(message) => return Some(message),
                 None => match self.stream.read().await.expect("bytes or the end") {
                     bytes if bytes.is_empty() => return None,
@@ -201,10 +202,13 @@ impl Speaker {
     /// The batch that comes next.
     async fn welcome(network: &Network, number: u16, epoch: u64) -> (Self, u64) {
         let mut speaker = Self::new(network).await;
-        match speaker.hello(number, epoch).await {
-            Some(FromKeeper::Welcome { next_batch, .. }) => (speaker, next_batch),
+        let next_batch = match speaker.hello(number, epoch).await {
+            Some(FromKeeper::Welcome { next_batch, .. }) => next_batch,
             other => panic!("{other:?}"),
-        }
+        };
+        let all = ToKeeper::Restate(Restated { is_last: true, ..Restated::default() });
+        speaker.stream.write(all.to_bytes()).await.expect("sent");
+        (speaker, next_batch)
     }
 
     async fn ask(&mut self, question: Question) -> Option<Answer> {

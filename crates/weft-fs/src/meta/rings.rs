@@ -19,7 +19,7 @@ use crate::raid_log::Mark;
 const RUN_BYTES: usize = 24;
 /// Before a node's number, in the state: bytes of all rows that it has added, less those that it
 /// has removed.
-const ROW_BYTES_OF: &str = "row bytes of node ";
+pub(super) const ROW_BYTES_OF: &str = "row bytes of node ";
 
 /// A run of blocks of a copy of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -36,19 +36,22 @@ use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
 use weft_wire::{
-    Answer, End, Frames, FromKeeper, Part, Question, Restated, RoomWish, Row, ToKeeper,
+    Answer, End, Frames, FromKeeper, Part, Question, Restated, Room, RoomWish, Row, ToKeeper,
 };
 
 use super::desk::Desk;
 use super::header::{self, Areas};
 use super::keeper::Keeper;
+use super::numbers::{NEXT_INODE, NUMBERS};
 use super::outbox::Outbox;
 use super::remote::{SILENCE, Stream, is_value, take_more};
+use super::rings::{ROW_BYTES_OF, row_bytes_name};
+use super::room::{row_bytes_for_all, row_bytes_max};
 use super::rows::{
-    KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, by_table, is_empty,
+    KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, all, by_table, is_empty,
 };
 use super::turns::{Connected, Turns};
-use super::{ROWS_MAX, rows_at_a_time};
+use super::{ROW_BYTES, ROWS_MAX, rows_at_a_time};
 use crate::error::{FsError, Result};
 
 /// The most bytes of values in an answer, unless one row has more.
@@ -83,6 +86,12 @@ struct Server {
     checkpointing: Semaphore,
     /// Why nothing is answered any more.
     failed: RefCell<Option<String>>,
+    /// The first number that no file has and no node was given.
+    next_number: Cell<u64>,
+    /// Whether that is to be stored with the next batch.
+    is_number_due: Cell<bool>,
+    /// Bytes of rows that each node counts.
+    row_bytes: RefCell<BTreeMap<String, u64>>,
     /// What node 0 does for the others.
     desk: RefCell<Option<Rc<dyn Desk>>>,
     /// Told when that is there.
@@ -157,8 +166,13 @@ impl Peer {
         (self.node.number, self.connection)
     }
 
-    async fn tell(&self, number: u64, answer: Answer) {
-        self.outbox.write(FromKeeper::Answer { number, answer }.to_bytes()).await;
+    async fn tell(&self, number: u64, answer: Answer, room: Room) {
+        let mut bytes = match &answer {
+            Answer::Durable | Answer::Alive => FromKeeper::Room(room).to_bytes(),
+            _ => Vec::new(),
+        };
+        bytes.extend(FromKeeper::Answer { number, answer }.to_bytes());
+        self.outbox.write(bytes).await;
     }
 }
 
@@ -189,6 +203,16 @@ impl KeeperServer {
         let areas = Areas::stored(array.size_bytes(), &stored)?;
         let keeper = Keeper::open(array, file_system, (&areas, stored), cache_bytes).await?;
         keeper.image.check_awaiting_resync().await?;
+        let (row_bytes, next) = fiber::run(|| {
+            let (counts, _) = rows(&keeper, &STATE, &all(), false, usize::MAX)?;
+            let name = |key: &RowKey<'_>| String::from_utf8_lossy(&key.name).into_owned();
+            let counts = counts.iter().map(|(key, value)| (name(key), u64::from_bytes(value)));
+            let is_count = |name: &str| name == ROW_BYTES || name.starts_with(ROW_BYTES_OF);
+            let counts = counts.filter(|(name, _)| is_count(name)).collect();
+            let next = keeper.row(&STATE, &NEXT_INODE, |value| value)?;
+            Ok::<(BTreeMap<String, u64>, _), FsError>((counts, next))
+        })
+        .await?;
         Ok(Self(Rc::new(Server {
             rt: rt.clone(),
             file_system,
@@ -199,6 +223,9 @@ impl KeeperServer {
             turns: Turns::default(),
             checkpointing: Semaphore::new(1),
             failed: RefCell::default(),
+            next_number: Cell::new(next.unwrap_or(0)),
+            is_number_due: Cell::new(false),
+            row_bytes: RefCell::new(row_bytes),
             desk: RefCell::default(),
             opened: Notify::default(),
         })))
@@ -229,7 +256,8 @@ impl KeeperServer {
             }
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
-                    if peer.outbox.write(welcome.to_bytes()).await {
+                    let room = FromKeeper::Room(self.0.room());
+                    if peer.outbox.write([welcome.to_bytes(), room.to_bytes()].concat()).await {
                         self.converse(&peer, &mut frames).await;
                     }
                     self.0.leave(peer.connected()).await;
@@ -257,7 +285,8 @@ impl KeeperServer {
                     continue;
                 }
                 ToKeeper::Token(message) => {
-                    if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
+                    let is_early = peer.restated.borrow().is_some();
+                    if peer.node.number == 0 || is_early || self.0.next_batch(peer).is_err() {
                         return;
                     }
                     self.0.desk().await.take(peer.node, message);
@@ -274,7 +303,7 @@ impl KeeperServer {
                         Question::GiveBack(given) => {
                             let desk = self.0.desk().await;
                             let Some(answer) = desk.take_back(peer.node, given) else { return };
-                            peer.tell(number, answer).await;
+                            peer.tell(number, answer, self.0.room()).await;
                         }
                         _ => {}
                     }
@@ -282,6 +311,12 @@ impl KeeperServer {
                 }
                 question => question,
             };
+            if let Question::Part(_) | Question::End(_) | Question::Numbers = question
+                && peer.restated.borrow().is_some()
+            {
+                // The keeper does not know yet what the node has.
+                return;
+            }
             if let Question::Part(_) | Question::End(_) = question {
                 // Reads go on while it waits for its turn, and until it is durable.
                 let permit = peer.changing.acquire(1).await;
@@ -289,7 +324,7 @@ impl KeeperServer {
                 drop(self.0.rt.spawn(async move {
                     let is_end = matches!(question, Question::End(_));
                     match server.answer(&peer, question).await {
-                        Ok(answer) => peer.tell(number, answer).await,
+                        Ok(answer) => peer.tell(number, answer, server.room()).await,
                         Err(ConnectionEnd) => peer.stream.close(),
                     }
                     drop(permit);
@@ -305,7 +340,7 @@ impl KeeperServer {
                 continue;
             }
             match self.0.answer(peer, question).await {
-                Ok(answer) => peer.tell(number, answer).await,
+                Ok(answer) => peer.tell(number, answer, self.0.room()).await,
                 Err(ConnectionEnd) => return,
             }
         }
@@ -383,6 +418,13 @@ impl Server {
             }
             restated.take().expect("it was there")
         };
+        if all.numbers_end > self.next_number.get() {
+            self.next_number.set(all.numbers_end);
+            self.is_number_due.set(true);
+        }
+        if peer.node.number == 0 {
+            return Ok(());
+        }
         let desk = self.desk().await;
         let (rt, to): (Rt, Weak<Outbox>) = (self.rt.clone(), Rc::downgrade(&peer.outbox));
         let deliver = Rc::new(move |message| {
@@ -409,10 +451,10 @@ impl Server {
     /// Answers a wish for blocks when it can be answered.
     async fn find_room(&self, peer: &Rc<Peer>, number: u64, wish: RoomWish) {
         let found = self.desk().await.room(peer.node, wish);
-        let peer = peer.clone();
+        let (peer, room) = (peer.clone(), self.room());
         drop(self.rt.spawn(async move {
             match found.await {
-                Some(answer) => peer.tell(number, answer).await,
+                Some(answer) => peer.tell(number, answer, room).await,
                 None => peer.stream.close(),
             }
         }));
@@ -455,7 +497,7 @@ impl Server {
             };
             self.members.borrow_mut().insert(node.number, member);
             let (stream, outbox) = (stream.clone(), Outbox::new(stream.clone()));
-            let restated = RefCell::new((node.number != 0).then(Restated::default));
+            let restated = RefCell::new(Some(Restated::default()));
             let changing = Semaphore::new(1);
             let peer = Peer { node, connection, stream, outbox, changing, restated };
             (Rc::new(peer), next_batch)
@@ -471,6 +513,22 @@ impl Server {
         let connection = self.connections.get();
         self.connections.set(connection + 1);
         connection
+    }
+
+    /// How full the metadata is, for one of the nodes that are there: all of them together stay
+    /// below the bound.
+    fn room(&self) -> Room {
+        let rows = self.row_bytes.borrow().values().fold(0, |sum: u64, of| sum.wrapping_add(*of));
+        let members = self.members.borrow();
+        let nodes = members.values().filter(|member| member.connection.is_some()).count();
+        let part = 2 * nodes.max(1) as u64;
+        let capacity = self.keeper.image.capacity();
+        let left = |most: u64| most.saturating_sub(rows) / part;
+        Room {
+            rows,
+            left: left(row_bytes_for_all(capacity)),
+            left_for_root: left(row_bytes_max(capacity)),
+        }
     }
 
     /// What the state has under a name. The caller holds `using`.
@@ -601,6 +659,13 @@ impl Server {
                     Err(failed) => failed,
                 })
             }
+            Question::Numbers => {
+                self.next_batch(peer)?;
+                let from = self.next_number.get();
+                self.next_number.set(from + NUMBERS);
+                self.is_number_due.set(true);
+                Ok(Answer::Numbers(from, from + NUMBERS))
+            }
             Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
@@ -676,20 +741,28 @@ impl Server {
         if end.batch == next_batch {
             let _using = self.use_in_turn(peer).await?;
             let _work = self.turns.work(peer.connected(), &self.rt);
-            let count = state_row(&batch_name(peer.node.number), end.batch + 1);
-            let ended = match self.check() {
-                Ok(()) => {
-                    let ended = || {
-                        self.keeper.take(&[count])?;
-                        self.keeper.end(end.is_last)
-                    };
-                    self.result(fiber::run(ended).await)
-                }
-                failed => failed,
-            };
-            if let Err(failed) = ended {
+            if let Err(failed) = self.check() {
                 return Ok(failed);
             }
+            let mut last = vec![state_row(&batch_name(peer.node.number), end.batch + 1)];
+            let next_number = self.next_number.get();
+            if self.is_number_due.get() {
+                // A file of this batch may have one of these numbers.
+                last.push(state_row(NEXT_INODE, next_number));
+            }
+            let counted = row_bytes_name(peer.node.number);
+            let ended = || {
+                self.keeper.take(&last)?;
+                self.keeper.end(end.is_last)?;
+                self.keeper.row(&STATE, &&*counted, |value| value)
+            };
+            let row_bytes = match self.result(fiber::run(ended).await) {
+                Ok(row_bytes) => row_bytes.unwrap_or(0),
+                Err(failed) => return Ok(failed),
+            };
+            self.row_bytes.borrow_mut().insert(counted, row_bytes);
+            // Others may have been given meanwhile.
+            self.is_number_due.set(self.next_number.get() != next_number);
             if let Some(member) = self.members.borrow_mut().get_mut(&peer.node.number) {
                 member.next_batch = end.batch + 1;
             }

@@ -21,7 +21,7 @@ use crate::format::inode::Ino;
 /// The metadata, for one operation.
 pub(crate) struct Tx<'a> {
     pub(super) node: &'a Node,
-    keeper: &'a Reach,
+    pub(super) keeper: &'a Reach,
     pub(super) changes: &'a Changes,
 }
 
@@ -56,9 +56,10 @@ impl<'a> Tx<'a> {
         if let Some(value) = self.node.recent().get(table.id, &row) {
             return Ok(value.map(|value| look(V::from_bytes(value))));
         }
+        let age = self.node.recent().age();
         let value = self.keeper.row(table, key)?;
         let said = value.as_deref().map(|value| look(V::from_bytes(value)));
-        self.node.note_recent(table.id, row, value);
+        self.node.note_recent(age, table.id, row, value);
         Ok(said)
     }
 

@@ -207,6 +207,8 @@ impl FsState {
                 tokens
             }
         };
+        let recent = meta.recent_rows();
+        tokens.on_others(move || recent.borrow_mut().clear());
         Self {
             reopen,
             marked_as: options.host.map(|host| (host, options.nonce)),

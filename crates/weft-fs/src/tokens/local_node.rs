@@ -169,6 +169,8 @@ pub(crate) struct Tokens {
     returned_pages: RefCell<BTreeMap<Ino, Rc<ReturnedPages>>>,
     /// Requests that wait may be late ones now.
     late: Notify,
+    /// Called when a token comes or goes while there are other nodes.
+    others_act: RefCell<Option<Rc<dyn Fn()>>>,
 }
 
 /// A token in use.
@@ -257,6 +259,7 @@ impl Tokens {
             give_up: RefCell::default(),
             returned_pages: RefCell::default(),
             late: Notify::default(),
+            others_act: RefCell::default(),
         })
     }
 
@@ -264,6 +267,17 @@ impl Tokens {
     /// [`Tokens::written`].
     pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<Revocation>) + 'static) {
         *self.give_up.borrow_mut() = Some(Rc::new(give_up));
+    }
+
+    /// `act` is called whenever a token comes or goes while there are other nodes: what this node
+    /// knows of rows may be wrong.
+    pub(crate) fn on_others(&self, act: impl Fn() + 'static) {
+        *self.others_act.borrow_mut() = Some(Rc::new(act));
+    }
+
+    /// Whether there are other nodes, or were any.
+    fn has_others(&self) -> bool {
+        matches!(self.place, Place::Elsewhere(_)) || self.heard.get() > 0
     }
 
     /// Waits for all tokens of an operation.
@@ -510,6 +524,9 @@ impl Tokens {
                     Place::Elsewhere(tell) => tell(message),
                 },
                 Some(Message::ToThis(message)) => {
+                    if self.has_others() {
+                        self.others_act.borrow().iter().for_each(|act| act());
+                    }
                     if let ToNode::Revoke(revoke) = &message {
                         self.settle(revoke.space);
                     }
