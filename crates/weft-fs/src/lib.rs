@@ -84,6 +84,7 @@ pub use jobs::scrub::ScrubReport;
 pub use meta::remote::{Connector, Stream};
 pub use meta::server::KeeperServer;
 pub use meta::{MetaCacheCounts, MetaPageCounts};
+pub use mount::rings::{LogCopy, NodeStatus};
 pub use mount::sizing::{PlannedRoom, plan_room};
 pub use mount::{CreateOptions, META_CACHE_BYTES, RemoteMetadata, create};
 pub use state::job::{Job, JobStatus};

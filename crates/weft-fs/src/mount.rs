@@ -478,6 +478,10 @@ impl Fs {
                 let _ = fs.sync().await;
                 fs.return_excess().await;
                 let _ = fs.meta().checkpoint_if_due().await;
+                let _ = match fs.meta().number() {
+                    0 => fs.free_left_rings().await,
+                    _ => fs.take_next_ring().await,
+                };
             }
         });
     }

@@ -255,7 +255,7 @@ pub(crate) struct Mark {
 #[derive(Debug)]
 pub(crate) struct Log {
     /// Bytes of the ring.
-    size: u64,
+    size: Cell<u64>,
     epoch: u64,
     node: u32,
     last_id: Cell<u64>,
@@ -269,7 +269,7 @@ impl Log {
     /// An empty log in a ring of `size` bytes.
     pub(crate) fn new(size: u64, (node, epoch): (u16, u64), last_id: u64) -> Self {
         let (head, tail) = (Cell::new(0), Cell::new(0));
-        let (node, last_id) = (node.into(), Cell::new(last_id));
+        let (node, last_id, size) = (node.into(), Cell::new(last_id), Cell::new(size));
         Self { size, epoch, node, last_id, head, tail, pending: Cell::new(None) }
     }
 
@@ -280,13 +280,27 @@ impl Log {
 
     /// Bytes that one log record may have.
     pub(crate) fn record_bytes_max(&self) -> u64 {
-        self.size / SHARE
+        self.size.get() / SHARE
     }
 
     /// The start of the log that a commit may store now.
     pub(crate) fn mark(&self) -> Mark {
         let all = Mark { completed: self.last_id.get(), position: self.head.get() };
         self.pending.get().unwrap_or(all)
+    }
+
+    /// The start of the log in another ring, which is empty. Nothing that was appended is to be
+    /// completed.
+    pub(crate) fn mark_in_next(&self) -> Mark {
+        debug_assert!(self.pending.get().is_none(), "no flush is under way");
+        Mark { completed: self.last_id.get(), position: 0 }
+    }
+
+    /// From now on it is in another ring, of `size` bytes: a commit that says so is durable.
+    pub(crate) fn go_on_in(&self, size: u64) {
+        self.size.set(size);
+        self.head.set(0);
+        self.tail.set(0);
     }
 
     /// A commit with this mark is durable.
@@ -305,7 +319,7 @@ impl Log {
         debug_assert!(self.pending.get().is_none());
         let write_id = self.last_id.get() + 1;
         let bytes = encode(self.epoch, self.node, write_id, record);
-        let (size, len) = (self.size, bytes.len() as u64);
+        let (size, len) = (self.size.get(), bytes.len() as u64);
         let position = ring::place(size, self.head.get(), len);
         if position + len - self.tail.get() > size {
             return Ok(false);

@@ -7,8 +7,8 @@ use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::network::{Canary, Network};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, META_CACHE_BYTES, RemoteMetadata, create};
-use weft_rt::Rt;
+use weft_fs::{Fs, FsError, Label, LogCopy, META_CACHE_BYTES, RemoteMetadata, create};
+use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
 const SIZE: u64 = 24 << 20;
@@ -41,7 +41,34 @@ async fn node_0_again(rt: &Rt, disks: &[Rc<dyn Disk>], epoch: u64) -> (Rc<Networ
         }
     };
     let fs = Fs::mount_with_keeper(rt, disks, mounting(), keeper).await.expect("mounted");
+    fs.serve_nodes(&network.keeper(), &[]);
     (network, fs)
+}
+
+/// Node 0 gives a node what it needs, and the node mounts.
+async fn joined(rt: &Rt, fs: &Fs, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
+    fs.prepare_node(id.0).await.expect("prepared");
+    node(rt, disks, way, id).await.expect("mounted")
+}
+
+/// A node is dead: no disk and no keeper takes anything of it any more.
+async fn die(fs: &Fs, network: &Network, number: u16, epoch: u64) -> usize {
+    let node = NodeId { number, epoch };
+    network.keeper().fence(node).await.expect("durable");
+    fs.recover_node(node).await.expect("recovered")
+}
+
+/// The blocks of the log of a node, by disk.
+async fn log_of(fs: &Fs, number: u16) -> Vec<LogCopy> {
+    let nodes = fs.nodes().await.expect("known");
+    let node = nodes.into_iter().find(|of| of.node.number == number).expect("it has a log");
+    node.log
+}
+
+fn log_disks(log: &[LogCopy]) -> Vec<u16> {
+    let mut disks: Vec<u16> = log.iter().map(|copy| copy.disk).collect();
+    disks.sort_unstable();
+    disks
 }
 
 async fn node(
@@ -108,5 +135,140 @@ fn a_node_does_not_do_what_takes_the_metadata_itself() {
         assert_eq!((status.epoch, status.meta_copies), (7, (0, 0)));
         other.unmount().await.expect("unmounted");
         fs.unmount().await.expect("unmounted");
+    });
+}
+
+#[test]
+fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut bytes = pattern(300_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        bytes[40_000..200_000].copy_from_slice(&pattern(160_000, 2));
+        write(&other, ino, 40_000, &bytes[40_000..200_000]).await;
+        other.fsync(ino).await.expect("synced");
+        let status = fs.nodes().await.expect("known").remove(0);
+        assert_eq!((status.node, status.is_mounted), (NodeId { number: 1, epoch: 7 }, true));
+        let refused = |result: Result<(), FsError>, what: &str| match result {
+            Err(FsError::Invalid(why) | FsError::Unmountable(why) | FsError::Stopped(why)) => {
+                assert!(why.contains(what), "{why}");
+            }
+            other => panic!("{what}: {other:?}"),
+        };
+        let early = fs.recover_node(NodeId { number: 1, epoch: 7 }).await;
+        refused(early.map(drop), "not fenced");
+        refused(fs.prepare_node(1).await, "not recovered");
+        refused(fs.forget_node(1).await, "not recovered");
+        of_node.fail_domain();
+        drop(other);
+        assert!(die(&fs, &network, 1, 7).await > 0);
+        assert_eq!(die(&fs, &network, 1, 7).await, 0, "it is recovered");
+        refused(node(&rt, &all(&disks), &network, (1, 7)).await.map(drop), "mounted once more");
+        let again = joined(&rt, &fs, &all(&disks), &network, (1, 8)).await;
+        assert!(read_all(&again, ino).await == bytes);
+        bytes[100_000..150_000].copy_from_slice(&pattern(50_000, 3));
+        write(&again, ino, 100_000, &bytes[100_000..150_000]).await;
+        again.fsync(ino).await.expect("synced");
+        assert_eq!(die(&fs, &network, 1, 7).await, 0, "that one is over");
+        again.unmount().await.expect("unmounted");
+        assert_eq!(die(&fs, &network, 1, 8).await, 0, "it has ended in order");
+        fs.forget_node(1).await.expect("forgotten");
+        assert_eq!(fs.nodes().await.expect("known"), []);
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &all(&disks)).await;
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
+
+/// The node waits for a moment, and goes on there.
+#[test]
+fn the_log_of_a_mounted_node_moves_off_a_disk_that_leaves_and_off_one_that_is_lost() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid1").await;
+        let mut bytes = pattern(100_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let before = log_of(&fs, 1).await;
+        let leaving = log_disks(&before)[0];
+        let report = fs.remove_disk(leaving).await.expect("removed");
+        assert_eq!(report.removed_disks, [leaving]);
+        let moved = log_of(&fs, 1).await;
+        assert!(moved.len() == 3 && !log_disks(&moved).contains(&leaving), "{moved:?}");
+        let lost = log_disks(&moved)[0];
+        fs.fail_disk(lost).await.expect("failed");
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert_eq!(report.removed_disks, [lost]);
+        let moved = log_of(&fs, 1).await;
+        assert!(moved.len() == 3 && !log_disks(&moved).contains(&lost), "{moved:?}");
+        assert_sound(&fs).await;
+        bytes[..8192].copy_from_slice(&pattern(8192, 2));
+        assert!(read_all(&other, ino).await == pattern(100_000, 1));
+        write(&other, ino, 0, &bytes[..8192]).await;
+        other.fsync(ino).await.expect("synced");
+        of_node.fail_domain();
+        drop(other);
+        assert!(die(&fs, &network, 1, 7).await > 0);
+        let left = (0..5).filter(|n| ![leaving, lost].contains(n));
+        let left: Vec<_> = left.map(|n| disks[usize::from(n)].clone()).collect();
+        let again = joined(&rt, &fs, &all(&left), &network, (1, 8)).await;
+        assert!(read_all(&again, ino).await == bytes);
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
+
+/// The disk of a copy works, but a block of the log on it cannot be written: the copy is given up,
+/// and the next mount of the node has as many as before.
+#[test]
+fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut bytes = pattern(100_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let log = log_of(&fs, 1).await;
+        let label = Label::read(&*disks[0]).await.expect("readable").expect("a label");
+        let place = |copy: &LogCopy| {
+            let blocks = &copy.blocks[0];
+            label.data().start + blocks.start * BLOCK..label.data().start + blocks.end * BLOCK
+        };
+        *disks[usize::from(log[0].disk)].faults.unwritable.borrow_mut() = place(&log[0]);
+        for version in 2..6 {
+            bytes[..8192].copy_from_slice(&pattern(8192, version));
+            write(&other, ino, 0, &bytes[..8192]).await;
+            other.fsync(ino).await.expect("synced");
+        }
+        let now = log_of(&fs, 1).await;
+        let given_up: Vec<bool> = now.iter().map(|copy| copy.is_given_up).collect();
+        assert_eq!(given_up, [true, false, false]);
+        let status = other.status().await.expect("known");
+        assert!(status.disks.iter().all(|disk| !disk.lost), "a block failed, and no disk");
+        // One of the others is lost with the node.
+        of_node.fail_domain();
+        drop(other);
+        disks[usize::from(log[1].disk)].faults.gone.set(true);
+        assert!(die(&fs, &network, 1, 7).await > 0);
+        let left: Vec<_> =
+            (0..4).filter(|n| *n != log[1].disk).map(|n| disks[usize::from(n)].clone()).collect();
+        fs.rebuild().await.expect("rebuilt");
+        let again = joined(&rt, &fs, &all(&left), &network, (1, 8)).await;
+        assert!(read_all(&again, ino).await == bytes);
+        assert_eq!(log_of(&fs, 1).await.iter().filter(|copy| !copy.is_given_up).count(), 3);
+        rt.sleep(SECOND).await;
+        assert_sound(&fs).await;
     });
 }

@@ -191,6 +191,8 @@ pub struct TestDisk {
     pub medium: Rc<RefCell<Medium>>,
     pub faults: Faults,
     ops: Cell<u64>,
+    /// Writes that have begun and not ended.
+    in_flight: RefCell<BTreeSet<u64>>,
     salt: u64,
     /// Reads and writes so far: offset and length.
     pub reads: RefCell<Vec<(u64, u64)>>,
@@ -223,11 +225,32 @@ impl TestDisk {
             medium: Rc::new(RefCell::new(medium)),
             faults: Faults::default(),
             ops: Cell::new(0),
+            in_flight: RefCell::default(),
             salt: number as u64,
             reads: RefCell::default(),
             writes: RefCell::default(),
             data_bytes: Cell::new(0),
         })
+    }
+
+    /// The same disk as another host reaches it, of which only the contents are shared. Each host
+    /// has a number, which is not 0.
+    pub fn for_host(&self, rt: &Rt, power: &Rc<Power>, host: u64) -> Rc<Self> {
+        let salt = self.salt as usize;
+        let disk =
+            Self::new(rt, power, salt, self.size.get(), self.info.sector_bytes, Medium::new(512));
+        let mut disk = Rc::into_inner(disk).expect("it is new");
+        disk.medium = self.medium.clone();
+        disk.ops.set(host << 40);
+        Rc::new(disk)
+    }
+
+    /// The host is dead, and fenced: each of its writes in flight ends. `first` is given the number
+    /// of sectors of each, and returns how many of them are written.
+    pub fn end_writes(&self, mut first: impl FnMut(u64) -> u64) {
+        for number in self.in_flight.take() {
+            self.medium.borrow_mut().abandon(number, &mut first);
+        }
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, errno: i32) -> DiskError {
@@ -282,6 +305,7 @@ impl TestDisk {
         let delay = self.delay();
         self.power.step();
         self.medium.borrow_mut().begin(number, offset, len, Some(data));
+        self.in_flight.borrow_mut().insert(number);
         while self.faults.stuck.get() {
             self.rt.sleep(100_000).await;
         }
@@ -293,6 +317,7 @@ impl TestDisk {
             released = self.faults.released.wait();
         }
         self.power.step();
+        self.in_flight.borrow_mut().remove(&number);
         let mut medium = self.medium.borrow_mut();
         let is_new = op == DiskOp::Write && !medium.covers(offset, len);
         let full = self.faults.full.get() && is_new;

@@ -11,15 +11,20 @@
 use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
+use weft_rt::{Nanos, SECOND};
 
+use crate::disks::member::Member;
 use crate::disks::pool::Pool;
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
+
+/// How long a rebuild waits for nodes to log elsewhere. The lost disk goes with the next one then.
+const RINGS_WAIT: Nanos = 30 * SECOND;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -94,6 +99,11 @@ impl Decide for LostDiskMoves<'_> {
     }
 }
 
+/// Whether a disk that works is one of these, which leave.
+fn is_leaving(member: &Member, disks: &BTreeSet<u16>) -> bool {
+    disks.contains(&member.number) && !member.is_lost()
+}
+
 impl FsState {
     pub(crate) async fn rebuild(&self) -> Result<RebuildReport> {
         self.check_writable()?;
@@ -108,6 +118,29 @@ impl FsState {
             disks.iter().try_fold(false, |used, disk| Ok(used || tx.is_disk_used(*disk)?))
         };
         self.meta().run(any).await
+    }
+
+    /// Gives rings on these disks another place. Nodes that are mounted take it after a while: waits
+    /// until all have done that, or for some time.
+    async fn wait_for_rings(&self, disks: &BTreeSet<u16>, wait: Nanos) -> Result<()> {
+        let until = self.rt().now().saturating_add(wait);
+        loop {
+            // Another disk may be lost meanwhile.
+            match self.move_rings_off(disks).await {
+                // A lost disk stays until there is room.
+                Err(FsError::NoSpace) if wait < Nanos::MAX => return Ok(()),
+                moved => moved?,
+            }
+            let mut any = false;
+            for disk in disks {
+                any |= self.has_ring(*disk).await?;
+            }
+            if !any || self.rt().now() >= until {
+                return Ok(());
+            }
+            self.rt().sleep(SECOND).await;
+            self.job_may_go_on()?;
+        }
     }
 
     /// Gives every column on these disks another place. Disks that no record names any more leave
@@ -147,12 +180,21 @@ impl FsState {
         let removed_disks = Vec::new();
         let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
         self.commit().await?;
+        let wait = if self.pool().members().iter().any(|of| is_leaving(of, disks)) {
+            Nanos::MAX
+        } else {
+            RINGS_WAIT
+        };
+        self.wait_for_rings(disks, wait).await?;
         self.job_nears_end()?;
         // A record may have come to a disk during this, before it was lost.
         for number in disks {
             // Blocks that a number before it names are on it as well.
             let is_used = self.meta().run(|tx| tx.is_disk_used(*number)).await?;
-            if is_used || self.pool().succeeded_by(*number).is_some() {
+            if is_used
+                || self.has_ring(*number).await?
+                || self.pool().succeeded_by(*number).is_some()
+            {
                 continue;
             }
             self.let_go(*number).await?;

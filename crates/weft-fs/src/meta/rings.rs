@@ -2,13 +2,15 @@
 //! count.
 //!
 //! The table of rings has the runs of blocks of each node's ring, by the node and a number from 0
-//! on. Runs of one disk are one copy, in their order. The state has of each node the epoch of its
-//! last mount, whether what that mount has logged may have to be recovered, and the mark of its last
-//! commit. Each row is written by its node, or for it when it is not mounted.
+//! on. Runs of one disk are one copy, in their order. From [`NEXT_AT`] on there are those of a ring
+//! that the node is to use in place of this one. The state has of each node the epoch of the mount
+//! that uses the ring, whether what that mount has logged may have to be recovered, and the mark of
+//! its last commit. Each row is written by its node, or for it when it is not mounted; but runs of
+//! the next ring are added by node 0, and removed by the node.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::{ControlFlow, Range};
 
-use super::rows::{RINGS, RowKey, STATE, all, between};
+use super::rows::{KeyRange, RINGS, RowKey, STATE, all, between};
 use super::transaction::Tx;
 use super::{Meta, ROW_BYTES};
 use crate::error::{FsError, Result};
@@ -17,6 +19,8 @@ use crate::raid_log::Mark;
 
 /// Bytes of a run in its row: disk, whether it is given up, first block and number of blocks.
 const RUN_BYTES: usize = 24;
+/// Where the runs of a node's next ring start.
+const NEXT_AT: u64 = 1 << 32;
 /// Before a node's number, in the state: bytes of all rows that it has added, less those that it
 /// has removed.
 pub(super) const ROW_BYTES_OF: &str = "row bytes of node ";
@@ -51,7 +55,7 @@ impl RingRun {
 /// The log of a node, as the metadata has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeLog {
-    /// The epoch of its last mount.
+    /// The epoch of the last mount that used it.
     pub(crate) epoch: u64,
     /// Whether that mount has not ended in order, and was not recovered.
     pub(crate) is_live: bool,
@@ -91,7 +95,7 @@ impl Tx<'_> {
     /// The log of a node other than 0.
     pub(crate) fn node_log(&self, node: u16) -> Result<NodeLog> {
         Ok(NodeLog {
-            epoch: self.state(&name_of("epoch", node))?,
+            epoch: self.state(&name_of("log epoch", node))?,
             is_live: self.state(&name_of("live log", node))? != 0,
             mark: self.mark(node)?,
         })
@@ -99,7 +103,7 @@ impl Tx<'_> {
 
     /// A node is mounted in an epoch: what it logs may have to be recovered.
     pub(crate) fn begin_node_log(&self, node: u16, epoch: u64) -> Result<()> {
-        self.set_state(&name_of("epoch", node), epoch)?;
+        self.set_state(&name_of("log epoch", node), epoch)?;
         self.set_state(&name_of("live log", node), 1)
     }
 
@@ -108,33 +112,62 @@ impl Tx<'_> {
         self.set_state(&name_of("live log", node), 0)
     }
 
+    /// The epoch before which the keeper takes no mount of a node any more.
+    pub(crate) fn refused_before(&self, node: u16) -> Result<u64> {
+        self.state(&name_of("epoch", node))
+    }
+
+    /// The keeper takes no mount of a node before this epoch any more.
+    pub(crate) fn refuse_before(&self, node: u16, epoch: u64) -> Result<()> {
+        match self.refused_before(node)? < epoch {
+            true => self.set_state(&name_of("epoch", node), epoch),
+            false => Ok(()),
+        }
+    }
+
     /// The runs of a node's ring, in their order.
     pub(crate) fn ring(&self, node: u16) -> Result<Vec<RingRun>> {
-        let (first, last) = (RowKey::pair(node.into(), 0), RowKey::pair(node.into(), u64::MAX));
+        self.runs(node, 0..NEXT_AT)
+    }
+
+    /// The runs of the ring that a node is to use next; none if there is no such ring.
+    pub(crate) fn next_ring(&self, node: u16) -> Result<Vec<RingRun>> {
+        self.runs(node, NEXT_AT..u64::MAX)
+    }
+
+    /// A node gets a ring of these runs in place of the one that it had.
+    pub(crate) fn put_ring(&self, node: u16, runs: &[RingRun]) -> Result<()> {
+        self.put_runs(node, 0..NEXT_AT, runs)
+    }
+
+    /// A node is to use a ring of these runs.
+    pub(crate) fn put_next_ring(&self, node: u16, runs: &[RingRun]) -> Result<()> {
+        self.put_runs(node, NEXT_AT..u64::MAX, runs)
+    }
+
+    fn runs(&self, node: u16, numbers: Range<u64>) -> Result<Vec<RingRun>> {
         let mut runs = Vec::new();
-        self.scan(&RINGS, &(Bound::Included(first), Bound::Included(last)), |(node, _), row| {
+        self.scan(&RINGS, &rows_of(node, numbers), |(node, _), row| {
             runs.push(decoded(node, row)?);
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(runs)
     }
 
-    /// A node gets a ring of these runs in place of the one that it had.
-    pub(crate) fn put_ring(&self, node: u16, runs: &[RingRun]) -> Result<()> {
-        let node = u64::from(node);
-        for (run, number) in runs.iter().zip(0_u64..) {
-            self.store(&RINGS, &(node, number), &&run.encode()[..])?;
+    fn put_runs(&self, node: u16, numbers: Range<u64>, runs: &[RingRun]) -> Result<()> {
+        for (run, number) in runs.iter().zip(numbers.start..) {
+            self.store(&RINGS, &(node.into(), number), &&run.encode()[..])?;
         }
-        let (first, last) = (RowKey::pair(node, runs.len() as u64), RowKey::pair(node, u64::MAX));
         let mut gone = Vec::new();
-        self.scan(&RINGS, &(Bound::Included(first), Bound::Included(last)), |key, _| {
+        let behind = numbers.start + runs.len() as u64;
+        self.scan(&RINGS, &rows_of(node, behind..numbers.end), |key, _| {
             gone.push(key);
             Ok(ControlFlow::Continue(()))
         })?;
         gone.iter().try_for_each(|key| self.drop_row(&RINGS, key))
     }
 
-    /// All runs of rings, with their nodes.
+    /// All runs of rings, next ones as well, with their nodes.
     pub(crate) fn rings(&self) -> Result<Vec<(u16, RingRun)>> {
         let mut runs = Vec::new();
         self.scan(&RINGS, &all(), |(node, _), row| {
@@ -165,6 +198,11 @@ impl Tx<'_> {
         })?;
         Ok(bytes)
     }
+}
+
+fn rows_of(node: u16, numbers: Range<u64>) -> KeyRange<'static> {
+    let node = u64::from(node);
+    between(RowKey::pair(node, numbers.start), RowKey::pair(node, numbers.end))
 }
 
 fn wrong(node: u64) -> FsError {

@@ -66,9 +66,8 @@ impl FsState {
             };
             is_taken.then_some(()).ok_or_else(wrong)
         };
-        for (_, ring) in tx.rings()? {
-            take(ring.run)?;
-        }
+        let rings = tx.rings()?;
+        rings.iter().try_for_each(|(_, ring)| take(ring.run))?;
         tx.each_record(|_, _, record| runs_of(&record).try_for_each(take))?;
         for member in &members {
             let mut space = found[&member.number].borrow_mut();
@@ -76,6 +75,7 @@ impl FsState {
                 space.mark_bad(*block);
             }
         }
+        self.left_rings_are_in(&rings);
         // Nothing was taken or freed meanwhile: this is one operation, and no flush runs.
         for (number, space) in found {
             if let Some(member) = self.pool().member(number) {

@@ -32,11 +32,12 @@ use weft_rt::Frozen;
 use weft_stripe::{
     Access, LoggedParity, Owner as _, Replay, UnitWrite, Units, gather_exactly, store,
 };
+use weft_token::NodeId;
 
 use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::disks::known_units::KnownUnits;
 use crate::disks::log_medium::{LogMedium, Ring};
-use crate::disks::pool::Pool;
+use crate::disks::pool::{Pool, runs_of};
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::checksum::crc32c;
@@ -44,6 +45,7 @@ use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::{LogRecord, LoggedBand, Mark, scan};
+use crate::state::mounted::{Fs, FsState};
 use crate::write::line_writes::put_live;
 use crate::write::new_lines::covering;
 use crate::write::remap::replace_block;
@@ -66,11 +68,76 @@ pub(crate) async fn recover_log(meta: &Meta, pool: &Rc<Pool>, node: u16) -> Resu
     let (records, last_id) = scan(&medium, (node, log.epoch), log.mark).await?;
     let lines = recover(meta, pool, &records).await?;
     meta.run(|tx| {
+        // What of it would come late finds other contents.
+        tx.refuse_before(node, log.epoch + 1)?;
         tx.set_mark(node, Mark { completed: last_id, position: 0 })?;
         tx.end_node_log(node)
     })
     .await?;
     Ok(lines)
+}
+
+impl FsState {
+    /// Loses the disks that another node has lost, and avoids the blocks that failed there.
+    async fn learn_losses(&self) -> Result<()> {
+        self.meta().forget_recent();
+        let (rows, bad) = self.meta().run(|tx| Ok((tx.disks()?, tx.bad_blocks()?))).await?;
+        for (number, _) in rows.into_iter().filter(|(_, row)| row.lost) {
+            if let Some(member) = self.pool().member(number) {
+                self.pool().lose(&member);
+            }
+        }
+        for (disk, block) in bad {
+            if let Some(member) = self.pool().member(disk) {
+                member.space.borrow_mut().mark_bad(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers the log of a node that is dead, durably.
+    async fn recover_node(&self, node: NodeId) -> Result<usize> {
+        self.check_writable()?;
+        self.meta().array()?;
+        let NodeId { number, epoch } = node;
+        if number == 0 {
+            return Err(FsError::Invalid("node 0 recovers itself when it mounts".to_owned()));
+        }
+        let _one = self.begin_rings().await;
+        self.learn_losses().await?;
+        let (log, bound) =
+            self.meta().run(|tx| Ok((tx.node_log(number)?, tx.refused_before(number)?))).await?;
+        if bound <= epoch {
+            return Err(FsError::Invalid(format!(
+                "node {number} may be alive in epoch {epoch}: it was not fenced"
+            )));
+        }
+        let lines = match log.is_live && log.epoch <= epoch {
+            true => recover_log(self.meta(), self.pool(), number).await?,
+            // Its last mount has logged nothing, or ended, or was recovered before.
+            false => 0,
+        };
+        self.commit().await?;
+        Ok(lines)
+    }
+}
+
+impl Fs {
+    /// Recovers what a dead node has logged: all that it has called durable is there then, parity
+    /// matches, and its tokens are free. This is node 0. The disks take nothing of that node any
+    /// more, and its keeper has fenced it. Repeated, it changes nothing. Returns how many lines were
+    /// repaired.
+    ///
+    /// # Errors
+    /// If the keeper has not fenced the node, no copy of its log is left, or the metadata has
+    /// failed.
+    pub async fn recover_node(&self, node: NodeId) -> Result<usize> {
+        let fs = self.0.clone();
+        let lines = self.0.rt().attach(|| async move { fs.recover_node(node).await }).await?;
+        self.fence_node(node);
+        self.recovered_node(node);
+        Ok(lines)
+    }
 }
 
 /// Repairs all lines that log records, oldest first, name, and puts the sizes and times of files
@@ -96,6 +163,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
         history.retain(|at| is_at_same_places(&record, line, *at));
         if unit == 0 && !history.is_empty() {
             let moved = recover_line(pool, &mut record, line, &history).await?;
+            runs_of(&record.part(line..line + 1)).for_each(|run| pool.at_hand.forget(run));
             let put = |tx: &Tx<'_>| {
                 tx.put_record(ino, first, &record)?;
                 let mut moved = moved.iter();

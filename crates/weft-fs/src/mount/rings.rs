@@ -6,17 +6,24 @@
 //! the node may use it. A mount of node 0 takes the blocks of all rings before it looks for free
 //! ones.
 //!
-//! A ring on a disk that is lost, or leaves, or with a copy that was given up, gets another place
-//! when the node is not mounted: at its next mount, or before the disk goes.
+//! *Another place.* A ring on a disk that is lost or leaves, or with a copy that was given up, moves.
+//! If the node is not mounted, its next mount gets another ring. If it is, node 0 gives it a *next*
+//! ring. The node looks for that now and then, and takes it with a commit: all that it has logged is
+//! part of that commit, so the next ring starts empty, and a crash leaves the node with one or the
+//! other. Then node 0 has the blocks of the old one back. A disk does not leave while it has blocks
+//! of a ring.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use futures_util::future::join_all;
 use weft_disk::WriteOpts;
+use weft_token::NodeId;
 
-use crate::disks::log_medium::Ring;
 use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Run;
-use crate::meta::{FORMAT_WITH_RINGS, META_COPIES, RingRun};
+use crate::meta::{FORMAT_WITH_RINGS, META_COPIES, NodeLog, RingRun};
 use crate::state::mounted::{Fs, FsState};
 
 /// A ring takes this part of the smallest disk, within bounds.
@@ -27,41 +34,170 @@ const BLOCKS: std::ops::RangeInclusive<u64> = 256..=4096;
 const RUNS_MAX: usize = 16;
 const UNIT_BLOCKS: u64 = 16;
 
+/// Blocks of a copy of a ring.
+fn blocks_of(runs: &[RingRun]) -> u64 {
+    let of_first = runs.iter().filter(|run| run.run.disk == runs[0].run.disk);
+    of_first.map(|run| run.run.blocks).sum()
+}
+
+/// A node that has a log on the disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node, and the epoch of its last mount.
+    pub node: NodeId,
+    /// Whether it is mounted; or it is dead, and not recovered.
+    pub is_mounted: bool,
+    /// The copies of its log.
+    pub log: Vec<LogCopy>,
+}
+
+/// A copy of a node's log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogCopy {
+    /// The number of its disk.
+    pub disk: u16,
+    /// Its blocks, in the order of the log.
+    pub blocks: Vec<Range<u64>>,
+    /// Whether it is not used any more, as a write failed.
+    pub is_given_up: bool,
+}
+
+fn not_ended(node: u16, epoch: u64) -> FsError {
+    FsError::Invalid(format!(
+        "node {node} is mounted in epoch {epoch}, or was, and its log is not recovered"
+    ))
+}
+
 impl FsState {
-    /// Gives a node a ring, if it has none or its ring has to move. It is there durably then.
+    /// Gives a node that is not mounted a ring, if it has none or its ring has to move. It is there
+    /// durably then.
     pub(crate) async fn give_ring(&self, node: u16) -> Result<()> {
         self.check_writable()?;
         self.meta().array()?;
         let _one = self.begin_rings().await;
         // The node may have changed these rows.
         self.meta().forget_recent();
-        let (log, old) = self.meta().run(|tx| Ok((tx.node_log(node)?, tx.ring(node)?))).await?;
+        let log = self.meta().run(|tx| tx.node_log(node)).await?;
         if node == 0 || log.is_live {
-            return Err(FsError::Invalid(format!(
-                "node {node} is mounted in epoch {}, or was, and its log is not recovered",
-                log.epoch
-            )));
+            return Err(not_ended(node, log.epoch));
         }
-        if self.is_good(&old) {
+        match self.renew_ring(node).await {
+            // The one that it has is better than none.
+            Err(FsError::NoSpace) if self.has_ring_to_use(node).await? => Ok(()),
+            renewed => renewed,
+        }
+    }
+
+    /// Whether a node has a ring with a copy that counts.
+    async fn has_ring_to_use(&self, node: u16) -> Result<bool> {
+        let runs = self.meta().run(|tx| tx.ring(node)).await?;
+        let works = |disk: u16| self.pool().member(disk).is_some_and(|member| !member.is_lost());
+        Ok(runs.iter().any(|run| !run.is_given_up && works(run.run.disk)))
+    }
+
+    /// The same, for a caller that holds the lock of rings.
+    async fn renew_ring(&self, node: u16) -> Result<()> {
+        self.free_left().await?;
+        let (old, next) = self.meta().run(|tx| Ok((tx.ring(node)?, tx.next_ring(node)?))).await?;
+        if self.is_good(&old) && next.is_empty() {
             return Ok(());
         }
-        let alone = self.flush_alone().await;
-        let runs = self.allocate_ring()?;
-        drop(alone);
-        if let Err(error) = self.wipe(&runs).await {
-            self.pool().release(runs.iter().map(|run| run.run));
-            return Err(error);
-        }
-        Ring::new(self.pool(), node, &runs)?;
+        let fresh = match self.is_good(&next) {
+            true => next.clone(),
+            false => self.find_ring(blocks_of(&old)).await?,
+        };
         self.meta()
             .run(|tx| {
                 self.raise_format(tx, FORMAT_WITH_RINGS)?;
-                tx.put_ring(node, &runs)?;
-                old.iter().for_each(|old| self.free_run_later(old.run));
+                tx.put_ring(node, &fresh)?;
+                tx.put_next_ring(node, &[])?;
+                let left = old.iter().chain(&next).filter(|run| !fresh.contains(run));
+                left.for_each(|run| self.free_run_later(run.run));
                 Ok(())
             })
             .await?;
         self.commit().await
+    }
+
+    /// Gives a node that is mounted a next ring, if its ring has to move.
+    async fn give_next_ring(&self, node: u16) -> Result<()> {
+        let (old, next) = self.meta().run(|tx| Ok((tx.ring(node)?, tx.next_ring(node)?))).await?;
+        // The node may be about to use a next ring that is there.
+        if self.is_good(&old) || !next.is_empty() {
+            return Ok(());
+        }
+        let next = self.find_ring(blocks_of(&old)).await?;
+        self.meta().run(|tx| tx.put_next_ring(node, &next)).await?;
+        self.commit().await?;
+        self.left_rings().borrow_mut().push((node, old));
+        Ok(())
+    }
+
+    /// Has the blocks back of rings that their nodes have left.
+    pub(crate) async fn free_left_rings(&self) -> Result<()> {
+        if self.left_rings().borrow().is_empty() {
+            return Ok(());
+        }
+        let _one = self.begin_rings().await;
+        self.free_left().await
+    }
+
+    /// The same, for a caller that holds the lock of rings.
+    async fn free_left(&self) -> Result<()> {
+        let left = self.left_rings().take();
+        for (node, old) in left {
+            let now = self.meta().run(|tx| tx.ring(node)).await;
+            let is_used = |old: &RingRun| {
+                now.as_ref().is_ok_and(|now| now.iter().any(|now| now.run == old.run))
+            };
+            match now.is_err() || old.iter().any(is_used) {
+                true => self.left_rings().borrow_mut().push((node, old)),
+                false => self.pool().release(old.iter().map(|old| old.run)),
+            }
+            now?;
+        }
+        Ok(())
+    }
+
+    /// The free blocks were found out again, and these are all rings: only those of them that are
+    /// still used have to be freed later.
+    pub(crate) fn left_rings_are_in(&self, rings: &[(u16, RingRun)]) {
+        let is_used = |old: &RingRun| rings.iter().any(|(_, ring)| ring.run == old.run);
+        self.left_rings().borrow_mut().retain(|(_, old)| old.iter().any(is_used));
+    }
+
+    /// The nodes whose rings have blocks on one of these disks.
+    async fn ring_nodes_on(&self, disks: &BTreeSet<u16>) -> Result<BTreeSet<u16>> {
+        let rings = self.meta().run(|tx| tx.rings()).await?;
+        let on_disks = rings.into_iter().filter(|(_, run)| disks.contains(&run.run.disk));
+        Ok(on_disks.map(|(node, _)| node).collect())
+    }
+
+    /// Whether a disk has blocks of a ring.
+    pub(crate) async fn has_ring(&self, disk: u16) -> Result<bool> {
+        Ok(!self.ring_nodes_on(&BTreeSet::from([disk])).await?.is_empty())
+    }
+
+    /// Gives rings on these disks another place, or sees to it that their nodes take another one.
+    pub(crate) async fn move_rings_off(&self, disks: &BTreeSet<u16>) -> Result<()> {
+        let _one = self.begin_rings().await;
+        self.free_left().await?;
+        for node in self.ring_nodes_on(disks).await? {
+            // The node may have changed these rows.
+            self.meta().forget_recent();
+            match self.meta().run(|tx| tx.node_log(node)).await?.is_live {
+                true => self.give_next_ring(node).await?,
+                false => self.renew_ring(node).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// This node uses its next ring, if there is one.
+    pub(crate) async fn take_next_ring(&self) -> Result<()> {
+        let node = self.meta().number();
+        let next = self.meta().run(|tx| tx.next_ring(node)).await?;
+        if next.is_empty() { Ok(()) } else { self.commit_to_ring(&next).await }
     }
 
     /// Disks that may have a copy, those with the most room first.
@@ -79,29 +215,44 @@ impl FsState {
         let takes_data = |run: &RingRun| {
             self.pool().member(run.run.disk).is_some_and(|member| member.takes_data())
         };
-        let mut disks: Vec<u16> = runs.iter().map(|run| run.run.disk).collect();
-        disks.dedup();
-        disks.len() == self.for_rings().len().min(META_COPIES)
+        let disks: BTreeSet<u16> = runs.iter().map(|run| run.run.disk).collect();
+        !disks.is_empty()
+            && disks.len() == self.for_rings().len().min(META_COPIES)
             && runs.iter().all(|run| !run.is_given_up && takes_data(run))
     }
 
-    fn allocate_ring(&self) -> Result<Vec<RingRun>> {
+    /// Blocks for a ring, of at least `least` blocks, with zeros.
+    async fn find_ring(&self, least: u64) -> Result<Vec<RingRun>> {
+        let alone = self.flush_alone().await;
+        let runs = self.allocate_ring(least)?;
+        drop(alone);
+        if let Err(error) = self.wipe(&runs).await {
+            self.pool().release(runs.iter().map(|run| run.run));
+            return Err(error);
+        }
+        Ok(runs)
+    }
+
+    fn allocate_ring(&self, least: u64) -> Result<Vec<RingRun>> {
         let smallest = self.pool().members().iter().map(|member| member.blocks()).min();
         let part = smallest.unwrap_or(0) / DISK_PART / UNIT_BLOCKS * UNIT_BLOCKS;
-        let blocks = part.clamp(*BLOCKS.start(), *BLOCKS.end());
-        let mut runs = Vec::new();
-        for (disk, _) in self.for_rings().into_iter().take(META_COPIES) {
-            let member = self.pool().member(disk).ok_or(FsError::NoSpace)?;
+        let blocks = part.clamp(*BLOCKS.start(), *BLOCKS.end()).max(least);
+        let (mut runs, mut copies) = (Vec::new(), 0);
+        for (disk, _) in self.for_rings() {
+            let Some(member) = self.pool().member(disk).filter(|_| copies < META_COPIES) else {
+                break;
+            };
             let taken = member.space.borrow_mut().take_long(blocks, UNIT_BLOCKS, RUNS_MAX);
-            let taken = taken.unwrap_or_default().into_iter();
-            let run = |run: std::ops::Range<u64>| RingRun {
+            let run = |run: Range<u64>| RingRun {
                 run: Run { disk, start: run.start, blocks: run.end - run.start },
                 is_given_up: false,
             };
-            runs.extend(taken.map(run));
+            copies += usize::from(taken.is_some());
+            runs.extend(taken.unwrap_or_default().into_iter().map(run));
         }
         let dirty = self.unwritten().blocks();
-        if runs.is_empty() || !self.promised().fits_lines(self.pool(), dirty, 0, 0) {
+        let wanted = self.for_rings().len().min(META_COPIES);
+        if copies < wanted || copies == 0 || !self.promised().fits_lines(self.pool(), dirty, 0, 0) {
             self.pool().release(runs.iter().map(|run| run.run));
             return Err(FsError::NoSpace);
         }
@@ -123,6 +274,29 @@ impl FsState {
         });
         join_all(wipes).await.into_iter().collect()
     }
+
+    /// A node does not come back: its ring is free.
+    async fn forget_node(&self, node: u16) -> Result<()> {
+        self.check_writable()?;
+        self.meta().array()?;
+        let _one = self.begin_rings().await;
+        self.free_left().await?;
+        self.meta().forget_recent();
+        let log = self.meta().run(|tx| tx.node_log(node)).await?;
+        if log.is_live {
+            return Err(not_ended(node, log.epoch));
+        }
+        self.meta()
+            .run(|tx| {
+                let left = [tx.ring(node)?, tx.next_ring(node)?].concat();
+                tx.put_ring(node, &[])?;
+                tx.put_next_ring(node, &[])?;
+                left.iter().for_each(|run| self.free_run_later(run.run));
+                Ok(())
+            })
+            .await?;
+        self.commit().await
+    }
 }
 
 impl Fs {
@@ -134,5 +308,48 @@ impl Fs {
     pub async fn prepare_node(&self, number: u16) -> Result<()> {
         let fs = self.0.clone();
         self.0.rt().attach(|| async move { fs.give_ring(number).await }).await
+    }
+
+    /// A node that is not mounted does not come back, or not soon: what is kept for it on the disks
+    /// is free. It gets that again if it is prepared once more.
+    ///
+    /// # Errors
+    /// If this is not node 0, or the node's last mount has not ended and was not recovered.
+    pub async fn forget_node(&self, number: u16) -> Result<()> {
+        let fs = self.0.clone();
+        self.0.rt().attach(|| async move { fs.forget_node(number).await }).await
+    }
+
+    /// The nodes with numbers other than 0 that have logs on the disks.
+    ///
+    /// # Errors
+    /// If the metadata has failed.
+    pub async fn nodes(&self) -> Result<Vec<NodeStatus>> {
+        if self.0.meta().run(|tx| tx.rings()).await?.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.0.meta().forget_recent();
+        self.0
+            .meta()
+            .run(|tx| {
+                let node = |(number, log): (u16, NodeLog)| {
+                    let mut copies: Vec<LogCopy> = Vec::new();
+                    for RingRun { run, is_given_up } in tx.ring(number)? {
+                        let range = run.start..run.start + run.blocks;
+                        match copies.iter_mut().find(|copy| copy.disk == run.disk) {
+                            Some(copy) => copy.blocks.push(range),
+                            None => copies.push(LogCopy {
+                                disk: run.disk,
+                                blocks: vec![range],
+                                is_given_up,
+                            }),
+                        }
+                    }
+                    let node = NodeId { number, epoch: log.epoch };
+                    Ok(NodeStatus { node, is_mounted: log.is_live, log: copies })
+                };
+                tx.node_logs()?.into_iter().map(node).collect()
+            })
+            .await
     }
 }

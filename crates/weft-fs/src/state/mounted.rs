@@ -15,7 +15,7 @@ use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Nanos, Rt, SECOND};
 
 use crate::disks::granted_space::Stock;
-use crate::disks::log_medium::LogMedium;
+use crate::disks::log_medium::{LogMedium, Ring};
 use crate::disks::pool::{Pool, runs_of};
 use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
@@ -26,8 +26,8 @@ use crate::format::label::Label;
 use crate::format::mount_mark::Host;
 use crate::format::use_number;
 use crate::meta::desk::DeskClient;
-use crate::meta::{FORMAT, Meta, Tx};
-use crate::raid_log::Log;
+use crate::meta::{FORMAT, Meta, RingRun, Tx};
+use crate::raid_log::{Log, Medium as _};
 use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
 use crate::state::metadata_growth::MetadataGrowth;
@@ -107,7 +107,7 @@ pub(crate) struct FsState {
     pool: Rc<Pool>,
     log: Log,
     /// Where the log lies.
-    log_medium: LogMedium,
+    log_medium: RefCell<Rc<LogMedium>>,
     tokens: Rc<Tokens>,
     sharing: Sharing,
     /// Opens disks again.
@@ -153,6 +153,8 @@ pub(crate) struct FsState {
     relocating: Semaphore,
     /// Held while a node's ring or its log changes for it.
     changing_rings: Semaphore,
+    /// Rings of nodes that are about to use another one.
+    left_rings: RefCell<Vec<(u16, Vec<RingRun>)>>,
     /// The job that runs.
     job: Cell<JobState>,
     /// Whether jobs start automatically.
@@ -221,7 +223,7 @@ impl FsState {
             meta,
             pool,
             log,
-            log_medium,
+            log_medium: RefCell::new(Rc::new(log_medium)),
             tokens,
             sharing: Sharing::default(),
             open_files: OpenFiles::default(),
@@ -246,6 +248,7 @@ impl FsState {
             checking: Semaphore::new(1),
             relocating: Semaphore::new(1),
             changing_rings: Semaphore::new(1),
+            left_rings: RefCell::default(),
             job: Cell::default(),
             begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
@@ -278,15 +281,15 @@ impl FsState {
     }
 
     /// Where the RAID log lies.
-    pub(crate) fn log_medium(&self) -> &LogMedium {
-        &self.log_medium
+    pub(crate) fn log_medium(&self) -> Rc<LogMedium> {
+        self.log_medium.borrow().clone()
     }
 
     /// Whether a disk was lost, or a copy of the log given up, and the metadata does not have it.
     pub(crate) fn has_unrecorded_losses(&self) -> bool {
-        let ring = self.log_medium.ring();
+        let medium = self.log_medium.borrow();
         self.pool.unrecorded_losses().is_some()
-            || ring.is_some_and(|ring| ring.unrecorded().is_some())
+            || medium.ring().is_some_and(|ring| ring.unrecorded().is_some())
     }
 
     pub(crate) fn tokens(&self) -> &Rc<Tokens> {
@@ -467,6 +470,11 @@ impl FsState {
         self.changing_rings.acquire(1).await
     }
 
+    /// Rings of nodes that are about to use another one: their blocks are free after that.
+    pub(crate) fn left_rings(&self) -> &RefCell<Vec<(u16, Vec<RingRun>)>> {
+        &self.left_rings
+    }
+
     /// The time now.
     pub(crate) fn now(&self) -> Time {
         if let Some(clock) = self.clock {
@@ -534,24 +542,43 @@ impl FsState {
     /// Makes the open transaction durable, and with it the end of the dead part of the log.
     pub(crate) async fn commit_anyway(&self) -> Result<()> {
         let alone = self.flush_alone().await;
-        self.commit_holding(Some(alone)).await
+        self.commit_holding(Some(alone), None).await
     }
 
     /// Commits, for a caller that holds the lock of flushes.
     pub(crate) async fn commit_within_flush(&self) -> Result<()> {
-        self.commit_holding(None).await
+        self.commit_holding(None, None).await
+    }
+
+    /// Makes the open transaction durable, and with it that the log is in another ring, which is
+    /// empty.
+    pub(crate) async fn commit_to_ring(&self, runs: &[RingRun]) -> Result<()> {
+        let next = LogMedium::Ring(Ring::new(&self.pool, self.meta.number(), runs)?);
+        let _alone = self.flush_alone().await;
+        self.commit_holding(None, Some(runs)).await?;
+        self.log.go_on_in(next.bytes());
+        self.log_medium.replace(Rc::new(next));
+        Ok(())
     }
 
     /// Commits and keeps the lock of flushes until the transaction has ended: no log record may
     /// come between the flush of the disks and the mark in the log.
-    async fn commit_holding(&self, flushes: Option<Permit>) -> Result<()> {
+    async fn commit_holding(
+        &self,
+        flushes: Option<Permit>,
+        next_ring: Option<&[RingRun]>,
+    ) -> Result<()> {
+        let medium = self.log_medium();
         // New lines, and blocks of log records that the commit ends, may be in the caches of disks
         // only.
         let unflushed = self.unflushed.take();
         self.pool.flush().await;
         self.note_lost(&unflushed).await?;
         let last = |tx: &Tx<'_>| {
-            let mark = self.log.mark();
+            let mark = match next_ring {
+                None => self.log.mark(),
+                Some(_) => self.log.mark_in_next(),
+            };
             tx.set_mark(self.meta.number(), mark)?;
             let losses = self.pool.unrecorded_losses();
             if losses.is_some() {
@@ -561,10 +588,13 @@ impl FsState {
                     tx.put_disk(member.number, &row)?;
                 }
             }
-            let ring = self.log_medium.ring();
-            let given_up = ring.and_then(|ring| Some((ring, ring.unrecorded()?)));
+            let given_up = medium.ring().and_then(|ring| Some((ring, ring.unrecorded()?)));
             if let Some((ring, _)) = given_up {
                 ring.store(tx)?;
+            }
+            if let Some(next) = next_ring {
+                tx.put_ring(self.meta.number(), next)?;
+                tx.put_next_ring(self.meta.number(), &[])?;
             }
             for (disk, block) in self.pool.bad.take_found() {
                 tx.put_bad(disk, block)?;

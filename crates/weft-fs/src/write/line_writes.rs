@@ -210,7 +210,7 @@ impl FsState {
 
     /// Appends to the log. After a failure nothing is known of the log's end.
     async fn append(&self, record: &LogRecord) -> Result<bool> {
-        let appended = self.log().append(self.log_medium(), record).await;
+        let appended = self.log().append(&*self.log_medium(), record).await;
         if let Err(error) = &appended {
             self.meta().fail(&error.to_string());
         }
