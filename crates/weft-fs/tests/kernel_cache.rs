@@ -152,9 +152,9 @@ impl KernelCache for Door {
         })
     }
 
-    fn forget_attributes(&self, ino: Ino) -> Forgotten {
+    fn forget_attributes(&self, files: Vec<Ino>) -> Forgotten {
         self.with(async move |kernel| {
-            kernel.forgotten.borrow_mut().insert(("attributes", ino));
+            kernel.forgotten.borrow_mut().extend(files.iter().map(|ino| ("attributes", *ino)));
         })
     }
 
@@ -186,7 +186,6 @@ fn the_kernel_forgets_what_another_node_may_change() {
         let (_, fs) = on_test_disks(&rt).await;
         let ino = make(&fs, "file").await;
         let kernel = Kernel::new(&rt, &fs);
-        fs.begin_use(ROOT);
         fs.begin_use(ino);
         assert_eq!(kernel.load(ino, 0).await, 0);
         let other = Contender::new(&rt, &fs, 1);

@@ -22,7 +22,7 @@ pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 /// request at once; longer writes keep it.
 const COPY_BYTES_MAX: usize = 64 << 10;
 /// Maximum number of requests in progress. Bounds memory: each holds at most one write.
-const IN_FLIGHT_MAX: usize = 192;
+pub(crate) const IN_FLIGHT_MAX: usize = 192;
 /// Number of background requests that the kernel keeps in flight; below [`IN_FLIGHT_MAX`], to leave
 /// room for other requests.
 const BACKGROUND_MAX: u16 = 128;
@@ -34,7 +34,7 @@ const BATCH: usize = 8;
 const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// Receives requests until the file system is unmounted; each is carried out in a task of its own.
-/// `lookout` decides how the next one is waited for. None is received any more once `is_leaving`:
+/// `lookout` decides how the next one is waited for; `in_flight` may be in progress. None is received any more once `is_leaving`:
 /// then this does not return.
 ///
 /// # Errors
@@ -44,11 +44,12 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     fd: &Fd,
     mut lookout: Lookout,
+    in_flight: usize,
     is_leaving: impl Fn() -> bool,
     carry_out: impl Fn(Request) -> F + 'static,
 ) -> Result<(), Errno> {
     let carry_out = Rc::new(carry_out);
-    let slots = Rc::new(Semaphore::new(IN_FLIGHT_MAX));
+    let slots = Rc::new(Semaphore::new(in_flight));
     let mut receiver = Receiver::new();
     let mut taken = 0;
     let ended = loop {
@@ -86,7 +87,7 @@ pub(crate) async fn receive<F: Future<Output = ()> + 'static>(
         }
     };
     // Requests in progress still own their buffers and must still be answered.
-    let _all = slots.acquire(IN_FLIGHT_MAX).await;
+    let _all = slots.acquire(in_flight).await;
     ended
 }
 

@@ -35,10 +35,13 @@ mod channel;
 pub mod control;
 mod counts;
 mod file_flags;
+mod kernel_cache;
 mod long;
 mod lookout;
 pub mod mount;
 pub mod session;
+#[cfg(test)]
+mod shared_mount;
 pub mod tree;
 mod unwritten;
 mod wire;

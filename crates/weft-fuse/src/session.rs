@@ -89,7 +89,8 @@ impl Session {
         let (ours, leaving) = (channel.clone(), channel.clone());
         let is_leaving = move || leaving.leaving.get();
         // The requests of a disk come many at a time, and each takes longer than a wake-up.
-        channel::receive(rt, ring, &fd, Lookout::closed(), is_leaving, move |request| {
+        let most = channel::IN_FLIGHT_MAX;
+        channel::receive(rt, ring, &fd, Lookout::closed(), most, is_leaving, move |request| {
             let channel = ours.clone();
             async move {
                 channel.busy.set(channel.busy.get() + 1);

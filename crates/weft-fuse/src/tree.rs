@@ -1,9 +1,11 @@
 //! Serves a mounted weftfs to the kernel.
 //!
-//! One node serves the file system, and everything passes through its kernel: so what the kernel
-//! has cached stays valid, files keep their pages when they are opened again, and names, also that
+//! If one node serves the file system, everything passes through its kernel: so what the kernel has
+//! cached stays valid, files keep their pages when they are opened again, and names, also that
 //! there is none, and attributes are believed for a day. The server tells it about all other
-//! changes. Writes come at once: only then a write that finds no room can be refused itself. Pages
+//! changes. If there may be more nodes, the kernel is told to forget before another node changes
+//! something ([`crate::kernel_cache`]), and answers that it might keep in spite of that may not be
+//! kept. Writes come at once: only then a write that finds no room can be refused itself. Pages
 //! that a program maps and writes the kernel gathers. Permissions are the kernel's business
 //! (`default_permissions`, with the access control lists that it reads), and so are locks.
 //!
@@ -29,12 +31,12 @@ use weft_fs::{
     Fs, FsError, Ino, Inode, Kind, NewFile, REDUNDANCY_XATTR, ROOT, Redundancy, Rename, SetAttr,
     SetXattr, Time, XATTR_LIST_MAX,
 };
-use weft_rt::Rt;
 use weft_rt::ring::{Fd, Ring};
+use weft_rt::{MILLISECOND, Nanos, Rt};
 use zerocopy::IntoBytes as _;
 
 use crate::answer::{
-    Answer, attr_of, bytes, empty, entry_out, errno_of, name, no_entry, number, parse, sized,
+    self, Answer, attr_of, bytes, empty, entry_out, errno_of, name, no_entry, number, parse, sized,
     statx_of, valid_s,
 };
 use crate::awake::Awake;
@@ -43,16 +45,23 @@ use crate::channel::{self, Body, Request};
 use crate::control::{self, Control, OpenDisk};
 use crate::counts::Counts;
 use crate::file_flags;
+use crate::kernel_cache::{KernelMemory, KernelVersion};
 use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
 use crate::wire::{
-    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, IoIn, Rename2In, SetattrIn, StatfsOut,
-    init_flag, op, rename, set,
+    self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, InitIn, IoIn, Rename2In, SetattrIn,
+    StatfsOut, init_flag, op, rename, set,
 };
 
 /// Entries of a folder read at a time.
 const ENTRIES: usize = 256;
+/// Requests in progress if other nodes use the file system as well: each is that of a program, or
+/// of the kernel's in the background.
+const SHARED_IN_FLIGHT_MAX: usize = 1 << 20;
+/// How long a write waits until the kernel has dropped its pages. It may keep one locked until the
+/// write is answered; that one has no old contents.
+const DROP_WAIT_NS: Nanos = 2 * MILLISECOND;
 /// Blocks of a file from which on it takes long to cut it: a GiB.
 const CUT_BLOCKS: u64 = 256 << 10;
 
@@ -75,6 +84,11 @@ pub async fn serve(
     let (told_rt, told_fd) = (rt.clone(), fd.clone());
     fs.on_lost_blocks(move |ino| forget_pages(&told_rt, &told_fd, ino, 0..u64::MAX));
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
+    let (is_shared, version) = (fs.is_shared(), Rc::<KernelVersion>::default());
+    if is_shared {
+        let (rt, fd, version) = (rt.clone(), fd.clone(), version.clone());
+        fs.keep_in_kernel(Rc::new(KernelMemory { rt, fd, version }));
+    }
     let tree = Rc::new(Tree {
         rt: rt.clone(),
         fd: fd.clone(),
@@ -82,6 +96,8 @@ pub async fn serve(
         control,
         requests,
         setxattr_ext,
+        is_shared,
+        version,
         writers,
         long: Rc::default(),
         folders: RefCell::default(),
@@ -92,11 +108,14 @@ pub async fn serve(
     let long = tree.long.clone();
     let awake = latency.map(|latency| Awake::new(rt.clone(), latency));
     let lookout = Lookout::new(awake);
+    // Requests wait for what other nodes have. What these wait for in turn must be received.
+    let in_flight = if is_shared { SHARED_IN_FLIGHT_MAX } else { channel::IN_FLIGHT_MAX };
     let received = channel::receive(
         &rt,
         &ring,
         &fd,
         lookout,
+        in_flight,
         || false,
         move |request| {
             let tree = tree.clone();
@@ -126,6 +145,9 @@ struct Tree {
     requests: Rc<Counts>,
     /// SETXATTR has flags of its own.
     setxattr_ext: Cell<bool>,
+    /// Other nodes may use the file system as well.
+    is_shared: bool,
+    version: Rc<KernelVersion>,
     writers: Writers,
     long: Rc<Long>,
     /// For each folder that is read, the position at which its readers end: where it ended when the
@@ -272,7 +294,7 @@ impl Tree {
                 }
                 Ok(done)
             }
-            op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?),
+            op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?, true),
             op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
             op::SYMLINK | op::MKNOD | op::MKDIR | op::CREATE | op::TMPFILE => {
@@ -300,6 +322,8 @@ impl Tree {
                 self.entry(&(old, inode))
             }
             op::OPEN => self.open(ino, parse::<u32>(body)?.0).await,
+            // What the kernel reads of a folder that other nodes change does not stay.
+            op::OPENDIR if self.is_shared => bytes(&answer::opened(0, 0)),
             // Folders are opened and closed without a request from now on, and what the kernel has
             // read of them stays (since Linux 5.1).
             op::OPENDIR => Err(Errno::NOSYS),
@@ -326,16 +350,25 @@ impl Tree {
     }
 
     fn init(&self, body: &[u8]) -> Answer {
+        // The kernel gives names that it reads with their files an age that is too young.
+        let plus = match self.is_shared {
+            true => 0,
+            false => init_flag::DO_READDIRPLUS | init_flag::READDIRPLUS_AUTO,
+        };
         let also = init_flag::EXPORT_SUPPORT
-            | init_flag::DO_READDIRPLUS
-            | init_flag::READDIRPLUS_AUTO
+            | plus
             | init_flag::PARALLEL_DIROPS
             | init_flag::CACHE_SYMLINKS
             | init_flag::HANDLE_KILLPRIV_V2
             | init_flag::POSIX_ACL
             | init_flag::DONT_MASK
             | init_flag::SETXATTR_EXT;
-        let agreed = channel::negotiate(body, also)?;
+        let mut agreed = channel::negotiate(body, also)?;
+        self.version.set(parse::<InitIn>(body)?.0.minor);
+        if self.is_shared {
+            // One in the background may be what others there wait for.
+            (agreed.max_background, agreed.congestion_threshold) = (u16::MAX, u16::MAX);
+        }
         self.setxattr_ext.set(agreed.flags & init_flag::SETXATTR_EXT != 0);
         bytes(&wire::InitOut { max_readahead: channel::READ_AHEAD_BYTES, ..agreed })
     }
@@ -345,10 +378,10 @@ impl Tree {
         // not know it any more.
         if name == b"." {
             let inode = self.fs.lookup_number(folder).await.map_err(errno_of)?;
-            return bytes(&entry_out(folder, &inode, self.writers.has(folder)));
+            return bytes(&self.entry_of(folder, &inode));
         }
         match self.fs.lookup(folder, name).await {
-            Err(FsError::NotFound) => bytes(&no_entry()),
+            Err(FsError::NotFound) => bytes(&self.kept(no_entry())),
             found => self.entry(&found.map_err(errno_of)?),
         }
     }
@@ -356,13 +389,28 @@ impl Tree {
     /// An entry that the kernel will know.
     fn entry(&self, (ino, inode): &(Ino, Inode)) -> Answer {
         self.fs.begin_use(*ino);
-        bytes(&entry_out(*ino, inode, self.writers.has(*ino)))
+        bytes(&self.entry_of(*ino, inode))
     }
 
-    fn attr(&self, ino: Ino, inode: &Inode) -> Answer {
+    fn entry_of(&self, ino: Ino, inode: &Inode) -> EntryOut {
+        self.kept(entry_out(ino, inode, self.writers.has(ino)))
+    }
+
+    /// The entry with the times for which the kernel may keep it.
+    fn kept(&self, mut entry: EntryOut) -> EntryOut {
+        if self.is_shared {
+            entry.attr_valid = 0;
+            if !self.version.forgets_names() {
+                entry.entry_valid = 0;
+            }
+        }
+        entry
+    }
+
+    fn attr(&self, ino: Ino, inode: &Inode, may_be_kept: bool) -> Answer {
         let is_written = self.writers.has(ino);
         let attr = attr_of(ino, inode, is_written);
-        let attr_valid = valid_s(inode, is_written);
+        let attr_valid = if may_be_kept { valid_s(inode, is_written) } else { 0 };
         bytes(&AttrOut { attr_valid, attr_valid_nsec: 0, dummy: 0, attr })
     }
 
@@ -398,7 +446,7 @@ impl Tree {
             self.cut.borrow_mut().insert(ino);
         }
         match self.fs.set_attr(ino, set).await {
-            Ok(inode) => self.attr(ino, &inode),
+            Ok(inode) => self.attr(ino, &inode, !self.is_shared),
             Err(error) => {
                 // A cut or growth that failed midway has changed the size that the kernel knows.
                 if set.size.is_some() {
@@ -442,10 +490,10 @@ impl Tree {
         };
         let made = made.map_err(errno_of)?;
         let Some(flags) = flags else { return self.entry(&made) };
-        self.writers.opened(made.0, flags);
+        self.begin_writes(made.0, flags).await;
         let mut out = self.entry(&made)?;
         self.fs.begin_use(made.0);
-        out.extend_from_slice(self.opened(made.0).as_bytes());
+        out.extend_from_slice(self.opened(made.0, flags).as_bytes());
         Ok(out)
     }
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use weft_cli::thread::elsewhere;
 use weft_fs::{Fs, Ino};
 use weft_rt::ring::Fd;
-use zerocopy::IntoBytes as _;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::answer::errno_of;
 use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
@@ -102,10 +102,7 @@ pub(crate) async fn seek(
 /// # Errors
 /// If it cannot be told.
 pub(crate) async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Result<(), Errno> {
-    let offset = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
-    // 0: to the end.
-    let length = i64::try_from(bytes.end).map_or(0, |end| end - offset);
-    invalidate(channel, InvalInodeOut { ino, offset, length }).await
+    tell(channel, NOTIFY_INVAL_INODE, vec![pages_of(ino, &bytes)?], || ()).await
 }
 
 /// Returns when the kernel has forgotten the attributes of a file. It keeps the pages.
@@ -113,21 +110,51 @@ pub(crate) async fn write_back(channel: &Fd, ino: Ino, bytes: Range<u64>) -> Res
 /// # Errors
 /// If it cannot be told.
 pub(crate) async fn forget_attributes(channel: &Fd, ino: Ino) -> Result<(), Errno> {
-    invalidate(channel, InvalInodeOut { ino, offset: -1, length: 0 }).await
+    tell(channel, NOTIFY_INVAL_INODE, vec![attributes_of(ino)], || ()).await
 }
 
-async fn invalidate(channel: &Fd, body: InvalInodeOut) -> Result<(), Errno> {
+/// Pages of these bytes of a file.
+///
+/// # Errors
+/// If no file is that long.
+pub(crate) fn pages_of(ino: Ino, bytes: &Range<u64>) -> Result<InvalInodeOut, Errno> {
+    let offset = i64::try_from(bytes.start).map_err(|_| Errno::INVAL)?;
+    // 0: to the end.
+    let length = i64::try_from(bytes.end).map_or(0, |end| end - offset);
+    Ok(InvalInodeOut { ino, offset, length })
+}
+
+/// The attributes of a file.
+pub(crate) fn attributes_of(ino: Ino) -> InvalInodeOut {
+    InvalInodeOut { ino, offset: -1, length: 0 }
+}
+
+/// Tells the kernel things of one kind, on a thread of its own: it may wait for requests that are
+/// in progress. The thread calls `after` when the kernel has done them.
+///
+/// # Errors
+/// If the kernel cannot be told. `after` was not called.
+pub(crate) async fn tell(
+    channel: &Fd,
+    code: i32,
+    each: Vec<impl IntoBytes + Immutable + Send + 'static>,
+    after: impl FnOnce() + Send + 'static,
+) -> Result<(), Errno> {
     let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
-    let len = u32::try_from(size_of::<OutHeader>() + size_of::<InvalInodeOut>()).unwrap_or(0);
-    let head = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
     let told = elsewhere(move || {
-        rustix::io::writev(channel, &[IoSlice::new(head.as_bytes()), IoSlice::new(body.as_bytes())])
+        for body in &each {
+            let body = body.as_bytes();
+            let len = u32::try_from(size_of::<OutHeader>() + body.len()).unwrap_or(0);
+            let head = OutHeader { len, error: code, unique: 0 };
+            let parts = [IoSlice::new(head.as_bytes()), IoSlice::new(body)];
+            match rustix::io::retry_on_intr(|| rustix::io::writev(&channel, &parts)) {
+                // The kernel knows the file no more: it has nothing of it.
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        after();
+        Ok(())
     });
-    match told.await {
-        Ok(Ok(_)) => Ok(()),
-        // The kernel knows the file no more: it has no pages.
-        Ok(Err(Errno::NOENT)) => Ok(()),
-        Ok(Err(errno)) => Err(errno),
-        Err(_) => Err(Errno::AGAIN),
-    }
+    told.await.unwrap_or(Err(Errno::AGAIN))
 }

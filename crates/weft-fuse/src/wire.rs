@@ -13,6 +13,13 @@ pub const MINOR_MIN: u32 = 31;
 /// A message to the kernel: send what was received and not answered once more.
 pub const NOTIFY_RESEND: i32 = 7;
 
+/// A message to the kernel: forget all names.
+pub const NOTIFY_INC_EPOCH: i32 = 8;
+/// The minor version of kernels that know it (Linux 6.16).
+pub const EPOCH_MINOR: u32 = 44;
+/// The minor version of kernels that drop the pages which a write bypasses (Linux 6.6).
+pub const DIRECT_DROPS_MINOR: u32 = 39;
+
 /// Node of the root folder.
 pub const ROOT: u64 = 1;
 /// Node of the one file.

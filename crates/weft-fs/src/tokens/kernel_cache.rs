@@ -25,7 +25,7 @@ use weft_token::{
     Mode::{self, Exclusive, Shared},
 };
 
-use crate::format::inode::Ino;
+use crate::format::inode::{Ino, ROOT};
 use crate::state::mounted::{Fs, FsState};
 use crate::tokens::local_node::{HeldTokens, Revocation};
 use crate::tokens::needs::Need;
@@ -33,6 +33,9 @@ use crate::tokens::returned_pages::Dropped;
 
 /// For how long after its pages were given up a file counts as contended.
 const CONTENDED_NS: Nanos = 60 * SECOND;
+
+/// Files whose pages the kernel gives back at the same time, for one round of returned tokens.
+const FILES_AT_A_TIME: usize = 16;
 
 /// Ends when the kernel has forgotten something.
 pub type Forgotten = Pin<Box<dyn Future<Output = ()>>>;
@@ -43,8 +46,8 @@ pub trait KernelCache {
     /// The kernel forgets which files the names in folders are of, and that there are none.
     fn forget_names(&self, folders: Vec<Ino>) -> Forgotten;
 
-    /// The kernel forgets the attributes of a file.
-    fn forget_attributes(&self, ino: Ino) -> Forgotten;
+    /// The kernel forgets the attributes of files.
+    fn forget_attributes(&self, files: Vec<Ino>) -> Forgotten;
 
     /// The kernel drops its pages of some bytes of a file. It first writes those that programs have
     /// changed. `dropped` is set at once when that has happened.
@@ -113,7 +116,8 @@ impl FsState {
         let (mut attributes, mut pages) = (BTreeSet::new(), BTreeSet::new());
         for Revocation { space, leaves, .. } in given {
             let (ino, is_all) = (space.ino, leaves.is_none());
-            if !self.open_files().is_used(ino) {
+            // The kernel knows the root folder without having looked it up.
+            if ino != ROOT && !self.open_files().is_used(ino) {
                 continue;
             }
             match space.kind {
@@ -132,8 +136,13 @@ impl FsState {
         if !folders.is_empty() {
             kernel.forget_names(folders).await;
         }
-        join_all(pages.into_iter().map(|ino| self.give_pages_back(&*kernel, ino))).await;
-        join_all(attributes.into_iter().map(|ino| kernel.forget_attributes(ino))).await;
+        let pages: Vec<Ino> = pages.into_iter().collect();
+        for some in pages.chunks(FILES_AT_A_TIME) {
+            join_all(some.iter().map(|ino| self.give_pages_back(&*kernel, *ino))).await;
+        }
+        if !attributes.is_empty() {
+            kernel.forget_attributes(attributes.into_iter().collect()).await;
+        }
     }
 
     async fn give_pages_back(&self, kernel: &dyn KernelCache, ino: Ino) {

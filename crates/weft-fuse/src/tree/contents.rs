@@ -1,10 +1,14 @@
 //! Requests for the contents of files: opened, read, written, made durable, closed.
 
+use std::ops::Range;
+use std::pin::pin;
+
+use futures_util::future::select;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use weft_fs::{Ino, SetAttr};
 
-use super::Tree;
+use super::{DROP_WAIT_NS, Tree};
 use crate::answer::{Answer, bytes, empty, errno_of, opened, parse};
 use crate::channel::{self, WRITE_BYTES_MAX};
 use crate::long::Going;
@@ -25,17 +29,30 @@ impl Tree {
             let appends = flags & OFlags::APPEND.bits() != 0;
             self.fs.check_open(ino, appends).await.map_err(errno_of)?;
         }
-        self.writers.opened(ino, flags);
+        self.begin_writes(ino, flags).await;
         self.fs.begin_use(ino);
-        bytes(&self.opened(ino))
+        bytes(&self.opened(ino, flags))
+    }
+
+    /// A program opens a file with these flags.
+    pub(super) async fn begin_writes(&self, ino: Ino, flags: u32) {
+        self.writers.opened(ino, flags);
+        if unwritten::writes(flags) {
+            self.fs.begin_writes(ino).await;
+        }
     }
 
     /// A file is in use by another handle.
-    pub(super) fn opened(&self, ino: Ino) -> OpenOut {
+    pub(super) fn opened(&self, ino: Ino, flags: u32) -> OpenOut {
         let handle = self.last_handle.get() + 1;
         self.last_handle.set(handle);
         self.handles.borrow_mut().insert(handle, self.fs.told_losses(ino));
-        opened(handle, wire::FOPEN_KEEP_CACHE)
+        let mut open_flags = wire::FOPEN_KEEP_CACHE;
+        if self.is_shared && flags & OFlags::APPEND.bits() != 0 && unwritten::writes(flags) {
+            // The kernel does not know where the bytes will be.
+            open_flags |= wire::FOPEN_DIRECT_IO;
+        }
+        opened(handle, open_flags)
     }
 
     pub(super) async fn fsync(&self, ino: Ino, handle: u64) -> Answer {
@@ -55,6 +72,9 @@ impl Tree {
             let _ = self.fs.write_back(ino).await;
         }
         self.writers.closed(ino, flags);
+        if unwritten::writes(flags) {
+            self.fs.end_writes(ino);
+        }
         empty(self.fs.end_uses(ino, 1).await)
     }
 
@@ -74,11 +94,31 @@ impl Tree {
         }
         let suid = io.io_flags & wire::WRITE_KILL_SUIDGID != 0;
         self.end_privileges(head.nodeid, suid).await?;
-        self.fs.write(head.nodeid, io.offset, data.freeze()).await.map_err(errno_of)?;
+        let (ino, len) = (head.nodeid, u64::from(io.size));
+        let (is_of_pages, appends) =
+            (io.io_flags & wire::WRITE_CACHE != 0, io.flags & OFlags::APPEND.bits() != 0);
+        let mut at = io.offset;
+        if self.is_shared && appends && !is_of_pages {
+            at = self.fs.append(ino, data.freeze()).await.map_err(errno_of)?;
+        } else {
+            self.fs.write(ino, at, data.freeze()).await.map_err(errno_of)?;
+        }
+        let is_elsewhere = at != io.offset || appends && !self.version.drops_bypassed_pages();
+        if self.is_shared && !is_of_pages && (is_elsewhere || self.fs.was_contended(ino)) {
+            let end = at.max(io.offset).saturating_add(len);
+            self.drop_pages(ino, at.min(io.offset)..end).await;
+        }
         if io.flags & OFlags::DSYNC.bits() != 0 {
             self.fsync(head.nodeid, io.fh).await?;
         }
         bytes(&WriteOut { size: io.size, padding: 0 })
+    }
+
+    /// The kernel drops pages that may lack what was just written.
+    async fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
+        let dropped = pin!(unwritten::write_back(&self.fd, ino, bytes));
+        // If it cannot be told, there is no mount any more, or no memory for a thread.
+        let _ = select(dropped, pin!(self.rt.sleep(DROP_WAIT_NS))).await;
     }
 
     pub(super) async fn seek(&self, going: &Going, head: &InHeader, body: &[u8]) -> Answer {

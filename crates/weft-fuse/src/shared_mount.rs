@@ -1,0 +1,469 @@
+//! A mounted file system that another node uses as well: the kernel's names, attributes and pages
+//! go before the other node has their tokens, what programs have changed comes back, and nothing
+//! waits for ever.
+//!
+//! The file system is served on the test's thread. The program runs on another one, and asks the
+//! first to be the other node.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use weft_disk::{Disk, RamDisk};
+use weft_fs::{
+    AccessTimes, CreateOptions, Fs, Ino, META_CACHE_BYTES, MountOptions, ROOT, Redundancy, Time,
+    create,
+};
+use weft_random::Rng;
+use weft_rt::ring::{self, RingConfig};
+use weft_rt::{Frozen, MILLISECOND, Rt};
+use weft_testkit::{Need, have};
+use weft_token::{Acquired, Ask, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, UseId};
+
+use crate::{mount, tree};
+
+const MIB: u64 = 1 << 20;
+const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
+
+/// Another node, which wants tokens and keeps nothing.
+struct Other {
+    fs: Fs,
+    id: RefCell<Option<NodeId>>,
+    holder: RefCell<Holder>,
+    ready: RefCell<BTreeSet<UseId>>,
+}
+
+impl Other {
+    fn new(fs: &Fs) -> Rc<Self> {
+        let other = Rc::new(Self {
+            fs: fs.clone(),
+            id: RefCell::default(),
+            holder: RefCell::default(),
+            ready: RefCell::default(),
+        });
+        let weak = Rc::downgrade(&other);
+        let id = fs.join_node(1, move |message| {
+            if let Some(other) = weak.upgrade() {
+                let events = other.holder.borrow_mut().take(message);
+                other.handle(events);
+            }
+        });
+        *other.id.borrow_mut() = Some(id);
+        other
+    }
+
+    fn handle(&self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Ready(of) => drop(self.ready.borrow_mut().insert(of)),
+                Event::Send(message) => self.send(message),
+                Event::Write { space, range, .. } => {
+                    let events = self.holder.borrow_mut().written(space, &range);
+                    self.handle(events);
+                }
+            }
+        }
+    }
+
+    fn send(&self, message: ToAuthority) {
+        if let Some(id) = *self.id.borrow() {
+            self.fs.from_node(id, message);
+        }
+    }
+
+    async fn acquire(&self, rt: &Rt, kind: Kind, ino: Ino, mode: Mode) -> (Space, UseId) {
+        let space = Space { kind, ino };
+        let all: Range<u64> = match kind {
+            Kind::Everything | Kind::Attributes => 0..1,
+            _ => 0..u64::MAX,
+        };
+        let ask = Ask { space, needed: all.clone(), wanted: all, mode };
+        let acquired = self.holder.borrow_mut().acquire(ask);
+        match acquired {
+            Acquired::Now(of) => (space, of),
+            Acquired::Later(of, message) => {
+                self.send(message);
+                while !self.ready.borrow_mut().remove(&of) {
+                    rt.sleep(MILLISECOND / 5).await;
+                }
+                (space, of)
+            }
+        }
+    }
+
+    fn done(&self, (space, of): (Space, UseId)) {
+        let events = self.holder.borrow_mut().done(space, of);
+        self.handle(events);
+    }
+}
+
+/// What the program asks the other thread for.
+enum Wish {
+    /// The other node gets a token, and returns it after this time.
+    Token(Kind, Ino, Mode, Duration),
+    /// What the node has of a file.
+    Contents(Ino),
+    /// Bytes come to the end of a file, as another node would write them, and the kernel has heard
+    /// of it.
+    Append(Ino, Vec<u8>),
+}
+
+/// The program's side.
+struct Door {
+    folder: PathBuf,
+    wishes: Sender<Wish>,
+    answers: Receiver<Vec<u8>>,
+}
+
+impl Door {
+    fn ask(&self, wish: Wish) -> Vec<u8> {
+        self.wishes.send(wish).expect("it is there");
+        self.answers.recv_timeout(Duration::from_secs(60)).expect("it does not wait for ever")
+    }
+
+    /// The other node has had a token, which this one has returned for it.
+    fn contend(&self, kind: Kind, ino: Ino, mode: Mode) {
+        self.ask(Wish::Token(kind, ino, mode, Duration::ZERO));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Requests of a kind so far.
+    fn requests(&self, kind: &str) -> u64 {
+        let mut value = vec![0; 1 << 20];
+        let name = crate::control::STATUS;
+        let len = rustix::fs::getxattr(&self.folder, name, &mut value[..]).expect("read");
+        let status: serde_json::Value = serde_json::from_slice(&value[..len]).expect("JSON");
+        let each = status["requests"].as_array().expect("a list");
+        let of = each.iter().find(|count| count["kind"] == kind);
+        of.map_or(0, |count| count["count"].as_u64().expect("a number"))
+    }
+}
+
+async fn mounted(rt: &Rt) -> Fs {
+    let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 48 * MIB, 512)) as Rc<dyn Disk>;
+    let disks: Vec<_> = (0..3).map(disk).collect();
+    let options = CreateOptions {
+        name: "test".into(),
+        redundancy: Redundancy::Auto,
+        slice_bytes: Some(8 * MIB),
+        force: false,
+        id: [7; 16],
+        now: NOW,
+    };
+    create(rt, &disks, &options).await.expect("created");
+    let options = MountOptions {
+        degraded: false,
+        stale: false,
+        read_only: false,
+        access_times: AccessTimes::None,
+        cache_bytes: 8 * MIB,
+        meta_cache_bytes: META_CACHE_BYTES,
+        nonce: 1,
+        host: None,
+        now: NOW,
+        clock: None,
+    };
+    Fs::mount(rt, &disks, options).await.expect("mounted")
+}
+
+async fn answer(rt: &Rt, fs: &Fs, other: &Other, wish: Wish) -> Vec<u8> {
+    match wish {
+        Wish::Token(kind, ino, mode, time) => {
+            let token = other.acquire(rt, kind, ino, mode).await;
+            rt.sleep(u64::try_from(time.as_nanos()).expect("short")).await;
+            other.done(token);
+            Vec::new()
+        }
+        Wish::Contents(ino) => {
+            let size = fs.attr(ino).await.expect("there").size;
+            let len = usize::try_from(size).expect("short");
+            fs.read(ino, 0, len).await.expect("read").to_vec()
+        }
+        Wish::Append(ino, bytes) => {
+            for kind in [Kind::Attributes, Kind::Data] {
+                let token = other.acquire(rt, kind, ino, Mode::Exclusive).await;
+                other.done(token);
+            }
+            fs.append(ino, Frozen::copy_from(&bytes)).await.expect("written");
+            Vec::new()
+        }
+    }
+}
+
+/// Runs a program on a mount that another node uses as well.
+fn with_mount(program: impl FnOnce(&Door) + Send + 'static) {
+    if !have(&[Need::Root, Need::Fuse, Need::Tool("python3")]) {
+        return;
+    }
+    static MOUNTS: AtomicU32 = AtomicU32::new(0);
+    let count = MOUNTS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("weft-shared-mount-{}-{count}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir(&folder).expect("made");
+    let temporary = folder.clone();
+    let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
+    let inner = rt.clone();
+    rt.block_on(async move {
+        let rt = inner;
+        let fs = mounted(&rt).await;
+        fs.share();
+        let channel = mount::mount_on(&folder, "test", None, MountFlags::NODEV).expect("mounted");
+        let open: crate::control::OpenDisk =
+            Rc::new(|_| Box::pin(async { Err("there is none".to_owned()) }));
+        let served = tree::serve(rt.clone(), ring, OwnedFd::from(channel), fs.clone(), open, None);
+        let served = rt.spawn(served);
+        let other = Other::new(&fs);
+        let ((wishes, wished), (answers, answered)) = (channel_of(), channel_of());
+        let at = folder.clone();
+        let thread = std::thread::spawn(move || {
+            let ended = Unmount(at.clone());
+            program(&Door { folder: at, wishes, answers: answered });
+            drop(ended);
+        });
+        while !thread.is_finished() {
+            while let Ok(wish) = wished.try_recv() {
+                let (rt, fs, other) = (rt.clone(), fs.clone(), other.clone());
+                let answers = answers.clone();
+                drop(rt.clone().spawn(async move {
+                    let _ = answers.send(answer(&rt, &fs, &other, wish).await);
+                }));
+            }
+            rt.sleep(MILLISECOND).await;
+        }
+        thread.join().expect("the program does not fail");
+        served.await.expect("served");
+        assert_eq!(fs.check(true).await.expect("checked").findings, []);
+        fs.unmount().await.expect("unmounted");
+    });
+    rt.kill_all();
+    fs::remove_dir(temporary).expect("removed");
+}
+
+fn channel_of<T>() -> (Sender<T>, Receiver<T>) {
+    channel()
+}
+
+/// Unmounts a folder, however the program ends.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let flags =
+            if std::thread::panicking() { UnmountFlags::FORCE } else { UnmountFlags::empty() };
+        let _ = rustix::mount::unmount(&self.0, flags | UnmountFlags::DETACH);
+    }
+}
+
+fn ino_of(path: &Path) -> Ino {
+    use std::os::unix::fs::MetadataExt as _;
+    fs::metadata(path).expect("there").ino()
+}
+
+#[test]
+fn the_kernel_asks_again_for_what_it_had_to_forget() {
+    with_mount(|door| {
+        let path = door.path("file");
+        fs::write(&path, vec![1; 10_000]).expect("written");
+        let ino = ino_of(&path);
+        let look = || {
+            assert_eq!(fs::read(&path).expect("read").len(), 10_000);
+            fs::metadata(door.path("none")).expect_err("there is none");
+        };
+        look();
+        look();
+        let counts = || ["lookup", "getattr", "read"].map(|kind| door.requests(kind));
+        let before = counts();
+        look();
+        let [lookups, attributes, reads] = counts();
+        assert_eq!(reads, before[2], "it has the pages");
+        let keeps_names = lookups == before[0];
+        for mode in [Mode::Shared, Mode::Exclusive] {
+            let before = counts();
+            for (kind, ino) in [(Kind::Names, ROOT), (Kind::Attributes, ino), (Kind::Data, ino)] {
+                door.contend(kind, ino, mode);
+            }
+            look();
+            let after = counts();
+            if mode == Mode::Shared {
+                assert_eq!(after[2], before[2], "it may keep the pages");
+                assert!(!keeps_names || after[0] == before[0], "and the names");
+            } else {
+                assert!(after[0] >= before[0] + 2, "names: {before:?}, {after:?}");
+                assert!(after[1] > before[1], "attributes: {before:?}, {after:?}");
+                assert!(after[2] > before[2], "pages: {before:?}, {after:?}");
+            }
+        }
+        let _ = attributes;
+    });
+}
+
+#[test]
+fn stores_to_mapped_files_come_back_and_appends_go_to_the_end() {
+    with_mount(|door| {
+        let path = door.path("file");
+        fs::write(&path, [1; 8192]).expect("written");
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+        let ino = ino_of(&path);
+        let mut map = Mapped::new(&path);
+        for value in 2..20 {
+            map.store(100, value);
+            map.store(5000, value);
+            let kind = if value % 2 == 0 { Kind::Data } else { Kind::Attributes };
+            let mode = if value % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
+            door.contend(kind, ino, mode);
+            let there = door.ask(Wish::Contents(ino));
+            assert_eq!((there[100], there[5000]), (value, value), "{kind:?} {mode:?}");
+            assert_eq!((map.load(100), map.load(5000)), (value, value));
+        }
+        drop(map);
+        drop(file);
+
+        let mut appends = OpenOptions::new().read(true).append(true).open(&path).expect("opened");
+        let mut expected = fs::read(&path).expect("read");
+        for n in 0..10_u8 {
+            appends.write_all(&[n; 300]).expect("written");
+            expected.extend([n; 300]);
+            door.ask(Wish::Append(ino, vec![100 + n; 500]));
+            expected.extend([100 + n; 500]);
+        }
+        appends.write_all(b"end").expect("written");
+        expected.extend(b"end");
+        assert!(door.ask(Wish::Contents(ino)) == expected, "an append went elsewhere");
+        let mut found = Vec::new();
+        appends.seek(SeekFrom::Start(0)).expect("sought");
+        appends.read_to_end(&mut found).expect("read");
+        assert!(found == expected, "what was read by the same handle");
+        assert!(fs::read(&path).expect("read") == expected);
+    });
+}
+
+/// Programs write and read their own pages of two files, by calls and mapped, while the other node
+/// wants the tokens of both.
+#[test]
+fn nothing_waits_for_ever_and_each_program_finds_its_own_writes() {
+    with_mount(|door| {
+        let paths = ["one", "two"].map(|name| door.path(name));
+        for path in &paths {
+            fs::write(path, vec![0; 64 << 10]).expect("written");
+        }
+        let inos = [ino_of(&paths[0]), ino_of(&paths[1])];
+        let mut programs = Vec::new();
+        for n in 0..4_u64 {
+            let paths = paths.clone();
+            programs.push(std::thread::spawn(move || {
+                let mut rng = Rng::new(n);
+                let files = paths.map(|path| {
+                    OpenOptions::new().read(true).write(true).open(path).expect("opened")
+                });
+                let mut own = [vec![0; 16 << 10], vec![0; 16 << 10]];
+                for step in 0..300_u32 {
+                    let which = rng.index(2);
+                    let (from, len) = (rng.index(12 << 10), 1 + rng.index(4 << 10));
+                    let at = n * (16 << 10) + from as u64;
+                    if rng.chance(50) {
+                        let value = u8::try_from(step % 251).expect("small");
+                        files[which].write_all_at(&vec![value; len], at).expect("written");
+                        own[which][from..from + len].fill(value);
+                    }
+                    let mut found = vec![0; len];
+                    files[which].read_exact_at(&mut found, at).expect("read");
+                    assert!(found == own[which][from..from + len], "{n}, step {step}");
+                    // It reads what others write, too.
+                    files[which].read_at(&mut found, rng.below(64 << 10)).expect("read");
+                }
+            }));
+        }
+        let (mut first, mut second) = (Mapped::new(&paths[0]), Mapped::new(&paths[1]));
+        let mut rng = Rng::new(77);
+        let mut value = 0_u8;
+        while programs.iter().any(|program| !program.is_finished()) {
+            let ino = *rng.pick(&inos);
+            let kind = *rng.pick(&[Kind::Attributes, Kind::Data, Kind::Data]);
+            let mode = if rng.chance(30) { Mode::Shared } else { Mode::Exclusive };
+            door.ask(Wish::Token(kind, ino, mode, Duration::from_millis(rng.below(2))));
+            // Within what the last program has, which it leaves alone.
+            value = value.wrapping_add(1);
+            for map in [&mut first, &mut second] {
+                map.store((64 << 10) - 1, value);
+                assert_eq!(map.load((64 << 10) - 1), value);
+            }
+        }
+        for program in programs {
+            program.join().expect("it found what it wrote");
+        }
+        for ino in inos {
+            door.contend(Kind::Data, ino, Mode::Exclusive);
+            assert_eq!(door.ask(Wish::Contents(ino)).last(), Some(&value));
+        }
+    });
+}
+
+/// A file that another program has mapped.
+struct Mapped {
+    program: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+/// Stores and loads bytes of a mapped file.
+const MAPS: &str = "
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+mapped = mmap.mmap(file, 0)
+for line in sys.stdin:
+    at, value = map(int, line.split())
+    if value >= 0:
+        mapped[at] = value
+    print(mapped[at], flush=True)
+";
+
+impl Mapped {
+    fn new(path: &Path) -> Self {
+        let mut program = Command::new("python3")
+            .args(["-c", MAPS])
+            .arg(path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let to = program.stdin.take().expect("piped");
+        let from = BufReader::new(program.stdout.take().expect("piped"));
+        Self { program, to, from }
+    }
+
+    fn ask(&mut self, at: usize, value: i32) -> u8 {
+        writeln!(self.to, "{at} {value}").expect("it listens");
+        let mut line = String::new();
+        self.from.read_line(&mut line).expect("it answers");
+        line.trim().parse().expect("a byte")
+    }
+
+    fn store(&mut self, at: usize, value: u8) {
+        self.ask(at, value.into());
+    }
+
+    fn load(&mut self, at: usize) -> u8 {
+        self.ask(at, -1)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
