@@ -61,10 +61,14 @@
 #![forbid(unsafe_code)]
 
 mod authority;
+mod file_locks;
 mod holder;
 mod message;
 
 pub use authority::{Authority, Conflict};
+pub use file_locks::{
+    FileLock, FileLocks, LockAnswer, LockFamily, LockOwner, LockRequest, LockedFile,
+};
 pub use holder::{Acquired, Event, Holder, UseId};
 pub use message::{
     Ask, BySpace, Holding, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode,
