@@ -91,5 +91,5 @@ pub use state::job::{Job, JobStatus};
 pub use state::metadata_copies::MetaCopy;
 pub use state::mounted::{AccessTimes, Fs, MountOptions};
 pub use state::status::{DiskStatus, FsStatus, SpaceFor};
-pub use tokens::kernel_cache::{Forgotten, KernelCache};
 pub use tokens::returned_pages::Dropped;
+pub use tokens::sharing::{Forgotten, KernelCache};

@@ -7,6 +7,7 @@ pub(crate) mod current_job;
 pub(crate) mod file_guard;
 pub(crate) mod hot_parts;
 pub(crate) mod job;
+pub(crate) mod kernel_cache;
 pub(crate) mod metadata_copies;
 pub(crate) mod metadata_growth;
 pub(crate) mod metadata_room;

@@ -35,8 +35,8 @@ use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::state::space_desk::SpaceDesk;
 use crate::state::unwritten::Unwritten;
-use crate::tokens::kernel_cache::Sharing;
 use crate::tokens::local_node::Tokens;
+use crate::tokens::sharing::Sharing;
 
 /// Which reads of files and folders change the time of the last access. Those that the kernel
 /// answers from its memory are never seen.

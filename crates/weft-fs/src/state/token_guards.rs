@@ -43,6 +43,38 @@ impl FsState {
         self.tokens().hold([Need::everything(Shared)].into_iter().chain(files).collect()).await
     }
 
+    /// Whether a program of this node has a file open for writing.
+    pub(crate) fn is_written_here(&self, ino: Ino) -> bool {
+        self.open_files().get(ino).is_some_and(|node| node.writers() > 0)
+    }
+
+    /// For a request for pages of a file that the kernel keeps: these bytes, in this mode or more.
+    pub(crate) async fn hold_pages(&self, ino: Ino, bytes: Range<u64>, mode: Mode) -> HeldTokens {
+        loop {
+            let mode = if self.is_written_here(ino) { Exclusive } else { mode };
+            let needs = vec![
+                Need::everything(Shared),
+                Need::attributes(ino, mode),
+                Need::all_data(ino, mode),
+            ];
+            // Otherwise the kernel waits for no change, and contents may be on their way to the
+            // disks already, for a node that reads.
+            let may_be_late = mode == Shared || self.is_written_here(ino);
+            let held = match may_be_late {
+                true => self.tokens().hold_or_be_late(ino, &bytes, needs).await,
+                false => self.tokens().hold(needs).await,
+            };
+            // It may have been opened for writing meanwhile.
+            if mode == Exclusive || !self.is_written_here(ino) {
+                // What a late request gives the kernel it gives back with the rest.
+                if !bytes.is_empty() && !held.is_late() {
+                    self.open_files().node(ino).keep_in_kernel();
+                }
+                return held;
+            }
+        }
+    }
+
     /// For a new size of a file.
     pub(crate) async fn hold_to_resize(&self, ino: Ino) -> HeldTokens {
         match self.sharing().has_kernel() {

@@ -12,24 +12,17 @@
 //! late ones ([`crate::tokens::returned_pages`]). They do without the token of everything: who
 //! waits for the pages has it, so no other node has it alone.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::ops::Range;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use weft_rt::{Nanos, SECOND};
-use weft_token::{
-    Kind,
-    Mode::{self, Exclusive, Shared},
-};
+use weft_token::Kind;
 
 use crate::format::inode::{Ino, ROOT};
 use crate::state::mounted::{Fs, FsState};
-use crate::tokens::local_node::{HeldTokens, Revocation};
-use crate::tokens::needs::Need;
-use crate::tokens::returned_pages::Dropped;
+use crate::tokens::local_node::Revocation;
+use crate::tokens::sharing::KernelCache;
 
 /// For how long after its pages were given up a file counts as contended.
 const CONTENDED_NS: Nanos = 60 * SECOND;
@@ -37,78 +30,7 @@ const CONTENDED_NS: Nanos = 60 * SECOND;
 /// Files whose pages the kernel gives back at the same time, for one round of returned tokens.
 const FILES_AT_A_TIME: usize = 16;
 
-/// Ends when the kernel has forgotten something.
-pub type Forgotten = Pin<Box<dyn Future<Output = ()>>>;
-
-/// The kernel's memory of files. It may wait for requests that are in progress; these must be
-/// carried out meanwhile.
-pub trait KernelCache {
-    /// The kernel forgets which files the names in folders are of, and that there are none.
-    fn forget_names(&self, folders: Vec<Ino>) -> Forgotten;
-
-    /// The kernel forgets the attributes of files.
-    fn forget_attributes(&self, files: Vec<Ino>) -> Forgotten;
-
-    /// The kernel drops its pages of some bytes of a file. It first writes those that programs have
-    /// changed. `dropped` is set at once when that has happened.
-    fn drop_pages(&self, ino: Ino, bytes: Range<u64>, dropped: Dropped) -> Forgotten;
-}
-
-/// Whether other nodes use the file system, and the kernel that must hear of them.
-#[derive(Default)]
-pub(crate) struct Sharing {
-    is_shared: Cell<bool>,
-    kernel: RefCell<Option<Rc<dyn KernelCache>>>,
-}
-
-impl Sharing {
-    fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
-        self.kernel.borrow().clone()
-    }
-
-    /// Whether other nodes may use the file system.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.is_shared.get()
-    }
-
-    /// Whether a kernel keeps pages under the tokens.
-    pub(crate) fn has_kernel(&self) -> bool {
-        self.kernel.borrow().is_some()
-    }
-}
-
 impl FsState {
-    fn is_written_here(&self, ino: Ino) -> bool {
-        self.open_files().get(ino).is_some_and(|node| node.writers() > 0)
-    }
-
-    /// For a request for pages of a file that the kernel keeps: these bytes, in this mode or more.
-    pub(crate) async fn hold_pages(&self, ino: Ino, bytes: Range<u64>, mode: Mode) -> HeldTokens {
-        loop {
-            let mode = if self.is_written_here(ino) { Exclusive } else { mode };
-            let needs = vec![
-                Need::everything(Shared),
-                Need::attributes(ino, mode),
-                Need::all_data(ino, mode),
-            ];
-            // Otherwise the kernel waits for no change, and contents may be on their way to the
-            // disks already, for a node that reads.
-            let may_be_late = mode == Shared || self.is_written_here(ino);
-            let held = match may_be_late {
-                true => self.tokens().hold_or_be_late(ino, &bytes, needs).await,
-                false => self.tokens().hold(needs).await,
-            };
-            // It may have been opened for writing meanwhile.
-            if mode == Exclusive || !self.is_written_here(ino) {
-                // What a late request gives the kernel it gives back with the rest.
-                if !bytes.is_empty() && !held.is_late() {
-                    self.node(ino).keep_in_kernel();
-                }
-                return held;
-            }
-        }
-    }
-
     /// The kernel forgets what it keeps under tokens that are about to be returned.
     pub(crate) async fn forget_in_kernel(&self, given: &[Revocation]) {
         let Some(kernel) = self.sharing().kernel() else { return };
@@ -169,7 +91,7 @@ impl FsState {
 impl Fs {
     /// Other nodes may use the file system from now on, at the same time.
     pub fn share(&self) {
-        self.0.sharing().is_shared.set(true);
+        self.0.sharing().share();
     }
 
     /// Whether other nodes may use the file system.
@@ -181,7 +103,7 @@ impl Fs {
     /// From now on a kernel keeps names, attributes and pages of files, and forgets them before
     /// other nodes may change them.
     pub fn keep_in_kernel(&self, kernel: Rc<dyn KernelCache>) {
-        *self.0.sharing().kernel.borrow_mut() = Some(kernel);
+        self.0.sharing().keep_in(kernel);
     }
 
     /// A program of this node opens a file for writing. [`Fs::end_writes`] follows.
