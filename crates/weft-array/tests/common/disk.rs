@@ -235,6 +235,7 @@ impl TestDisk {
 
     /// The same disk as another host reaches it, of which only the contents are shared. Each host
     /// has a number, which is not 0.
+    #[allow(dead_code, reason = "tests of the file system have several hosts")]
     pub fn for_host(&self, rt: &Rt, power: &Rc<Power>, host: u64) -> Rc<Self> {
         let salt = self.salt as usize;
         let disk =
@@ -247,6 +248,7 @@ impl TestDisk {
 
     /// The host is dead, and fenced: each of its writes in flight ends. `first` is given the number
     /// of sectors of each, and returns how many of them are written.
+    #[allow(dead_code, reason = "tests of the file system have several hosts")]
     pub fn end_writes(&self, mut first: impl FnMut(u64) -> u64) {
         for number in self.in_flight.take() {
             self.medium.borrow_mut().abandon(number, &mut first);
