@@ -85,9 +85,9 @@ impl Stock {
         }
     }
 
-    /// Blocks of a disk that are free elsewhere, as far as that is known.
-    pub(crate) fn elsewhere(&self, disk: u16) -> u64 {
-        self.elsewhere.borrow().get(&disk).copied().unwrap_or(0)
+    /// Blocks of a disk that are free elsewhere, if that is known.
+    pub(crate) fn elsewhere(&self, disk: u16) -> Option<u64> {
+        self.elsewhere.borrow().get(&disk).copied()
     }
 
     /// Node 0 says what is free elsewhere.
@@ -98,12 +98,12 @@ impl Stock {
 
     /// How many free blocks of a disk are wanted, if so many are there.
     pub(crate) fn aim(&self, disk: u16, free: u64) -> u64 {
-        ((free + self.elsewhere(disk)) / STOCK_PART).min(self.blocks_max)
+        ((free + self.elsewhere(disk).unwrap_or(0)) / STOCK_PART).min(self.blocks_max)
     }
 
     /// Whether it is time to ask for more blocks of a disk.
     pub(crate) fn is_low(&self, disk: u16, free: u64) -> bool {
-        free < self.aim(disk, free).div_ceil(2) && self.elsewhere(disk) > 0
+        free < self.aim(disk, free).div_ceil(2) && self.elsewhere(disk) > Some(0)
     }
 
     /// Blocks of a disk that are to go back.
@@ -158,8 +158,9 @@ impl Stock {
     ) -> bool {
         let (mut runs, mut is_all) = (Vec::new(), true);
         for (disk, space) in spaces {
+            let kept = kept(*disk);
             let mut space = space.borrow_mut();
-            let spare = space.free_blocks().saturating_sub(kept(*disk));
+            let spare = space.free_blocks().saturating_sub(kept);
             let given = space.grant(spare, RUNS_MAX - runs.len());
             is_all &= given.iter().map(|run| run.end - run.start).sum::<u64>() == spare;
             let run = |run: std::ops::Range<u64>| Run {

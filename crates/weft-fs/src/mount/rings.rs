@@ -223,6 +223,7 @@ impl FsState {
 
     /// Blocks for a ring, of at least `least` blocks, with zeros.
     async fn find_ring(&self, least: u64) -> Result<Vec<RingRun>> {
+        self.space_desk().known().await;
         let alone = self.flush_alone().await;
         let runs = self.allocate_ring(least)?;
         drop(alone);

@@ -227,6 +227,9 @@ impl FsState {
     async fn grow_metadata(&self) -> Result<bool> {
         let _slices = self.change_slices().await;
         self.check_writable()?;
+        if !self.space_desk().knows_all() {
+            return Ok(false);
+        }
         let now = Now::of(self)?;
         let free: Vec<u64> = now.members.iter().map(|member| member.free_blocks()).collect();
         let Some(step) = self.steps(&now, &free).into_iter().next() else { return Ok(false) };
@@ -293,6 +296,7 @@ impl FsState {
         if blocks == 0 && !present.is_label_due.get() {
             return Ok(());
         }
+        self.space_desk().known().await;
         let before = present.label.borrow().clone();
         let may_have = PIECES_MAX - before.pieces.len().min(PIECES_MAX);
         // Each growth may use half of what is left, so there is always some for the next one.

@@ -12,7 +12,7 @@
 //! block, all nodes that may be alive have stated which they have, or were fenced and recovered.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_rt::sync::{Notify, Semaphore};
@@ -42,12 +42,21 @@ pub(crate) struct SpaceDesk {
     rounds: Cell<u64>,
     /// Told when something was given back.
     given_back: Notify,
+    /// Nodes that may have blocks, and have not stated which.
+    expected: RefCell<BTreeSet<NodeId>>,
+    /// Told when one of them has, or is gone.
+    stated: Notify,
 }
 
 impl Default for SpaceDesk {
     fn default() -> Self {
-        let (nodes, rounds, given_back) = (RefCell::default(), Cell::new(0), Notify::default());
-        Self { nodes, rounds, given_back }
+        Self {
+            nodes: RefCell::default(),
+            rounds: Cell::new(0),
+            given_back: Notify::default(),
+            expected: RefCell::default(),
+            stated: Notify::default(),
+        }
     }
 }
 
@@ -56,6 +65,33 @@ fn counts_of(has: &[DiskBlocks]) -> BTreeMap<u16, u64> {
 }
 
 impl SpaceDesk {
+    /// These nodes may have blocks of a former node 0.
+    pub(crate) fn expect(&self, nodes: &[NodeId]) {
+        self.expected.borrow_mut().extend(nodes);
+    }
+
+    /// Whether it is known which blocks are free.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.expected.borrow().is_empty()
+    }
+
+    /// Waits until it is known which blocks are free, for those who take some without a token.
+    pub(crate) async fn known(&self) {
+        loop {
+            let stated = self.stated.wait();
+            if self.knows_all() {
+                return;
+            }
+            stated.await;
+        }
+    }
+
+    fn expect_no_more(&self, node: NodeId) {
+        let is_over = |other: &NodeId| other.number == node.number && other.epoch <= node.epoch;
+        self.expected.borrow_mut().retain(|other| !is_over(other));
+        self.stated.notify_all();
+    }
+
     /// A node states which blocks it has: they are taken. It is new here, or comes on a new
     /// connection.
     pub(crate) fn restated(
@@ -88,6 +124,8 @@ impl SpaceDesk {
                 *of.has.entry(run.disk).or_default() += run.blocks;
             }
         }
+        drop(nodes);
+        self.expect_no_more(node);
     }
 
     /// How a node is asked to give blocks back.
@@ -160,6 +198,7 @@ impl SpaceDesk {
     pub(crate) fn forget(&self, node: NodeId) {
         self.nodes.borrow_mut().remove(&node);
         self.given_back.notify_all();
+        self.expect_no_more(node);
     }
 
     /// A node that said last that it has free blocks, if there is one.

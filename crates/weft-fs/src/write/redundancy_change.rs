@@ -140,6 +140,7 @@ impl FsState {
         let columns = redundancy.columns_min() as u64;
         let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
         let _file = self.lock_whole(ino).await;
+        self.obtain_room(blocks.min(BLOCKS_MAX as u64), false).await;
         let _one = self.flush_alone().await;
         let max = self.meta().at_a_time();
         let found = self.meta().run(|tx| match tx.inode(ino) {

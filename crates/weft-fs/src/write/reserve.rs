@@ -39,6 +39,9 @@ const COLUMNS_USUAL: usize = 16;
 /// Lines that a record of blocks written one after the other has at least, but for the first and
 /// last.
 const LINES_USUAL: u64 = 8;
+/// How often other nodes are asked for room before an operation fails: what the first answer says
+/// of the disks may change how much is needed.
+const OBTAIN_TRIES: usize = 2;
 /// How often an operation that finds no room is tried again after what waits was written.
 const RETRIES: usize = 2;
 
@@ -118,11 +121,13 @@ impl FsState {
                 self.has_rows_for(redundancy, wanted)
                     && self.promised().fits(self.pool(), dirty, redundancy, lines)
             };
-            if !fits() {
-                self.obtain_room(lines, true).await;
+            for _ in 0..OBTAIN_TRIES {
                 if !fits() {
-                    return Err(FsError::NoSpace);
+                    self.obtain_room(lines, true).await;
                 }
+            }
+            if !fits() {
+                return Err(FsError::NoSpace);
             }
             self.promised().note_columns(redundancy);
         }

@@ -149,6 +149,7 @@ impl Fs {
     /// [recovered](Self::recovered_node). To be called before anything else is asked of it.
     pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
         self.0.tokens().expect(expected);
+        self.0.space_desk().expect(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));
     }
 
@@ -169,11 +170,11 @@ impl Fs {
     /// recovered.
     pub fn fence_node(&self, node: NodeId) {
         self.0.tokens().fence(node);
-        self.0.space_desk().forget(node);
     }
 
     /// What a dead node left is recovered: other nodes may have its tokens.
     pub fn recovered_node(&self, node: NodeId) {
         self.0.tokens().recovered(node);
+        self.0.space_desk().forget(node);
     }
 }

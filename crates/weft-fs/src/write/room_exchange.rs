@@ -235,12 +235,17 @@ impl FsState {
         let _one = stock.asking.acquire(1).await;
         let before = self.end_wish(stock).await?;
         let disks = Disks::of(self);
-        let mut needed = self.promised().waiting_blocks(self.unwritten().blocks()) + blocks + 1;
-        if disks.0.iter().any(|member| !member.takes_data()) && !is_urgent {
-            // Each block counts as a whole line.
-            needed *= WIDTH_MAX as u64;
+        let waiting = self.promised().waiting_blocks(self.unwritten().blocks());
+        let (mut needed, line) = (waiting + blocks + 1, WIDTH_MAX as u64);
+        if disks.0.iter().any(|member| member.room() <= needed) {
+            // Each block counts as a whole line, also those of a wish that is not the last one.
+            needed = waiting * line + 1 + if is_urgent { blocks } else { blocks * line };
         }
-        if disks.used().all(|member| member.free_blocks() >= needed) {
+        let lacks = |member: &Rc<Member>| {
+            let may_come = is_urgent || stock.elsewhere(member.number).is_none_or(|of| of > 0);
+            member.free_blocks() < needed && may_come
+        };
+        if !disks.used().any(lacks) {
             return Ok(before > 0);
         }
         let wanted = disks.used().map(|member| {
@@ -282,7 +287,7 @@ impl FsState {
     fn note_elsewhere(&self, stock: &Stock, elsewhere: &[DiskBlocks]) {
         stock.note_elsewhere(elsewhere);
         for member in self.pool().members() {
-            member.elsewhere.set(stock.elsewhere(member.number));
+            member.elsewhere.set(stock.elsewhere(member.number).unwrap_or(0));
         }
     }
 
@@ -362,7 +367,7 @@ impl FsState {
         drop(asking);
     }
 
-    /// Gives back what is far more than this node wants to have.
+    /// Gives back what is far more than this node wants to have, and hears what is free elsewhere.
     pub(crate) async fn return_excess(&self) {
         let Some(stock) = self.stock() else { return };
         let disks = Disks::of(self);
@@ -374,9 +379,6 @@ impl FsState {
         let over: Vec<u16> =
             disks.0.iter().filter(|of| excess(of) > 0).map(|of| of.number).collect();
         let promised = self.promised_blocks();
-        if over.is_empty() || promised == u64::MAX {
-            return;
-        }
         let kept = |disk: u16| {
             let member = disks.0.iter().find(|of| of.number == disk && over.contains(&disk));
             member.map_or(u64::MAX, |member| match member.takes_data() {
