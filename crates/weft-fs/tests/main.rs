@@ -32,6 +32,7 @@ mod out_of_place;
 mod preallocated;
 mod random_crashes;
 mod random_losses;
+mod random_nodes;
 mod read_only;
 mod redundancy_changes;
 mod reference;

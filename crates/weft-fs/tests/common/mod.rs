@@ -13,7 +13,7 @@ pub mod moments;
 pub mod network;
 
 /// What a simulated network connects.
-mod links {
+pub mod links {
     pub use weft_fs::{Connector, KeeperServer, Stream};
 }
 
