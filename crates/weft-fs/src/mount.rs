@@ -438,6 +438,8 @@ impl Fs {
         meta.array()?.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
         let nodes = meta.run(|tx| tx.node_logs()).await?;
+        // They may have files open that have no name.
+        let are_others_there = !is_alone && nodes.iter().any(|(_, log)| log.is_live);
         for (node, _) in nodes.into_iter().filter(|(_, log)| is_alone && log.is_live) {
             recover_log(&meta, &pool, node).await?;
         }
@@ -451,7 +453,10 @@ impl Fs {
         if options.read_only {
             return Ok(Some(fs));
         }
-        let orphans = fs.0.meta().run(|tx| tx.orphans()).await?;
+        let orphans = match are_others_there {
+            true => Vec::new(),
+            false => fs.0.meta().run(|tx| tx.orphans()).await?,
+        };
         for ino in orphans {
             fs.0.purge(ino).await?;
         }

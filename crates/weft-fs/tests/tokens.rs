@@ -7,7 +7,7 @@ use crate::common::contender::Contender;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::model::{Named, Pair};
 use crate::common::*;
-use weft_fs::{Fs, Ino, ROOT, SetAttr};
+use weft_fs::{Fs, FsError, Ino, Kind as FileKind, ROOT, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_token::{Kind, Mode};
 
@@ -294,4 +294,76 @@ fn operations_agree_with_the_reference_while_others_contend() {
             assert_sound(&pair.fs).await;
         });
     }
+}
+
+#[test]
+fn a_file_without_a_name_goes_when_no_node_has_it_open() {
+    run(|rt| async move {
+        let (_, fs) = on_test_disks(&rt).await;
+        fs.share();
+        let free = async || fs.status().await.expect("known").disks[0].free_bytes;
+        let other = Contender::new(&rt, &fs, 1);
+        let unlinked = async |name: &str| {
+            let ino = make_as(&fs, name, "raid1").await;
+            write(&fs, ino, 0, &pattern(50_000, 1)).await;
+            fs.sync().await.expect("synced");
+            ino
+        };
+        // Another node has it open, and this one removes its name.
+        let ino = unlinked("one").await;
+        let open = other.acquire(Kind::Open, ino, 0..1, Mode::Shared).await;
+        fs.unlink(ROOT, b"one").await.expect("removed");
+        a_while(&rt).await;
+        assert_eq!(fs.attr(ino).await.expect("it is open").links, 0);
+        assert_eq!(read_all(&fs, ino).await, pattern(50_000, 1));
+        other.done(open);
+        a_while(&rt).await;
+        fs.attr(ino).await.expect_err("it is closed");
+
+        // This node has it open, and another one waits to free it.
+        let ino = unlinked("two").await;
+        fs.begin_use(ino);
+        fs.begin_open(ino).await.expect("opened");
+        fs.begin_open(ino).await.expect("opened again");
+        let waits = other.clone();
+        let freed = begin(&rt, async move {
+            let open = waits.acquire(Kind::Open, ino, 0..1, Mode::Exclusive).await;
+            waits.done(open);
+        });
+        fs.end_open(ino);
+        a_while(&rt).await;
+        assert!(!freed.get());
+        fs.end_open(ino);
+        a_while(&rt).await;
+        assert!(freed.get());
+
+        // The node that has it open dies, and so had the one that removed the name.
+        let ino = unlinked("three").await;
+        let _open = other.acquire(Kind::Open, ino, 0..1, Mode::Shared).await;
+        let before = free().await;
+        fs.unlink(ROOT, b"three").await.expect("removed");
+        other.die();
+        a_while(&rt).await;
+        fs.attr(ino).await.expect("its node is not recovered");
+        other.recovered();
+        a_while(&rt).await;
+        fs.attr(ino).await.expect_err("no node has it open");
+        fs.sync().await.expect("synced");
+        assert!(free().await > before);
+
+        // One that is gone cannot be opened, and one that is made open stays.
+        assert!(matches!(fs.begin_open(ino).await, Err(FsError::NotFound)));
+        let new = new_file(FileKind::File);
+        let (ino, _) = fs.make_opened(ROOT, None, new).await.expect("made");
+        let other = Contender::new(&rt, &fs, 2);
+        other.die();
+        other.recovered();
+        a_while(&rt).await;
+        fs.attr(ino).await.expect("it is open");
+        fs.end_open(ino);
+        fs.end_uses(ino, 0).await.expect("ended");
+        a_while(&rt).await;
+        fs.attr(ino).await.expect_err("it is closed");
+        assert_sound(&fs).await;
+    });
 }

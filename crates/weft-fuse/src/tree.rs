@@ -481,10 +481,8 @@ impl Tree {
             opcode => {
                 let ([flags, mode, umask, _], rest) = parse::<[u32; 4]>(body)?;
                 let new = NewFile { mode: Kind::File.mode() | mode & 0o7777, umask, ..new };
-                let made = match opcode {
-                    op::CREATE => self.fs.make(folder, name(rest)?.0, new).await,
-                    _ => self.fs.make_unnamed(folder, new).await,
-                };
+                let name_of = if opcode == op::CREATE { Some(name(rest)?.0) } else { None };
+                let made = self.fs.make_opened(folder, name_of, new).await;
                 (Some(flags), made)
             }
         };

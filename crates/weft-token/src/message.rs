@@ -28,6 +28,10 @@ pub enum Kind {
     Attributes,
     /// Contents of a file; ranges are of blocks.
     Data,
+    /// That a file is open: shared by nodes where it is, and exclusive to free the contents of one
+    /// without a name. The range is `0..1`. It is asked for alone, and before all else: who has it
+    /// asks for other tokens meanwhile.
+    Open,
 }
 
 /// What ranges are ranges of. Operations ask for tokens in this order.
@@ -41,7 +45,7 @@ pub struct Space {
 
 impl Hash for Space {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.ino.rotate_left(2) ^ self.kind as u64);
+        state.write_u64(self.ino.rotate_left(3) ^ self.kind as u64);
     }
 }
 

@@ -6,7 +6,7 @@ use weft_token::{Ask, Holding, Kind, Mode, NodeId, Release, Revoke, Space, ToAut
 
 use crate::fields::{Fields, Put as _, Result, WireError};
 
-const KINDS: [Kind; 4] = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data];
+const KINDS: [Kind; 5] = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data, Kind::Open];
 
 pub(crate) fn put_node(bytes: &mut Vec<u8>, node: NodeId) {
     bytes.put_u16(node.number);

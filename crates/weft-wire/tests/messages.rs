@@ -50,7 +50,7 @@ fn value(rng: &mut Rng) -> Option<Box<[u8]>> {
 }
 
 fn space(rng: &mut Rng) -> Space {
-    let kinds = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data];
+    let kinds = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data, Kind::Open];
     Space { kind: kinds[rng.index(4)], ino: number(rng) }
 }
 

@@ -223,7 +223,7 @@ impl FsState {
             })
             .await?;
         match purge {
-            Some(ino) => self.purge(ino).await,
+            Some(ino) => self.purge_nameless(ino).await,
             None => Ok(()),
         }
     }
@@ -335,7 +335,7 @@ impl FsState {
             Ok(self.drop_link(tx, target.ino, now)?.then_some(target.ino))
         });
         match renamed.await? {
-            Some(ino) => self.purge(ino).await,
+            Some(ino) => self.purge_nameless(ino).await,
             None => Ok(()),
         }
     }
@@ -389,6 +389,7 @@ impl FsState {
         parent: Ino,
         name: Option<&[u8]>,
         new: NewFile<'_>,
+        is_opened: bool,
     ) -> Result<(Ino, Inode)> {
         self.begin_change().await?;
         name.map_or(Ok(()), check_name)?;
@@ -400,7 +401,7 @@ impl FsState {
             None => self.hold_attributes(parent, Mode::Shared).await,
         };
         let now = self.now();
-        self.change(|tx| {
+        let made = self.change(|tx| {
             self.check_room(0, new.uid == 0)?;
             folder_to_add(tx, parent)?;
             if let Some(name) = name
@@ -414,8 +415,12 @@ impl FsState {
                 None => tx.put_orphan(ino)?,
             }
             Ok((ino, inode))
-        })
-        .await
+        });
+        let made = made.await?;
+        if is_opened {
+            self.open_new(made.0).await;
+        }
+        Ok(made)
     }
 }
 
@@ -479,7 +484,7 @@ impl Fs {
     /// # Errors
     /// If the name is taken or not possible, or there is no room.
     pub async fn make(&self, parent: Ino, name: &[u8], new: NewFile<'_>) -> Result<(Ino, Inode)> {
-        self.0.make(parent, Some(name), new).await
+        self.0.make(parent, Some(name), new, false).await
     }
 
     /// Makes a file without a name, as if it were in a folder. It goes with its last use, or in
@@ -488,7 +493,21 @@ impl Fs {
     /// # Errors
     /// If the folder is gone, or there is no room.
     pub async fn make_unnamed(&self, parent: Ino, new: NewFile<'_>) -> Result<(Ino, Inode)> {
-        self.0.make(parent, None, new).await
+        self.0.make(parent, None, new, false).await
+    }
+
+    /// [`Fs::make`], or without a name [`Fs::make_unnamed`], of a file that a program of this node
+    /// opens as well: [`Fs::end_open`] follows.
+    ///
+    /// # Errors
+    /// As those.
+    pub async fn make_opened(
+        &self,
+        parent: Ino,
+        name: Option<&[u8]>,
+        new: NewFile<'_>,
+    ) -> Result<(Ino, Inode)> {
+        self.0.make(parent, name, new, true).await
     }
 
     /// Gives a file another name, or a name to one in use that has none: the kernel decides whether

@@ -68,6 +68,7 @@ impl Fs {
         fs.0.set_format(format);
         fs.0.meta().run(|tx| tx.begin_node_log(node.number, node.epoch)).await?;
         fs.0.commit().await?;
+        fs.share();
         fs.revoke_when_asked();
         fs.flush_now_and_then();
         Ok(fs)

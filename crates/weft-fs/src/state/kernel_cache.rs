@@ -121,6 +121,7 @@ impl Fs {
     pub fn end_writes(&self, ino: Ino) {
         if let Some(node) = self.0.open_files().get(ino) {
             node.end_writes();
+            self.0.open_files().forget_clean(&node);
         }
     }
 

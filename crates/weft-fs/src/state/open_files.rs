@@ -14,6 +14,7 @@ use weft_rt::{Frozen, Nanos};
 use crate::error::FsError;
 use crate::format::inode::{Ino, Time};
 use crate::raid_log::LoggedFile;
+use crate::tokens::local_node::HeldTokens;
 
 /// Blocks of a file to write, in their order.
 pub(crate) type Dirty = Vec<(u64, Frozen)>;
@@ -39,6 +40,9 @@ pub(crate) struct Node {
     last_loss: Cell<Loss>,
     /// Times it was opened and not released, and lookups that were not forgotten.
     uses: Cell<u64>,
+    /// Times it was opened and not released, if other nodes may use it, and the token that says so.
+    opens: Cell<u64>,
+    open_token: RefCell<Option<HeldTokens>>,
     /// Times it was opened for writing and not released.
     writers: Cell<u64>,
     /// Whether the kernel may have pages of it: the last request that gave it some, and the last
@@ -162,7 +166,32 @@ impl Node {
     }
 
     pub(crate) fn is_used(&self) -> bool {
-        self.uses.get() > 0
+        self.uses.get() > 0 || self.opens.get() > 0 || self.writers.get() > 0
+    }
+
+    /// A program of this node opens it, while other nodes may use it.
+    pub(crate) fn begin_open(&self) {
+        self.opens.set(self.opens.get() + 1);
+    }
+
+    /// Whether this node has told that it has the file open.
+    pub(crate) fn has_open_token(&self) -> bool {
+        self.open_token.borrow().is_some()
+    }
+
+    /// This node has told that it has the file open, unless all programs have closed it meanwhile.
+    pub(crate) fn keep_open(&self, token: HeldTokens) {
+        if self.opens.get() > 0 && !self.has_open_token() {
+            *self.open_token.borrow_mut() = Some(token);
+        }
+    }
+
+    /// A program of this node closes it.
+    pub(crate) fn end_open(&self) {
+        self.opens.set(self.opens.get().saturating_sub(1));
+        if self.opens.get() == 0 {
+            drop(self.open_token.take());
+        }
     }
 
     /// A program of this node opens it for writing.
@@ -265,6 +294,8 @@ impl OpenFiles {
             told_losses: Cell::new(0),
             last_loss: Cell::new(Loss::NoRoom),
             uses: Cell::new(0),
+            opens: Cell::new(0),
+            open_token: RefCell::default(),
             writers: Cell::new(0),
             given_to_kernel: Cell::new(0),
             given_back: Cell::new(0),

@@ -65,7 +65,7 @@ pub(crate) struct Need {
 /// All of a space.
 pub(crate) fn all_of(kind: Kind) -> Range<u64> {
     match kind {
-        Kind::Everything | Kind::Attributes => 0..1,
+        Kind::Everything | Kind::Attributes | Kind::Open => 0..1,
         Kind::Names | Kind::Data => 0..u64::MAX,
     }
 }
@@ -101,6 +101,11 @@ impl Need {
         let from = blocks.start.saturating_sub(LINE_BLOCKS_MAX - 1);
         let to = blocks.end.max(blocks.start + 1).saturating_add(LINE_BLOCKS_MAX - 1);
         Self::new(Kind::Data, ino, from..to, mode)
+    }
+
+    /// That a file is open, or that it is not.
+    pub(crate) fn open(ino: Ino, mode: Mode) -> Self {
+        Self::new(Kind::Open, ino, 0..1, mode)
     }
 
     /// All blocks of a file.

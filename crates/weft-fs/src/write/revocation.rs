@@ -148,9 +148,11 @@ impl Fs {
     /// No token is granted until all of `expected` have said what they hold, or are
     /// [recovered](Self::recovered_node). To be called before anything else is asked of it.
     pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
+        self.share();
         self.0.tokens().expect(expected);
         self.0.space_desk().expect(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));
+        self.0.purge_all_when_closed();
     }
 
     /// Another node mounts the file system, with a number that is not 0. `deliver` is called with
@@ -176,5 +178,8 @@ impl Fs {
     pub fn recovered_node(&self, node: NodeId) {
         self.0.tokens().recovered(node);
         self.0.space_desk().forget(node);
+        if self.is_shared() {
+            self.0.purge_all_when_closed();
+        }
     }
 }

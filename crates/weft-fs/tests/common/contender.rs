@@ -77,7 +77,7 @@ impl Contender {
     pub async fn acquire(&self, kind: Kind, ino: Ino, range: Range<u64>, mode: Mode) -> InUse {
         let space = Space { kind, ino };
         let wanted = match kind {
-            Kind::Everything | Kind::Attributes => 0..1,
+            Kind::Everything | Kind::Attributes | Kind::Open => 0..1,
             Kind::Names | Kind::Data => 0..u64::MAX,
         };
         let ask = Ask { space, needed: range, wanted, mode };

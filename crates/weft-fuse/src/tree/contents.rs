@@ -6,7 +6,7 @@ use std::pin::pin;
 use futures_util::future::select;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use weft_fs::{Ino, SetAttr};
+use weft_fs::{FsError, Ino, SetAttr};
 
 use super::{DROP_WAIT_NS, Tree};
 use crate::answer::{Answer, bytes, empty, errno_of, opened, parse};
@@ -28,6 +28,11 @@ impl Tree {
         if unwritten::writes(flags) {
             let appends = flags & OFlags::APPEND.bits() != 0;
             self.fs.check_open(ino, appends).await.map_err(errno_of)?;
+        }
+        match self.fs.begin_open(ino).await {
+            // What the kernel knows is old: it looks the name up again.
+            Err(FsError::NotFound) => return Err(Errno::STALE),
+            opened => opened.map_err(errno_of)?,
         }
         self.begin_writes(ino, flags).await;
         self.fs.begin_use(ino);
@@ -75,6 +80,7 @@ impl Tree {
         if unwritten::writes(flags) {
             self.fs.end_writes(ino);
         }
+        self.fs.end_open(ino);
         empty(self.fs.end_uses(ino, 1).await)
     }
 
