@@ -270,6 +270,14 @@ impl Meta {
         }
     }
 
+    /// This node goes, after its last commit: its tokens are free.
+    pub(crate) async fn leave(&self) -> Result<()> {
+        match &self.keeper {
+            Reach::Here(_) => Ok(()),
+            Reach::Remote(keeper) => keeper.leave().await,
+        }
+    }
+
     /// The way to a keeper at another node, if it is there.
     pub(crate) fn link(&self) -> Option<Rc<Link>> {
         match &self.keeper {
@@ -559,7 +567,7 @@ impl Meta {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::rc::Rc;
 
     use weft_array::AssembleOptions;
@@ -576,7 +584,7 @@ mod tests {
         with_rt_and_array(|_, array| test(array));
     }
 
-    pub(super) fn with_rt_and_array<F: Future<Output = ()> + 'static>(
+    pub(crate) fn with_rt_and_array<F: Future<Output = ()> + 'static>(
         test: impl FnOnce(Rt, Array) -> F + 'static,
     ) {
         let rt = virtual_rt(Schedule::Fifo);

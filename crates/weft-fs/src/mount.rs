@@ -12,6 +12,7 @@ pub(crate) mod claim;
 mod free_blocks;
 pub(crate) mod given_disks;
 pub(crate) mod node;
+mod outdated;
 pub(crate) mod recovery;
 pub(crate) mod rings;
 pub(crate) mod sizing;

@@ -4,3 +4,5 @@ pub(crate) mod local_node;
 pub(crate) mod needs;
 pub(crate) mod returned_pages;
 pub(crate) mod sharing;
+#[cfg(test)]
+mod story;

@@ -231,6 +231,9 @@ pub enum Question {
     GiveBack(GiveBack),
     /// Numbers for new files.
     Numbers,
+    /// All is durable, and the node goes: it has nothing any more. It is answered by
+    /// [`Answer::Taken`].
+    Leave,
 }
 
 /// What the keeper answers.
@@ -384,6 +387,7 @@ impl Question {
                 given.put(bytes);
             }
             Self::Numbers => bytes.put_u8(8),
+            Self::Leave => bytes.put_u8(9),
         }
     }
 
@@ -403,6 +407,7 @@ impl Question {
             6 => Self::Room(RoomWish::read(fields)?),
             7 => Self::GiveBack(GiveBack::read(fields)?),
             8 => Self::Numbers,
+            9 => Self::Leave,
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }

@@ -87,7 +87,8 @@ fn of_disks(rng: &mut Rng) -> Vec<DiskBlocks> {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(13) {
+    let question = match rng.below(14) {
+        13 => Question::Leave,
         12 => Question::Numbers,
         11 => Question::Alive,
         10 => Question::GiveBack(GiveBack {
@@ -304,6 +305,7 @@ fn the_bytes_of_version_1() {
         ask(Question::End(End { batch: 4, is_last: true })),
         ask(Question::Alive),
         ask(Question::Numbers),
+        ask(Question::Leave),
         ToKeeper::Token(ToAuthority::Ask {
             ask: Ask {
                 space,

@@ -124,6 +124,15 @@ impl Pool {
         }
     }
 
+    /// Another node has lost a disk, and the metadata has that.
+    pub(crate) fn lose_as_recorded(&self, member: &Member) {
+        let is_all_recorded = self.unrecorded_losses().is_none();
+        self.lose(member);
+        if is_all_recorded {
+            self.recorded.set(self.losses.get());
+        }
+    }
+
     /// The number of losses so far.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.get()

@@ -43,6 +43,9 @@ pub(crate) trait Desk {
 
     /// A node gives blocks back. None: it is not known, or cannot have them.
     fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer>;
+
+    /// A node is unmounted: it has nothing any more.
+    fn left(&self, node: NodeId);
 }
 
 /// The other side: a node's tokens.

@@ -544,6 +544,14 @@ impl RemoteKeeper {
         }
     }
 
+    /// All is durable, and this node goes: it has nothing any more.
+    pub(super) async fn leave(&self) -> Result<()> {
+        match self.answer(Question::Leave).await? {
+            Answer::Taken => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
     /// What the keeper said last of the room for rows.
     pub(super) fn room(&self) -> Room {
         self.0.room.get()

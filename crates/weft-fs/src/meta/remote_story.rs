@@ -7,6 +7,7 @@ mod links {
     pub(super) use crate::meta::server::KeeperServer;
 }
 #[path = "../../tests/common/network.rs"]
+#[expect(dead_code, reason = "other tests use all of it")]
 mod network;
 
 use std::borrow::Cow;
@@ -51,6 +52,8 @@ impl Desk for NoDesk {
     }
 
     fn take(&self, _: NodeId, _: ToAuthority) {}
+
+    fn left(&self, _: NodeId) {}
 }
 
 fn network(rt: &Rt, seed: u64, canary: Canary) -> Rc<Network> {
@@ -376,7 +379,9 @@ fn no_later_keeper_takes_a_batch_of_an_earlier_mount() {
         let (mut second, _) = Speaker::welcome(&network, 1, 2).await;
         assert_eq!(second.part(batch, bad(1)).await, Some(Answer::Taken));
         // It is dead from now on: its connection ends, with its batch, and for ever.
-        network.keeper().fence(NodeId { number: 1, epoch: 2 }).await.expect("durable");
+        let dead = NodeId { number: 1, epoch: 2 };
+        let fenced = network.at_keeper(move |keeper| async move { keeper.fence(dead).await });
+        fenced.await.expect("it lives").expect("durable");
         assert_eq!(second.end(batch).await, None);
         assert!(refused(2).await.contains("is fenced, or has been mounted once more"));
         network.kill().await;

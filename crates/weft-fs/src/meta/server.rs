@@ -666,6 +666,13 @@ impl Server {
                 self.is_number_due.set(true);
                 Ok(Answer::Numbers(from, from + NUMBERS))
             }
+            Question::Leave => {
+                self.next_batch(peer)?;
+                if peer.node.number != 0 {
+                    self.desk().await.left(peer.node);
+                }
+                Ok(Answer::Taken)
+            }
             Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,

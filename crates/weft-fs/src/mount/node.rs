@@ -70,6 +70,7 @@ impl Fs {
         fs.0.commit().await?;
         fs.share();
         fs.revoke_when_asked();
+        fs.look_when_outdated();
         fs.flush_now_and_then();
         Ok(fs)
     }
@@ -82,7 +83,8 @@ impl FsState {
         // If it dies before the end of its log, all of this is found.
         self.return_stock().await?;
         self.meta().run(|tx| tx.end_node_log(node)).await?;
-        self.commit_anyway().await
+        self.commit_anyway().await?;
+        self.meta().leave().await
     }
 }
 

@@ -32,11 +32,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::pin::Pin;
 use std::pin::pin;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use weft_rt::sync::{Notify, Sender, oneshot};
+use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_token::{
     Acquired, Authority, BySpace, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space,
     ToAuthority, ToNode, UseId,
@@ -138,6 +139,8 @@ pub(crate) struct Revocation {
     pub(crate) leaves: Option<Mode>,
 }
 
+/// Looks at something, and returns whether that was possible.
+type LookAgain = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = bool>>>>;
 type GiveUp = Rc<dyn Fn(Vec<Revocation>)>;
 
 /// Where the authority is.
@@ -171,6 +174,12 @@ pub(crate) struct Tokens {
     late: Notify,
     /// Called when a token comes or goes while there are other nodes.
     others_act: RefCell<Option<Rc<dyn Fn()>>>,
+    /// Whether another node may have changed what belongs to the token of everything since this
+    /// node looked at it.
+    is_outdated: Cell<bool>,
+    look_again: RefCell<Option<LookAgain>>,
+    /// Held while this node looks at it again.
+    looking: Semaphore,
 }
 
 /// A token in use.
@@ -260,6 +269,9 @@ impl Tokens {
             returned_pages: RefCell::default(),
             late: Notify::default(),
             others_act: RefCell::default(),
+            is_outdated: Cell::new(false),
+            look_again: RefCell::default(),
+            looking: Semaphore::new(1),
         })
     }
 
@@ -273,6 +285,26 @@ impl Tokens {
     /// knows of rows may be wrong.
     pub(crate) fn on_others(&self, act: impl Fn() + 'static) {
         *self.others_act.borrow_mut() = Some(Rc::new(act));
+    }
+
+    /// `look` is called before an operation goes on that has the token of everything, if another
+    /// node may have changed what belongs to it since the last time; and once at first.
+    pub(crate) fn on_outdated(
+        &self,
+        look: impl Fn() -> Pin<Box<dyn Future<Output = bool>>> + 'static,
+    ) {
+        *self.look_again.borrow_mut() = Some(Rc::new(look));
+        self.is_outdated.set(true);
+    }
+
+    /// The token of everything is held: looks again at what belongs to it.
+    async fn look_again(&self) {
+        let _one = self.looking.acquire(1).await;
+        let look = self.look_again.borrow().clone();
+        if let Some(look) = look.filter(|_| self.is_outdated.get()) {
+            let is_known = look().await;
+            self.is_outdated.set(!is_known);
+        }
     }
 
     /// Whether there are other nodes, or were any.
@@ -356,6 +388,13 @@ impl Tokens {
     }
 
     async fn hold_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {
+        self.take_one(held, need).await;
+        if need.space.kind == Kind::Everything && self.is_outdated.get() {
+            self.look_again().await;
+        }
+    }
+
+    async fn take_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {
         if let Some(free) = self.begin_free(need) {
             held.grips.push(HeldToken::Free(free));
             return;
@@ -528,6 +567,9 @@ impl Tokens {
                         self.others_act.borrow().iter().for_each(|act| act());
                     }
                     if let ToNode::Revoke(revoke) = &message {
+                        if revoke.space.kind == Kind::Everything && revoke.leaves.is_none() {
+                            self.is_outdated.set(self.look_again.borrow().is_some());
+                        }
                         self.settle(revoke.space);
                     }
                     let events = self.holder.borrow_mut().take(message);

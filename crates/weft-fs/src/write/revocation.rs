@@ -111,6 +111,14 @@ impl Desk for FsDesk {
     fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer> {
         self.0.upgrade()?.take_blocks_back(node, &given)
     }
+
+    fn left(&self, node: NodeId) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.tokens().fence(node);
+            fs.tokens().recovered(node);
+            fs.space_desk().forget(node);
+        }
+    }
 }
 
 impl Fs {

@@ -14,7 +14,7 @@ use futures_util::future::select;
 use weft_array::Array;
 use weft_disk::IoFuture;
 use weft_random::Rng;
-use weft_rt::sync::Notify;
+use weft_rt::sync::{Notify, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_wire::{Answer, Frames, FromKeeper, Part, Question, ToKeeper};
 
@@ -233,6 +233,21 @@ impl Network {
     /// The keeper that runs.
     pub fn keeper(&self) -> KeeperServer {
         self.keeper.borrow().as_ref().expect("it runs").1.clone()
+    }
+
+    /// Does something in the process of the keeper that runs. None: there is none, or it died.
+    pub async fn at_keeper<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        act: impl FnOnce(KeeperServer) -> F,
+    ) -> Option<T> {
+        let (rt, acting) = {
+            let keeper = self.keeper.borrow();
+            let (rt, keeper) = keeper.as_ref()?;
+            (rt.clone(), act(keeper.clone()))
+        };
+        let (done, wait) = oneshot();
+        drop(rt.spawn(async move { done.send(acting.await) }));
+        wait.await
     }
 
     async fn start_again(&self) {
