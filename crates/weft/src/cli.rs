@@ -26,7 +26,7 @@ pub use drill::DrillArgs;
 pub use fs::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs, FsCreateArgs,
     FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs, FsMountArgs, FsPlaceArgs,
-    FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs,
+    FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

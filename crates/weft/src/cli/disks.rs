@@ -9,7 +9,7 @@ use weft_cluster::{ClusterName, NodeName};
 /// `weft disks`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A foundation of clusters: several machines cannot mount one file system yet (docs/cluster.md).
+Disks of a file system on several machines: `weft fs keeper`, docs/cluster.md.
 
 Examples:
   weft disks prepare d0 d1

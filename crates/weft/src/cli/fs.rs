@@ -108,7 +108,11 @@ impl FsClusterArgs {
     }
 }
 
-fn parse_cluster(text: &str) -> Result<EtcdUri, String> {
+/// Where the coordinator of a cluster is.
+///
+/// # Errors
+/// What to write instead.
+pub fn parse_cluster(text: &str) -> Result<EtcdUri, String> {
     match text {
         text if text.starts_with("disks:") => Err("the pool's own disks cannot coordinate a file \
              system yet: write etcd://HOST[:PORT],HOST[:PORT]"
@@ -237,7 +241,10 @@ Examples:
   mount -t weftfs home /mnt -o noatime,disk=/srv/disks
   weft fs mount --background home /mnt
   weft fs mount home /mnt d0 d1 d2 d3
-  weft fs mount home /mnt /srv/disks")]
+  weft fs mount home /mnt /srv/disks
+
+With --cluster it is one of several machines, and a keeper must run (weft fs keeper):
+  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --key /etc/weft/home.key")]
 pub struct FsMountArgs {
     /// The file system
     pub name: String,
@@ -263,7 +270,7 @@ pub struct FsMountArgs {
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
     /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
-    /// wait=, stop_timeout=, log=
+    /// wait=, stop_timeout=, log=, cluster=, node=, key=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written
@@ -291,6 +298,9 @@ pub struct FsMountArgs {
     /// How long SIGTERM and Ctrl-C wait for programs that use the file system
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
     pub stop_timeout: Duration,
+    /// Shared disks
+    #[command(flatten)]
+    pub cluster: FsClusterArgs,
 }
 
 /// `weft fs status`.

@@ -168,7 +168,8 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
 
 fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     let mut args = args.clone();
-    let options::Options { flags, access_times, remounts } = options::read(&mut args)?;
+    let given = options::read(&mut args)?;
+    let options::Options { flags, access_times, remounts } = given;
     if remounts {
         return remount(&args, flags);
     }
@@ -204,6 +205,13 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
         now: now(),
         clock: Some(now),
     };
+    if args.cluster.cluster.is_some() {
+        require_root("mounting")?;
+        return thread::run(move |opener: Opener| async move {
+            let given = (folder, given);
+            cluster::mount_as_node(&opener, &args, given, options, json).await
+        });
+    }
     let (keeps_awake, stop_timeout) = (args.awake, args.stop_timeout);
     let (wait, passes_sync_on) = (args.wait, args.syncfs);
     thread::run(move |opener: Opener| async move {

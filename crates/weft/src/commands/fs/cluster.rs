@@ -12,6 +12,7 @@
 mod create;
 mod keeper;
 mod links;
+mod node;
 mod overview;
 
 use std::collections::BTreeSet;
@@ -37,6 +38,7 @@ use crate::cli::FsClusterArgs;
 
 pub(super) use create::create;
 pub(super) use keeper::keeper;
+pub(super) use node::mount_as_node;
 pub(super) use overview::{evict, status};
 
 /// How long a process counts as alive after its last sign of life.

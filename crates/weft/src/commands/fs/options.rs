@@ -10,9 +10,10 @@ use rustix::mount::MountFlags;
 use weft_cli::failure::Failure;
 use weft_cli::outln;
 use weft_cli::size;
+use weft_cluster::NameError;
 use weft_fs::AccessTimes;
 
-use crate::cli::FsMountArgs;
+use crate::cli::{FsMountArgs, parse_cluster};
 
 /// The names by which a mount helper is called.
 const HELPERS: [&str; 2] = ["mount.weftfs", "mount.fuse.weftfs"];
@@ -139,6 +140,12 @@ fn set_value(args: &mut FsMountArgs, name: &str, value: &str) -> Result<bool, Fa
         "wait" => args.wait = size::parse_duration(value).map_err(wrong)?,
         "stop_timeout" => args.stop_timeout = size::parse_duration(value).map_err(wrong)?,
         "log" => args.log = Some(value.into()),
+        "cluster" => args.cluster.cluster = Some(parse_cluster(value).map_err(wrong)?),
+        "node" => {
+            let node = value.parse().map_err(|error: NameError| wrong(error.to_string()))?;
+            args.cluster.node = Some(node);
+        }
+        "key" => args.cluster.key = Some(value.into()),
         _ => return Ok(false),
     }
     Ok(true)

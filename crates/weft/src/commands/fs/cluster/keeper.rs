@@ -10,8 +10,8 @@
 //! A keeper that ends in order leaves the cluster, so another one takes over at once. One that was
 //! killed has done so when its lease has ended and it is fenced.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -29,15 +29,17 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Keeper, Standing};
+use weft_cluster::{DiskName, Keeper, Member, Membership, NodeName, Outlook, Standing};
 use weft_disk::Disk;
-use weft_fs::{AccessTimes, Fs, FsError, KeeperServer, Label, MountOptions, RemoteMetadata};
+use weft_fs::{
+    AccessTimes, Fs, FsError, FsStatus, KeeperServer, Label, MountOptions, RemoteMetadata,
+};
 use weft_fuse::{control, mount, tree};
-use weft_rt::sync::Notify;
+use weft_rt::{Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
 use super::links::{ChannelStream, MemoryWay};
-use super::{Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
+use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
 use crate::daemon::attached::prepare_for_reclaim;
@@ -118,7 +120,7 @@ fn accept(
     let (rt, way) = (opener.rt.clone(), way.clone());
     let serve = move |channel: Rc<Channel>| {
         // Before that, the node tries again.
-        if let Some(server) = way.server() {
+        if let Some(server) = way.server().filter(|_| way.takes(&channel)) {
             rt.spawn(async move { server.serve(Rc::new(ChannelStream(channel))).await });
         }
     };
@@ -166,32 +168,26 @@ impl Active<'_> {
             true => announce_answer(&json!({ "keeps": name, "term": term })),
             false => announce(&format!("{} keeps '{name}' in term {term}", keeper.node.node)),
         }
+        let server = self.way.server().ok_or_else(|| Failure::new("there is no keeper"))?;
+        let mounted = fs.nodes().await.map_err(failed_fs)?.into_iter();
+        let mounted: Vec<NodeId> = mounted.filter(|of| of.is_mounted).map(|of| of.node).collect();
+        fs.serve_nodes(&server, &mounted);
+        let attendance = Rc::new(Attendance {
+            rt: self.opener.rt.clone(),
+            membership: self.party.membership.clone(),
+            fs: fs.clone(),
+            server,
+            has_ended: Cell::new(false),
+        });
+        self.opener.rt.spawn(attendance.clone().attend(mounted));
         let folder = self.folder.take();
         let served = match &folder {
             Some(folder) => self.serve_folder(&fs, keeper, folder, signals).await,
             None => {
-                let failed = Rc::new((RefCell::new(None), Notify::default()));
-                let tell = failed.clone();
-                fs.on_stop(move |why| {
-                    *tell.0.borrow_mut() = Some(why.to_owned());
-                    tell.1.notify_all();
-                });
-                let failure = async {
-                    loop {
-                        let told = failed.1.wait();
-                        if let Some(why) = failed.0.borrow_mut().take() {
-                            return why;
-                        }
-                        told.await;
-                    }
-                };
                 let ends = select(signals.next(), Box::pin(self.party.end.wait()));
-                match select(ends, Box::pin(failure)).await {
+                match select(ends, Box::pin(self.stopped(&fs))).await {
                     Either::Left(_) => Ok(()),
-                    Either::Right((why, _)) => {
-                        Err(Failure::new(format!("the file system has stopped: {why}"))
-                            .hint("another keeper takes over; start this one again"))
-                    }
+                    Either::Right((failure, _)) => Err(failure),
                 }
             }
         };
@@ -199,13 +195,30 @@ impl Active<'_> {
             return Ok(());
         }
         served?;
-        let unmounting = Box::pin(fs.unmount());
-        match select(unmounting, Box::pin(self.party.end.wait())).await {
-            Either::Left((unmounted, _)) => unmounted.map_err(failed_fs)?,
-            Either::Right(_) => return Ok(()),
+        // Nodes wait for the next keeper, and do not hear that this one fails.
+        self.way.turn_nodes_away();
+        attendance.has_ended.set(true);
+        let late = Box::pin(self.opener.rt.sleep(END_PATIENCE));
+        let ended = select(Box::pin(self.party.end.wait()), late);
+        match select(Box::pin(fs.unmount()), ended).await {
+            Either::Left((unmounted, _)) => unmounted.map_err(failed_fs),
+            Either::Right((Either::Left(_), _)) => Ok(()),
+            Either::Right((Either::Right(_), _)) => {
+                Err(Failure::new("it could not end in order, and has ended at once")
+                    .hint("nothing that was synced is lost: the next keeper recovers it"))
+            }
         }
-        self.way.lead_to(None);
-        Ok(())
+    }
+
+    /// Waits until the file system has failed; another keeper may do better.
+    async fn stopped(&self, fs: &Fs) -> Failure {
+        loop {
+            self.opener.rt.sleep(AGAIN).await;
+            if let Ok(FsStatus { stopped: Some(why), .. }) = fs.status().await {
+                return Failure::new(format!("the file system has stopped: {why}"))
+                    .hint("another keeper takes over; start this one again");
+            }
+        }
     }
 
     /// Node 0, whose keeper is in this process.
@@ -262,12 +275,16 @@ impl Active<'_> {
         let (rt, ring) = (self.opener.rt.clone(), self.opener.ring.clone());
         let serving = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None);
         let mut serving = Box::pin(serving);
-        let told = Box::pin(select(signals.next(), Box::pin(self.party.end.wait())));
+        let ended = select(Box::pin(self.party.end.wait()), Box::pin(self.stopped(fs)));
+        let told = Box::pin(select(signals.next(), ended));
         let served = match select(&mut serving, told).await {
             Either::Left((served, _)) => served,
-            Either::Right((Either::Right(_), _)) => {
-                mount::end_service(folder);
-                return Ok(());
+            Either::Right((Either::Right((ended, _)), _)) => {
+                // The end of the process ends the mount: to unmount it here would wait for itself.
+                return match ended {
+                    Either::Left(_) => Ok(()),
+                    Either::Right((failure, _)) => Err(failure),
+                };
             }
             Either::Right((Either::Left(_), _)) => {
                 let (folder, patience) = (folder.to_owned(), self.args.stop_timeout);
@@ -300,6 +317,128 @@ impl Active<'_> {
                 opened.map_err(|failure| failure.to_string())
             })
         })
+    }
+}
+
+/// How long a keeper takes to end in order at most.
+const END_PATIENCE: Nanos = 60 * SECOND;
+/// Pause before a node is looked at once more.
+const AGAIN: Nanos = 2 * SECOND;
+
+/// What node 0 does for nodes as they come and go.
+struct Attendance {
+    rt: Rt,
+    membership: Rc<Membership>,
+    fs: Fs,
+    server: KeeperServer,
+    has_ended: Cell<bool>,
+}
+
+/// Nodes by their numbers: names and epochs.
+type Nodes = BTreeMap<u16, (NodeName, u64)>;
+
+/// All members but those that may become the keeper: these mount the file system as node 0.
+fn nodes_of(outlook: &Outlook) -> Nodes {
+    let Some(record) = &outlook.view.record else { return Nodes::default() };
+    let nodes = record.members.iter().filter(|(_, member)| member.address.is_none());
+    let node = |(name, member): (&NodeName, &Member)| {
+        Some((*record.numbers.get(name)?, (name.clone(), member.epoch.0)))
+    };
+    nodes.filter_map(node).collect()
+}
+
+/// The name of the node with a number.
+fn name_of(outlook: &Outlook, number: u16) -> Option<NodeName> {
+    let numbers = &outlook.view.record.as_ref()?.numbers;
+    numbers.iter().find(|(_, of)| **of == number).map(|(name, _)| name.clone())
+}
+
+/// Whether a mount of a node is over: it is no member any more, and no disk waits to refuse it.
+fn is_over(outlook: &Outlook, number: u16, epoch: u64) -> bool {
+    let Some(record) = &outlook.view.record else { return false };
+    let pending = name_of(outlook, number).and_then(|name| record.fencing.get(&name));
+    let is_pending = pending.is_some_and(|epochs| epochs.iter().any(|of| of.0 <= epoch));
+    !is_pending && nodes_of(outlook).get(&number).is_none_or(|(_, now)| *now != epoch)
+}
+
+impl Attendance {
+    /// Gets nodes ready as they join, and recovers those that are no members any more. `mounted` are
+    /// those that the metadata knows of: some may have died under an earlier keeper.
+    async fn attend(self: Rc<Self>, mounted: Vec<NodeId>) {
+        let mut known: BTreeMap<u16, u64> =
+            mounted.into_iter().map(|node| (node.number, node.epoch)).collect();
+        let mut ready: BTreeMap<u16, u64> = BTreeMap::new();
+        while !self.has_ended.get() {
+            let over = self
+                .membership
+                .until(|outlook| {
+                    let mut over = known.iter().filter(|(n, epoch)| is_over(outlook, **n, **epoch));
+                    let over = over.next().map(|(number, epoch)| (*number, *epoch));
+                    let is_new = |(number, (_, epoch)): (&u16, &(NodeName, u64))| {
+                        ready.get(number) != Some(epoch)
+                    };
+                    (over.is_some() || nodes_of(outlook).iter().any(is_new)).then_some(over)
+                })
+                .await;
+            if self.has_ended.get() {
+                return;
+            }
+            let outcome = match over {
+                Some((number, epoch)) => {
+                    let recovered = self.recover(NodeId { number, epoch }).await;
+                    recovered.map(|()| {
+                        known.remove(&number);
+                        ready.remove(&number);
+                    })
+                }
+                None => {
+                    let mut outcome = Ok(());
+                    for (number, (_, epoch)) in nodes_of(&self.membership.outlook()) {
+                        if known.contains_key(&number) && ready.get(&number) != Some(&epoch) {
+                            if known.get(&number) == Some(&epoch) {
+                                // It was mounted under the keeper before.
+                                ready.insert(number, epoch);
+                            }
+                            continue;
+                        }
+                        if ready.get(&number) == Some(&epoch) {
+                            continue;
+                        }
+                        match self.fs.prepare_node(number).await {
+                            Ok(()) => {
+                                known.insert(number, epoch);
+                                ready.insert(number, epoch);
+                            }
+                            Err(error) => outcome = Err((number, error)),
+                        }
+                    }
+                    outcome
+                }
+            };
+            match outcome {
+                Ok(()) => self.rt.sleep(LOOK_EVERY).await,
+                Err((number, error)) => {
+                    let name = name_of(&self.membership.outlook(), number);
+                    let name = name.map_or_else(|| number.to_string(), |name| name.to_string());
+                    log_line(&format!("node {name} waits: {error}"));
+                    self.rt.sleep(AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Recovers a node that is dead or has ended: no disk takes anything of it.
+    async fn recover(&self, node: NodeId) -> Result<(), (u16, FsError)> {
+        let failed = |error| (node.number, error);
+        self.server.fence(node).await.map_err(failed)?;
+        let lines = self.fs.recover_node(node).await.map_err(failed)?;
+        if let Some(name) = name_of(&self.membership.outlook(), node.number) {
+            log_line(&format!(
+                "node {name} (epoch {}) is gone: {lines} lines of its log recovered",
+                node.epoch
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use weft_cluster::channel::Channel;
 use weft_disk::IoFuture;
@@ -83,16 +83,39 @@ impl Stream for MemoryStream {
 pub(super) struct MemoryWay {
     rt: Rt,
     server: RefCell<Option<KeeperServer>>,
+    /// Channels of other nodes.
+    channels: RefCell<Vec<Weak<Channel>>>,
+    /// Whether other nodes are turned away.
+    is_closed: Cell<bool>,
 }
 
 impl MemoryWay {
     pub(super) fn new(rt: &Rt) -> Rc<Self> {
-        Rc::new(Self { rt: rt.clone(), server: RefCell::default() })
+        Rc::new(Self {
+            rt: rt.clone(),
+            server: RefCell::default(),
+            channels: RefCell::default(),
+            is_closed: Cell::new(false),
+        })
     }
 
     /// The keeper, once there is one.
     pub(super) fn server(&self) -> Option<KeeperServer> {
         self.server.borrow().clone()
+    }
+
+    /// Whether the keeper takes a channel of another node.
+    pub(super) fn takes(&self, channel: &Rc<Channel>) -> bool {
+        let mut channels = self.channels.borrow_mut();
+        channels.retain(|channel| channel.strong_count() > 0);
+        channels.push(Rc::downgrade(channel));
+        !self.is_closed.get()
+    }
+
+    /// Ends the channels of other nodes, and takes no more.
+    pub(super) fn turn_nodes_away(&self) {
+        self.is_closed.set(true);
+        self.channels.take().iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
     }
 
     /// It leads to this keeper from now on.
