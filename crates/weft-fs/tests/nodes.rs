@@ -7,8 +7,8 @@ use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::network::{Canary, Network};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Label, LogCopy, META_CACHE_BYTES, RemoteMetadata, create};
-use weft_rt::{Rt, SECOND};
+use weft_fs::{Fs, FsError, Kind, Label, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create};
+use weft_rt::{Frozen, Rt, SECOND};
 use weft_token::NodeId;
 
 const SIZE: u64 = 24 << 20;
@@ -269,6 +269,104 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
         assert!(read_all(&again, ino).await == bytes);
         assert_eq!(log_of(&fs, 1).await.iter().filter(|copy| !copy.is_given_up).count(), 3);
         rt.sleep(SECOND).await;
+        assert_sound(&fs).await;
+    });
+}
+
+/// The last name of a file goes on one node while it is open on another: contents stay until it is
+/// closed there, or until that node is dead and recovered.
+#[test]
+fn what_one_node_has_open_stays_when_another_removes_it() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let bytes = pattern(100_000, 1);
+        let inos: Vec<u64> = {
+            let mut inos = Vec::new();
+            for name in ["one", "two", "three"] {
+                let ino = make_as(&fs, name, "raid5").await;
+                write(&fs, ino, 0, &bytes).await;
+                inos.push(ino);
+            }
+            fs.sync().await.expect("synced");
+            inos
+        };
+        let both = [(&other, &fs), (&fs, &other)];
+        for ((opens, removes), (name, ino)) in
+            both.into_iter().zip([("one", inos[0]), ("two", inos[1])])
+        {
+            assert_eq!(find(opens, name).await, ino);
+            opens.begin_use(ino);
+            opens.begin_open(ino).await.expect("opened");
+            removes.unlink(ROOT, name.as_bytes()).await.expect("removed");
+            removes.sync().await.expect("synced");
+            rt.sleep(SECOND).await;
+            assert!(read_all(opens, ino).await == bytes, "{name}");
+            write(opens, ino, 5000, &pattern(5000, 2)).await;
+            opens.end_open(ino);
+            opens.end_uses(ino, u64::MAX).await.expect("ended");
+            rt.sleep(SECOND).await;
+            for node in [opens, removes] {
+                assert!(matches!(node.attr(ino).await, Err(FsError::NotFound)), "{name}");
+                assert!(matches!(node.begin_open(ino).await, Err(FsError::NotFound)), "{name}");
+            }
+        }
+        other.begin_open(inos[2]).await.expect("opened");
+        let (unnamed, _) = other.make_opened(ROOT, None, new_file(Kind::File)).await.expect("made");
+        other.sync().await.expect("synced");
+        fs.unlink(ROOT, b"three").await.expect("removed");
+        rt.sleep(SECOND).await;
+        fs.attr(inos[2]).await.expect("it is open");
+        of_node.fail_domain();
+        drop(other);
+        die(&fs, &network, 1, 7).await;
+        rt.sleep(SECOND).await;
+        for ino in [inos[2], unnamed] {
+            assert!(matches!(fs.attr(ino).await, Err(FsError::NotFound)), "no node has it open");
+        }
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn appends_of_two_nodes_are_one_after_another() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let other = joined(&rt, &fs, &all(&disks), &network, (1, 7)).await;
+        let ino = make_as(&fs, "log", "raid1").await;
+        fs.sync().await.expect("synced");
+        let mut appends = Vec::new();
+        for (n, node) in [&fs, &other].into_iter().enumerate() {
+            let node = node.clone();
+            appends.push(rt.spawn(async move {
+                let mut at = Vec::new();
+                for step in 0..20_u8 {
+                    let data = vec![100 * u8::try_from(n).expect("small") + step; 700];
+                    at.push((
+                        node.append(ino, Frozen::copy_from(&data)).await.expect("written"),
+                        data,
+                    ));
+                }
+                at
+            }));
+        }
+        let mut expected = vec![0; 40 * 700];
+        for append in appends {
+            let mut last = None;
+            for (at, data) in append.await {
+                assert!(Some(at) > last && at % 700 == 0);
+                last = Some(at);
+                let at = usize::try_from(at).expect("short");
+                assert!(expected[at..at + 700].iter().all(|byte| *byte == 0) || data[0] == 0);
+                expected[at..at + 700].copy_from_slice(&data);
+            }
+        }
+        assert!(read_all(&fs, ino).await == expected);
+        assert!(read_all(&other, ino).await == expected);
+        other.unmount().await.expect("unmounted");
         assert_sound(&fs).await;
     });
 }
