@@ -5,11 +5,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::jobs::{SEVERAL_STEPS, with_few_pages};
 use crate::common::moments::*;
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Label, MountOptions, ROOT};
-use weft_rt::SECOND;
+use weft_fs::{Fs, FsError, Job, JobReport, Label, MountOptions, ROOT};
+use weft_rt::{MICROSECOND, SECOND};
 
 /// Files of all redundancies, in long and short records.
 async fn stored(fs: &Fs) {
@@ -387,6 +388,39 @@ fn a_disk_that_comes_back_with_blocks_that_cannot_be_written_has_them_elsewhere(
         assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{report:?}");
         assert_eq!(report.removed_disks, [1], "{report:?}");
         assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}
+
+/// The first steps could not read what only that disk has.
+#[test]
+fn files_that_come_back_during_a_rebuild_are_not_reported_as_damaged() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 5]);
+        let fs = with_few_pages(&rt, &all(&disks)).await;
+        let long = make_as(&fs, "long", "raid5").await;
+        write(&fs, long, 0, &pattern(SEVERAL_STEPS, 1)).await;
+        fs.sync().await.expect("synced");
+        rt.sleep(SECOND).await;
+        // What changed last is tried first.
+        let bare = make_as(&fs, "bare", "none").await;
+        write(&fs, bare, 0, &pattern(400_000, 2)).await;
+        fs.sync().await.expect("synced");
+        let places = fs.places(bare).await.expect("known");
+        let lost = places[0].1.columns.iter().flatten().next().expect("a column").disk;
+        fs.fail_disk(lost).await.expect("out of service");
+        let rebuild = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
+        while fs.status().await.expect("known").job.expect("it runs").done_blocks == 0 {
+            rt.sleep(20 * MICROSECOND).await;
+        }
+        fs.read(bare, 0, 400_000).await.expect_err("it has no redundancy");
+        fs.add_disk(disks[usize::from(lost)].clone(), false).await.expect("taken back");
+        assert!(fs.status().await.expect("known").job.is_some(), "the rebuild goes on");
+        let Ok(JobReport::Moved(report)) = rebuild.await else { panic!("rebuilt") };
+        assert!(report.damaged.is_empty() && report.waiting.is_empty(), "{report:?}");
+        assert_eq!(report.removed_disks, [lost], "{report:?}");
+        assert!(read_all(&fs, bare).await == pattern(400_000, 2));
+        assert!(read_all(&fs, long).await == pattern(SEVERAL_STEPS, 1));
         assert_sound(&fs).await;
     });
 }

@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
 use crate::common::*;
 use weft_code::CodeSpec;
+use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Ino, Job, JobReport, RebuildReport, Redundancy};
 use weft_rt::{Rt, SECOND};
 
@@ -309,6 +310,76 @@ fn what_is_set_while_files_are_laid_out_does_not_wait_long() {
             assert!(has_two_copies(&fs, ino).await, "{ended:?}");
             assert!(read_all(&fs, ino).await == pattern(BYTES, ino));
         }
+        assert_sound(&fs).await;
+    });
+}
+
+/// Files that are read are tried first, and again with the rest.
+#[test]
+fn the_progress_of_a_rebuild_stays_below_all_of_it() {
+    run(|rt| async move {
+        let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 3]));
+        let fs = with_few_pages(&rt, &disks).await;
+        let mirrored = make_as(&fs, "mirrored", "raid1").await;
+        write(&fs, mirrored, 0, &pattern(2 << 20, 1)).await;
+        let wide = make_as(&fs, "wide", "rs:2+1").await;
+        write(&fs, wide, 0, &pattern(8 << 20, 2)).await;
+        fs.sync().await.expect("synced");
+        fs.fail_disk(2).await.expect("out of service");
+        // Two disks are too few for it.
+        for _ in 0..3 {
+            assert!(read_all(&fs, wide).await == pattern(8 << 20, 2));
+        }
+        let rebuild = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
+        let mut seen = 0;
+        while let Some(job) = fs.status().await.expect("known").job {
+            assert!(job.done_blocks <= job.total_blocks, "{job:?}");
+            seen = seen.max(job.done_blocks);
+            rt.sleep(SECOND / 100_000).await;
+        }
+        assert!(seen > 0, "it was seen to run");
+        let Ok(JobReport::Moved(report)) = rebuild.await else { panic!("rebuilt") };
+        assert_eq!(report.waiting.into_iter().collect::<Vec<_>>(), [wide]);
+    });
+}
+
+/// Copies of mirrored files go to the disks that have none of them, which are the smaller ones.
+#[test]
+fn a_rebuild_without_room_tells_so_at_its_start() {
+    run(|rt| async move {
+        let sizes = [96 << 20, 96 << 20, 40 << 20];
+        let power = Power::new();
+        let disk = |(n, size): (usize, &u64)| {
+            TestDisk::new(&rt, &power, n, *size, 512, Medium::new(512)) as Rc<dyn Disk>
+        };
+        let disks: Vec<_> = sizes.iter().enumerate().map(disk).collect();
+        let fs = with_few_pages(&rt, &disks).await;
+        let told: Rc<RefCell<Vec<u64>>> = Rc::default();
+        let tell = told.clone();
+        fs.on_lack_of_room(move |bytes| tell.borrow_mut().push(bytes));
+        let ino = make_as(&fs, "file", "raid1").await;
+        write(&fs, ino, 0, &pattern(40 << 20, 1)).await;
+        fs.sync().await.expect("synced");
+        let free = fs.status().await.expect("known").disks[0].free_bytes;
+        assert!(free > 24 << 20, "there is room, and not for a second copy");
+        fs.fail_disk(1).await.expect("out of service");
+        let rebuild = rt.spawn(fs.begin_job(Job::Rebuild).expect("nothing else runs"));
+        while fs.status().await.expect("known").job.expect("it runs").lacking_blocks == 0 {
+            rt.sleep(SECOND / 100_000).await;
+        }
+        let lacking = fs.status().await.expect("known").job.expect("it runs").lacking_blocks;
+        assert!(lacking > 0 && lacking * BLOCK < 40 << 20, "{lacking}");
+        assert_eq!(*told.borrow(), [lacking * BLOCK]);
+        // One more disk is enough.
+        let more = TestDisk::new(&rt, &power, 3, 96 << 20, 512, Medium::new(512));
+        fs.add_disk(more, false).await.expect("added");
+        let status = fs.status().await.expect("known").job;
+        assert_eq!(status.map(|job| job.lacking_blocks), Some(0), "the rebuild goes on");
+        let Ok(JobReport::Moved(report)) = rebuild.await else { panic!("rebuilt") };
+        assert!(report.waiting.is_empty(), "{report:?}");
+        assert_eq!(report.removed_disks, [1], "{report:?}");
+        assert_eq!(told.borrow().len(), 1, "once");
+        assert!(read_all(&fs, ino).await == pattern(40 << 20, 1));
         assert_sound(&fs).await;
     });
 }

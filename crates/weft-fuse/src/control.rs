@@ -12,7 +12,7 @@ use std::rc::Rc;
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Value, json};
 use weft_cli::output::log_line;
-use weft_disk::Disk;
+use weft_disk::{Bytes, Disk};
 use weft_fs::{
     BalanceReport, Fs, FsError, FsckReport, Ino, Job, JobReport, RebuildReport, Result, ScrubReport,
 };
@@ -84,6 +84,14 @@ impl Control {
             let why = why.map_or(String::new(), |why| format!(": {why}"));
             log_line(&format!(
                 "ALERT: file system '{name}': disk {number} ({disk}) is lost and not used any more{why}"
+            ));
+        });
+        let name = fs.label().name.clone();
+        fs.on_lack_of_room(move |bytes| {
+            let lack = Bytes(bytes);
+            log_line(&format!(
+                "ALERT: file system '{name}': the rebuild starts, and the disks lack room for {lack:#} of the \
+                 lost data: add a disk"
             ));
         });
         let name = fs.label().name.clone();
@@ -268,7 +276,7 @@ impl Control {
             };
             json!({
                 "job": status.job.name(), "disk": disk, "done_blocks": status.done_blocks,
-                "total_blocks": status.total_blocks,
+                "total_blocks": status.total_blocks, "lacking_blocks": status.lacking_blocks,
             })
         });
         Ok(json!({

@@ -389,13 +389,14 @@ fn a_removal_is_cancelled() {
 }
 
 /// What is described and not brought about: a job shows for as long as it runs.
-const NOT_BROUGHT_ABOUT: [&str; 7] = [
+const NOT_BROUGHT_ABOUT: [&str; 8] = [
     "Fs job: cancelled",
     "Fs job: error",
     "weft fs cancel: job",
     "weft fs status: job.disk",
     "weft fs status: job.done_blocks",
     "weft fs status: job.job",
+    "weft fs status: job.lacking_blocks",
     "weft fs status: job.total_blocks",
 ];
 

@@ -175,7 +175,7 @@ impl FsState {
         }
         self.job_nears_end()?;
         let MigrationReport { blocks, damaged, waiting: crowded, .. } =
-            self.without_deleted(moved).await?;
+            self.as_it_is_now(moved).await?;
         Ok(BalanceReport { blocks, damaged, crowded })
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the other disks can take the contents of a disk that will leave.
+//! Whether the other disks can take the contents of a disk that will leave, or of lost ones.
 //!
 //! A column goes to a disk that its record does not use, so free blocks may be of no use: those of
 //! the disk that has the other copy of a mirrored file, above all. What can be laid out narrower,
@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::error::Result;
-use crate::format::extent::Extent;
+use crate::format::extent::{Column, Extent};
 use crate::format::redundancy::Redundancy;
 use crate::state::mounted::FsState;
 
@@ -25,8 +25,8 @@ const KINDS_MAX: usize = 256;
 pub(super) struct Demand(BTreeMap<u64, u64>);
 
 impl Demand {
-    /// A record has a column on the disk that leaves; `others` are the disks that stay.
-    fn add(&mut self, record: &Extent, others: &[u16]) {
+    /// A record has columns on disks that leave; `others` are the disks that stay.
+    fn add(&mut self, record: &Extent, columns: u64, others: &[u16]) {
         let all = (0..others.len()).fold(0, |all, at| all | 1 << at);
         let is_used = |disk: &u16| record.active().any(|(_, column)| column.disk == *disk);
         let unused = others.iter().enumerate().filter(|(_, disk)| !is_used(disk));
@@ -35,7 +35,12 @@ impl Demand {
         let may_be_narrower = record.active().count() > narrowest;
         let is_known = self.0.contains_key(&unused) || self.0.len() < KINDS_MAX;
         let mask = if may_be_narrower || unused == 0 || !is_known { all } else { unused };
-        *self.0.entry(mask).or_default() += record.lines;
+        *self.0.entry(mask).or_default() += record.lines * columns;
+    }
+
+    /// Blocks that were not looked at are taken to fit anywhere.
+    fn add_unknown(&mut self, blocks: u64, others: usize) {
+        *self.0.entry((0..others).fold(0, |all, at| all | 1 << at)).or_default() += blocks;
     }
 
     /// How many of the blocks disks with these numbers of free ones can take.
@@ -98,36 +103,66 @@ fn way_to_room(
 }
 
 impl FsState {
-    /// Blocks of columns on a disk, and how many of them the other disks can take, given their free
-    /// blocks.
+    /// Blocks of columns on these disks, and how many of them the other disks can take that take
+    /// data. Looks at about `most` records at most: the rest of the blocks is taken to fit on any
+    /// disk.
     pub(super) async fn room_elsewhere(
         &self,
-        disk: u16,
-        others: &BTreeMap<u16, u64>,
+        disks: &BTreeSet<u16>,
+        most: Option<u64>,
     ) -> Result<(u64, u64)> {
-        let numbers: Vec<u16> = others.keys().copied().collect();
-        let (mut demand, mut from) = (Demand::default(), 0);
+        let mut others = self.pool().members();
+        others.retain(|member| member.takes_data() && !disks.contains(&member.number));
+        let numbers: Vec<u16> = others.iter().map(|member| member.number).collect();
+        let (mut demand, mut left) = (Demand::default(), most);
+        for disk in disks {
+            self.add_columns_on(*disk, &numbers, &mut left, &mut demand).await?;
+        }
+        if left == Some(0) {
+            let leaving = disks.iter().filter_map(|disk| self.pool().member(*disk));
+            let used: u64 = leaving.map(|member| member.used_blocks()).sum();
+            demand.add_unknown(used.saturating_sub(demand.blocks()), others.len());
+        }
+        let free = others.iter().map(|member| member.free_blocks()).collect();
+        Ok((demand.blocks(), demand.taken(free)))
+    }
+
+    /// Adds the columns on a disk, until no records are `left` to look at.
+    async fn add_columns_on(
+        &self,
+        disk: u16,
+        others: &[u16],
+        left: &mut Option<u64>,
+        demand: &mut Demand,
+    ) -> Result<()> {
+        let mut from = 0;
         loop {
             let max = self.meta().at_a_time();
             let inos = self.meta().run(|tx| tx.inodes_on(disk, from, max)).await?;
-            let Some(last) = inos.last() else { break };
+            let Some(last) = inos.last() else { return Ok(()) };
             from = last + 1;
             for ino in inos {
                 let mut next = Some(0);
                 while let Some(first) = next {
+                    if *left == Some(0) {
+                        return Ok(());
+                    }
+                    self.check()?;
                     let mut some = self.meta().run(|tx| tx.records_from((ino, first), max)).await?;
                     let is_all = some.len() < max;
                     some.retain(|(of, ..)| *of == ino);
                     next = some.last().filter(|_| !is_all).map(|(_, first, _)| first + 1);
+                    *left = left.map(|left| left.saturating_sub(some.len() as u64));
                     for (_, _, record) in &some {
-                        if record.active().any(|(_, column)| column.disk == disk) {
-                            demand.add(record, &numbers);
+                        let is_there = |(_, column): &(usize, &Column)| column.disk == disk;
+                        let columns = record.active().filter(is_there).count() as u64;
+                        if columns > 0 {
+                            demand.add(record, columns, others);
                         }
                     }
                 }
             }
         }
-        Ok((demand.blocks(), demand.taken(others.values().copied().collect())))
     }
 }
 

@@ -107,6 +107,7 @@ impl FsState {
         self.meta().run(|tx| end_join(tx, &label, &row)).await?;
         self.commit().await?;
         self.pool().add(Member::new(number, row, Some(present)));
+        self.job_has_more_room();
         Ok(number)
     }
 
@@ -147,6 +148,7 @@ impl FsState {
         let _undiagnosed = member.diagnosing.acquire(1).await;
         let gained = label.blocks - member.blocks();
         member.grow(&label);
+        self.job_has_more_room();
         Ok(gained)
     }
 
@@ -239,6 +241,7 @@ impl FsState {
         member.space.replace(space);
         self.pool().add(member);
         self.pool().succeed(lost.number, number);
+        self.job_has_more_room();
         if let Some(member) = self.pool().member(number) {
             // If it fails, it is tried again.
             let _ = self.give_copy_back(&member).await;
@@ -318,8 +321,7 @@ impl FsState {
                 leaving.number
             )));
         }
-        let others = others.iter().map(|member| (member.number, member.free_blocks())).collect();
-        let (wanted, taken) = self.room_elsewhere(leaving.number, &others).await?;
+        let (wanted, taken) = self.room_elsewhere(&BTreeSet::from([leaving.number]), None).await?;
         if taken < wanted {
             let (wanted, taken) = ((wanted * BLOCK_BYTES) >> 10, (taken * BLOCK_BYTES) >> 10);
             return Err(FsError::Invalid(format!(

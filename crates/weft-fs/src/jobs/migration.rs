@@ -25,7 +25,7 @@ use crate::format::checksum::crc32c;
 use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Time};
 use crate::meta::Tx;
-use crate::state::hot_parts::{Part, blocks_of_part};
+use crate::state::hot_parts::{Part, blocks_of_part, part_of_block};
 use crate::state::mounted::FsState;
 use crate::write::dirty_memory::BLOCKS_MAX;
 use crate::write::relayout::at_a_time;
@@ -62,13 +62,22 @@ pub(crate) struct MigrationReport {
     pub(crate) blocks: u64,
     /// Blocks that stay where they are, on a disk that has come back.
     pub(crate) kept: u64,
-    /// Files with blocks that could not be had.
+    /// Files with blocks that could not be read, and stay where they are.
     pub(crate) damaged: BTreeSet<Ino>,
     /// Files that are unchanged in part for want of room or disks.
     pub(crate) waiting: BTreeSet<Ino>,
+    /// Records that moved to a disk that has come back, although some of their blocks are wrong
+    /// there: the file, and the first block of the record.
+    moved_damaged: BTreeSet<(Ino, u64)>,
 }
 
 impl MigrationReport {
+    /// A walk starts: it finds again what an earlier one could not move.
+    pub(crate) fn start_walk(&mut self) {
+        self.damaged.clear();
+        self.waiting.clear();
+    }
+
     /// Blocks of a file were moved, or could not be.
     fn note(&mut self, ino: Ino, moved: Result<u64>) -> Result<()> {
         match moved {
@@ -128,7 +137,7 @@ impl MoveQueue {
 pub(crate) struct MovableExtent {
     ino: Ino,
     first: u64,
-    /// Blocks of these columns.
+    /// Blocks of these columns; none if they were counted when they were found before.
     pub(crate) blocks: u64,
     /// Blocks of all its columns.
     all_blocks: u64,
@@ -234,19 +243,29 @@ impl FsState {
             && found.is_few()
         {
             let at = (ino, from..u64::MAX);
+            let known = found.records.len();
             let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
             let rest = self.meta().run(look).await?;
+            // Those of a hot part were given out before, and could not move.
+            let again = found.records.iter_mut().skip(known);
+            again
+                .filter(|record| hot.contains(&part_of_block(record.ino, record.first)))
+                .for_each(|record| record.blocks = 0);
             *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
             self.job_may_go_on()?;
         }
         Ok(found.take_batch())
     }
 
-    /// Does not report files that are not there any more.
-    pub(crate) async fn without_deleted(
-        &self,
-        mut moved: MigrationReport,
-    ) -> Result<MigrationReport> {
+    /// The report at the end of a job: it leaves out files that are deleted, and files whose
+    /// missing blocks came back with a disk during the job.
+    pub(crate) async fn as_it_is_now(&self, mut moved: MigrationReport) -> Result<MigrationReport> {
+        for (ino, first) in std::mem::take(&mut moved.moved_damaged) {
+            if self.check_record(ino, first).await?.is_damaged() {
+                moved.damaged.insert(ino);
+            }
+            self.job_may_go_on()?;
+        }
         for files in [&mut moved.damaged, &mut moved.waiting] {
             let left = self.meta().run(|tx| {
                 let mut left = BTreeSet::new();
@@ -336,7 +355,7 @@ impl FsState {
             }
             report.kept += if written.is_ok() { moving.kept } else { 0 };
             if moving.is_damaged {
-                report.damaged.insert(moving.ino);
+                report.moved_damaged.insert((moving.ino, moving.first));
             }
             report.note(moving.ino, written)?;
         }

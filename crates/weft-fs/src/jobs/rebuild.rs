@@ -25,6 +25,9 @@ use crate::state::mounted::{Fs, FsState};
 
 /// How long a rebuild waits for nodes to log elsewhere. The lost disk goes with the next one then.
 const RINGS_WAIT: Nanos = 30 * SECOND;
+/// The most records that are looked at to tell whether there is room for a rebuild: about a second's
+/// work. The rest is taken to fit on any disk.
+const RECORDS_LOOKED_AT: u64 = 1 << 19;
 
 /// What a rebuild did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -143,18 +146,56 @@ impl FsState {
         }
     }
 
+    /// Those of these files that records place on one of these disks.
+    async fn files_still_on(
+        &self,
+        disks: &BTreeSet<u16>,
+        files: &BTreeSet<Ino>,
+    ) -> Result<BTreeSet<Ino>> {
+        let mut still = BTreeSet::new();
+        for ino in files {
+            let is_on = |tx: &Tx<'_>| {
+                disks.iter().try_fold(false, |is_on, disk| {
+                    Ok(is_on || tx.inodes_on(*disk, *ino, 1)?.first() == Some(ino))
+                })
+            };
+            if self.meta().run(is_on).await? {
+                still.insert(*ino);
+            }
+        }
+        Ok(still)
+    }
+
+    /// Tells at the start of a rebuild if the working disks have too little room for what was on
+    /// lost ones.
+    async fn note_lack_of_room(&self, disks: &BTreeSet<u16>) -> Result<()> {
+        // What a disk that is back has stays there.
+        let needs_room = |number: &u16| {
+            let is_lost = self.pool().member(*number).is_some_and(|member| member.is_lost());
+            is_lost && self.pool().successor(*number).is_none()
+        };
+        let gone: BTreeSet<u16> = disks.iter().copied().filter(needs_room).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let (wanted, taken) = self.room_elsewhere(&gone, Some(RECORDS_LOOKED_AT)).await?;
+        self.job_lacks_room(wanted - taken);
+        Ok(())
+    }
+
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
         let used =
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
+        self.note_lack_of_room(disks).await?;
         let off = LostDiskMoves { pool: self.pool(), disks };
         let mut moved = MigrationReport::default();
         let mut is_first = true;
         loop {
-            let before = moved.blocks + moved.kept;
-            moved.waiting.clear();
+            let (before, members) = (moved.blocks + moved.kept, self.pool().len());
+            moved.start_walk();
             let mut walk = self.walk(disks).await?;
             loop {
                 let some = self.next_found(&mut walk, &off).await?;
@@ -167,16 +208,22 @@ impl FsState {
                 }
                 self.job_may_go_on()?;
             }
-            if !self.are_used(disks).await? || moved.blocks + moved.kept == before {
+            let is_any_gain = moved.blocks + moved.kept > before || self.pool().len() > members;
+            if !is_any_gain || !self.are_used(disks).await? {
                 break;
             }
             // Records that changed after the walk had found them were left alone. The old places of
-            // rewritten lines are free after a commit: there may be room now.
+            // rewritten lines are free after a commit, and disks may have joined: there may be room
+            // now, and blocks that could not be read before.
             self.commit().await?;
             is_first = false;
         }
-        let MigrationReport { blocks, kept: kept_blocks, damaged, waiting } =
-            self.without_deleted(moved).await?;
+        // Some could be moved after all, as a disk came back or there was room later.
+        for files in [&mut moved.damaged, &mut moved.waiting] {
+            *files = self.files_still_on(disks, files).await?;
+        }
+        let MigrationReport { blocks, kept: kept_blocks, damaged, waiting, .. } =
+            self.as_it_is_now(moved).await?;
         let removed_disks = Vec::new();
         let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
         self.commit().await?;

@@ -24,7 +24,7 @@ impl FsState {
         if let Some(running) = self.job_status() {
             return Err(FsError::Busy(running.job.name()));
         }
-        let status = JobStatus { job, done_blocks: 0, total_blocks: 0 };
+        let status = JobStatus { job, done_blocks: 0, total_blocks: 0, lacking_blocks: 0 };
         self.job_after(JobEvent::Begin(JobRun { status, losses: self.pool().losses() }));
         Ok(CurrentJob(self.clone()))
     }
@@ -90,8 +90,24 @@ impl FsState {
         self.note_job(|status| status.total_blocks = blocks);
     }
 
-    /// A part of the running job is done.
+    /// A part of the running job is done. What has changed since it started may be more than all
+    /// that it had to do then.
     pub(crate) fn job_done(&self, blocks: u64) {
-        self.note_job(|status| status.done_blocks += blocks);
+        self.note_job(|status| {
+            status.done_blocks = (status.done_blocks + blocks).min(status.total_blocks);
+        });
+    }
+
+    /// The disks lack room for these blocks of the running job.
+    pub(crate) fn job_lacks_room(&self, blocks: u64) {
+        self.note_job(|status| status.lacking_blocks = blocks);
+        if blocks > 0 {
+            self.tell_lack_of_room(blocks);
+        }
+    }
+
+    /// There is more room than when the running job started.
+    pub(crate) fn job_has_more_room(&self) {
+        self.note_job(|status| status.lacking_blocks = 0);
     }
 }

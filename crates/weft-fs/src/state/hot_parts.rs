@@ -31,7 +31,7 @@ impl HotParts {
 
     /// Blocks of a record were computed for a user.
     pub(crate) fn note(&self, ino: Ino, first: u64, now: Nanos) {
-        self.0.borrow_mut().note((ino, first / PART_BLOCKS), now, ());
+        self.0.borrow_mut().note(part_of_block(ino, first), now, ());
     }
 
     /// Takes the hottest part out; none if nothing is hot.
@@ -41,6 +41,11 @@ impl HotParts {
         parts.remove(part);
         Some(part)
     }
+}
+
+/// The part that has this block of a file.
+pub(crate) fn part_of_block(ino: Ino, block: u64) -> Part {
+    (ino, block / PART_BLOCKS)
 }
 
 /// Which blocks of its file a part has.

@@ -41,6 +41,9 @@ pub struct JobStatus {
     pub done_blocks: u64,
     /// Blocks in all, as known when it started.
     pub total_blocks: u64,
+    /// Blocks of lost disks for which the working disks have no room, as known when it started; none
+    /// if a disk has joined or grown since.
+    pub lacking_blocks: u64,
 }
 
 /// A job that was started.
@@ -124,7 +127,7 @@ mod tests {
     use super::*;
 
     const RUN: JobRun = JobRun {
-        status: JobStatus { job: Job::Balance, done_blocks: 3, total_blocks: 9 },
+        status: JobStatus { job: Job::Balance, done_blocks: 3, total_blocks: 9, lacking_blocks: 0 },
         losses: 0,
     };
 

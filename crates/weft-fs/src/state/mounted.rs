@@ -167,6 +167,8 @@ pub(crate) struct FsState {
     mark_ended: Cell<bool>,
     /// Told of files with blocks that were written and are nowhere.
     tell_lost: RefCell<Option<TellLost>>,
+    /// Told of a rebuild that has too little room for these blocks.
+    tell_lack: RefCell<Option<Box<dyn Fn(u64)>>>,
     /// What was written and is nowhere, of which no sync of the whole file system has told: the
     /// first loss, and files.
     losses: RefCell<(Option<FsError>, BTreeSet<Ino>)>,
@@ -253,6 +255,7 @@ impl FsState {
             begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),
+            tell_lack: RefCell::default(),
             losses: RefCell::default(),
         }
     }
@@ -655,6 +658,13 @@ impl FsState {
         }
     }
 
+    /// A rebuild has too little room for these blocks.
+    pub(crate) fn tell_lack_of_room(&self, blocks: u64) {
+        if let Some(tell) = &*self.tell_lack.borrow() {
+            tell(blocks * BLOCK_BYTES);
+        }
+    }
+
     /// What was written and is nowhere, if that was not told yet: the first loss, and the files.
     pub(crate) fn take_losses(&self) -> (Option<FsError>, BTreeSet<Ino>) {
         self.losses.take()
@@ -789,6 +799,12 @@ impl Fs {
         *self.0.pool.tell_lost.borrow_mut() = Some(Box::new(move |member| {
             tell(member.number, &member.row().name, member.why_lost.borrow().as_deref());
         }));
+    }
+
+    /// Tells when a rebuild starts for which the disks have too little room, and how many bytes they
+    /// lack.
+    pub fn on_lack_of_room(&self, tell: impl Fn(u64) + 'static) {
+        *self.0.tell_lack.borrow_mut() = Some(Box::new(tell));
     }
 
     /// Tells which pages of the metadata were found wrong on which disks, and whether they were

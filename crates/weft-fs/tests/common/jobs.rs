@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use weft_disk::Disk;
 use weft_fs::{Fs, Job, JobReport, MountOptions};
 use weft_rt::{Rt, SECOND};
 
@@ -27,9 +28,14 @@ pub fn kept(fs: &Fs) -> Ended {
 /// A file system with so few pages of metadata that each step of a job has two records.
 pub async fn in_small_steps(rt: &Rt) -> Fs {
     let disks = all(&holding(rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 5]));
-    drop(made(rt, &disks).await.unmount().await);
+    with_few_pages(rt, &disks).await
+}
+
+/// The same on these disks.
+pub async fn with_few_pages(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
+    drop(made(rt, disks).await.unmount().await);
     let options = MountOptions { meta_cache_bytes: 0, ..mounting() };
-    Fs::mount(rt, &disks, options).await.expect("mounted")
+    Fs::mount(rt, disks, options).await.expect("mounted")
 }
 
 /// Waits until nothing is done any more.

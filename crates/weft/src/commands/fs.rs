@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::interrupt::Interrupt;
-use weft_cli::output::{announce, announce_answer, answer, outln};
+use weft_cli::output::{announce, announce_answer, answer, errln, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_fs::{CreateOptions, FsError, Job, MountOptions, Time, plan_room};
@@ -467,6 +467,7 @@ fn follow(
 ) -> Result<Value, Failure> {
     tell(folder, attribute, value)?;
     let mut progress: Option<Progress> = None;
+    let mut has_warned = false;
     let interrupt = Interrupt::noted();
     loop {
         let place = folder.display();
@@ -490,6 +491,11 @@ fn follow(
                 Some(why) => Err(Failure::new(why.to_owned())),
                 None => Ok(last.clone()),
             };
+        }
+        if let Some(lack) = status::lack_of_room(job, &folder.display().to_string())
+            && !std::mem::replace(&mut has_warned, true)
+        {
+            errln!("warning: {lack}");
         }
         let bytes =
             |count: &str| job[count].as_u64().unwrap_or(0).saturating_mul(weft_fs::BLOCK_BYTES);

@@ -62,6 +62,7 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         }
     }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
+    found.extend(lack_of_room(&status["job"], folder));
     let last = &status["last_job"];
     let job = last["job"].as_str().unwrap_or_default();
     if let Some(why) = last["error"].as_str().filter(|_| last["cancelled"] != true) {
@@ -107,6 +108,16 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
         ));
     }
     found
+}
+
+/// What a running job has too little room for, and what to do about it.
+pub(super) fn lack_of_room(job: &Value, folder: &str) -> Option<String> {
+    let blocks = job["lacking_blocks"].as_u64().filter(|blocks| *blocks > 0)?;
+    Some(format!(
+        "the {} lacks room for {} on the working disks: `weft fs add {folder} DISK`, and it goes on",
+        job["job"].as_str().unwrap_or_default(),
+        size::show(blocks.saturating_mul(weft_fs::BLOCK_BYTES))
+    ))
 }
 
 fn print(status: &Value, attention: &[String]) {
