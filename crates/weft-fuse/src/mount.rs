@@ -7,7 +7,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -160,6 +160,30 @@ fn line_of_mount<'a>(mounts: &'a str, folder: &Path) -> Option<&'a str> {
     mounts.lines().rev().find(is_there)
 }
 
+/// The folders on which a weftfs is mounted.
+#[must_use]
+pub fn folders_of_weftfs() -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| {
+        let kind = line.split_once(" - ")?.1.split(' ').next();
+        is_weftfs(kind).then(|| unescaped(line.split(' ').nth(4)?))
+    });
+    places.flatten().collect()
+}
+
+/// A path as `/proc/self/mountinfo` has it, with spaces and the like as octal numbers.
+fn unescaped(text: &str) -> Option<PathBuf> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('\\');
+    bytes.extend_from_slice(parts.next()?.as_bytes());
+    for part in parts {
+        let (code, rest) = part.split_at_checked(3)?;
+        bytes.push(u8::from_str_radix(code, 8).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    Some(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+}
+
 /// The folder `path`, by a path without links, for mounting a file system on it. If a weftfs is
 /// mounted there whose server has died, it is taken away.
 ///
@@ -287,5 +311,7 @@ mod tests {
         assert_eq!(type_of_mount(mounts, Path::new("/mnt x")), Some("fuse.weftfs"));
         assert!(is_weftfs(Some("fuseblk.weftfs")) && !is_weftfs(Some("fuse")) && !is_weftfs(None));
         assert_eq!(type_of_mount(mounts, Path::new("/")), Some("ext4"));
+        assert_eq!(unescaped("/mnt\\040x\\134"), Some("/mnt x\\".into()));
+        assert_eq!(unescaped("/mnt\\04"), None);
     }
 }

@@ -46,7 +46,7 @@ fn run(cli: &Cli) -> Outcome {
     let json = cli.json;
     let dir = || RuntimeDir::choose(cli.runtime_dir.as_deref());
     match &cli.command {
-        Command::Create(args) => commands::create::create(args, json),
+        Command::Create(args) => commands::create::create(args, dir().ok().as_ref(), json),
         Command::Fs(args) => commands::fs::fs(args, json),
         Command::Disks(args) => commands::disks::disks(args, json),
         Command::Examine(args) => commands::examine::examine(args, json),

@@ -8,9 +8,33 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use weft_cli::disks::DiskAddress;
+use weft_array::superblock::read_superblock;
+use weft_cli::disks::{DiskAddress, OpenError, Opener};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::size;
+use weft_fs::Label;
+
+/// Adds to the failure of a disk that another program uses what the disk belongs to, if weft made
+/// it.
+pub async fn with_owner(opener: &Opener, place: &str, mut error: OpenError) -> OpenError {
+    if !error.busy {
+        return error;
+    }
+    let Ok(disk) = opener.open(place, true).await else { return error };
+    let (what, hint) = if let Ok(Some(label)) = Label::read(&*disk).await {
+        let what = format!("it is a disk of the file system '{}'", label.name);
+        (what, "unmount that file system, or choose another disk".to_owned())
+    } else if let Ok(Some(superblock)) = read_superblock(&*disk).await {
+        let name = superblock.name;
+        let hint = format!("`weft stop {name}` frees its disks; or choose another disk");
+        (format!("it is a member of the array '{name}'"), hint)
+    } else {
+        return error;
+    };
+    error.failure.message = format!("{}; {what}", error.failure.message);
+    error.failure.hint = Some(hint);
+    error
+}
 
 /// A member holds users' data: only its owner may read it.
 const MEMBER_MODE: u32 = 0o600;

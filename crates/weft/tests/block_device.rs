@@ -111,7 +111,8 @@ fn ext4_lives_through_failures_and_rebuilds() {
     bench.weft(&["scrub", "tank"]);
     bench.weft(&["detach", "tank"]);
     let said = bench.refused(&["detach", "tank"], 1);
-    assert!(said.contains("not attached"), "{said}");
+    assert!(said.contains("not attached") && said.contains("nothing to detach"), "{said}");
+    assert!(said.contains("`weft attach tank`"), "{said}");
     assert!(!bench.path("run/attach/tank").exists(), "the mount point is still there");
     bench.weft(&["stop"]);
 }

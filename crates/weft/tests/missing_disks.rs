@@ -379,3 +379,20 @@ fn names_are_bytes_and_are_shown_on_one_line() {
     bench.refused(&["status", "--check"], 3);
     bench.terminate();
 }
+
+/// Of two arrays with one name the next start would serve neither.
+#[test]
+fn a_name_that_is_served_is_not_given_to_another_array() {
+    let mut bench = arrays("same-name");
+    bench.serve(&["d0", "d1", "d2"]);
+    let create = ["create", "t", "--code", "raid1", "--size", "8M", "n0", "n1"];
+    let said = bench.refused(&create, 1);
+    assert!(said.contains("an array named t is being served"), "{said}");
+    assert!(said.contains("choose another name"), "{said}");
+    assert!(!bench.path("n0").exists(), "nothing was changed");
+    // What it belongs to that is in use is told.
+    let said = bench.refused(&["create", "v", "--code", "raid1", "d0", "d1"], 1);
+    assert!(said.contains("it is a member of the array 't'"), "{said}");
+    bench.weft(&[&create[..], &["--force"]].concat());
+    bench.terminate();
+}

@@ -154,6 +154,52 @@ fn in_the_background_the_command_returns_when_it_is_mounted() {
     mounted.ends_sound();
 }
 
+/// Commands take the name of a mounted file system for its folder, and what is wrong is told with
+/// what would be right.
+#[test]
+fn a_mounted_file_system_is_found_by_its_name() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut mounted = Mounted::new("mount-name");
+    let bench = &mounted.bench;
+    let name = format!("named-{}", std::process::id());
+    let _ = bench.scratch.files("d", 3, 64 << 20);
+    let said = bench.refused(&["fs", "create", "d0", "d1", "d2"], 2);
+    assert!(said.contains("the file system's name, but d0 is a disk"), "{said}");
+    bench.weft(&["fs", "create", &name, "d0", "d1", "d2"]);
+    let locks = || {
+        let files = fs::read_dir("/run").expect("a folder").flatten();
+        let is_ours = |file: &fs::DirEntry| {
+            file.file_name().to_string_lossy().starts_with("weftfs-")
+                && fs::read_to_string(file.path()).is_ok_and(|text| text.contains(&name))
+        };
+        files.filter(is_ours).count()
+    };
+    let mount = ["fs", "mount", "--background", "--log", "log", &name, "mnt", "d0", "d1", "d2"];
+    bench.weft(&mount);
+    assert_eq!(locks(), 1);
+    let by_folder = bench.weft(&["fs", "df", "mnt"]);
+    assert_eq!(bench.weft(&["fs", "df", &name]), by_folder);
+    assert!(bench.weft(&["fs", "status", &name]).contains(&format!("file system '{name}'")));
+    let said = bench.refused(&["fs", "status", "no-such-name"], 1);
+    assert!(said.contains("no file system of this name"), "{said}");
+    assert!(said.contains(&format!("{name} on {}", mounted.at.display())), "{said}");
+    let said = bench.refused(&["fs", "fail", &name, "17"], 1);
+    assert!(said.contains("no disk 17: the disks are 0, 1, 2"), "{said}");
+    // What a disk belongs to that is in use.
+    for taken in [&["create", "t", "--code", "raid1", "d0", "d1"][..], &["fs", "create", "x", "d0"]]
+    {
+        let said = bench.refused(taken, 1);
+        assert!(said.contains(&format!("it is a disk of the file system '{name}'")), "{said}");
+    }
+    unmount(&mounted.at);
+    wait_until("the lock goes", || locks() == 0);
+    let said = bench.refused(&["fs", "status", &name], 1);
+    assert!(said.contains("no file system of this name"), "{said}");
+    mounted.at = mounted.bench.path("mnt");
+}
+
 /// What the README shows, as a user pastes it, on files.
 #[test]
 fn what_the_readme_shows_works_when_it_is_pasted() {

@@ -1,5 +1,8 @@
 //! The departure of a disk that holds nothing any more.
 
+use std::rc::Rc;
+
+use crate::disks::member::Member;
 use crate::disks::successor::forget_in;
 use crate::error::{FsError, Result};
 use crate::format::label::Label;
@@ -8,16 +11,23 @@ use crate::state::mounted::FsState;
 /// The number that the next disk gets, if it does not follow the highest; in the state.
 pub(super) const NEXT: &str = "next disk";
 
-pub(super) fn no_disk(number: u16) -> FsError {
-    FsError::Invalid(format!("there is no disk {number}"))
-}
-
 impl FsState {
+    /// The disk with this number. The error names those that there are.
+    pub(super) fn disk_numbered(&self, number: u16) -> Result<Rc<Member>> {
+        self.pool().member(number).ok_or_else(|| {
+            let members = self.pool().members();
+            let numbers: Vec<String> =
+                members.iter().map(|member| member.number.to_string()).collect();
+            let numbers = numbers.join(", ");
+            FsError::Invalid(format!("there is no disk {number}: the disks are {numbers}"))
+        })
+    }
+
     /// A disk that no record names leaves the file system.
     pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
         let _alone = self.hold_all_tokens().await;
         let _slices = self.change_slices().await;
-        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.disk_numbered(number)?;
         self.vacate_metadata(&member, true).await?;
         let before = self.pool().before(number);
         self.meta()

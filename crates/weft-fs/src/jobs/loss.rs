@@ -10,7 +10,6 @@ use weft_code::UnitSet;
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
-use crate::jobs::departure::no_disk;
 use crate::state::mounted::{Fs, FsState};
 
 /// Files that are named in a report.
@@ -53,7 +52,7 @@ impl FsState {
         let _slices = self.change_slices().await;
         let _flushes = self.flush_alone().await;
         self.check()?;
-        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.disk_numbered(number)?;
         loop {
             let losses = self.pool().losses();
             self.loss_of(number).await?.refuse(number)?;
@@ -69,7 +68,7 @@ impl FsState {
 
     /// What would be lost with a disk that works.
     pub(crate) async fn loss_of(&self, number: u16) -> Result<Loss> {
-        self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        self.disk_numbered(number)?;
         let mut inos = BTreeSet::new();
         let mut from = (0, 0);
         loop {

@@ -31,7 +31,7 @@ use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::inode::Inode;
 use crate::format::label::Label;
-use crate::jobs::departure::{NEXT, no_disk};
+use crate::jobs::departure::NEXT;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, Tx};
 use crate::mount::{
@@ -118,7 +118,7 @@ impl FsState {
         // The metadata takes pieces of it meanwhile, otherwise, and the label lists them.
         let _slices = self.change_slices().await;
         self.check()?;
-        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.disk_numbered(number)?;
         let is_lost = || FsError::Invalid(format!("disk {number} is lost"));
         let present = member.present().filter(|_| !member.is_lost()).ok_or_else(is_lost)?;
         if member.is_leaving() {
@@ -262,7 +262,7 @@ impl FsState {
     }
 
     fn member_to_remove(&self, number: u16) -> Result<Rc<Member>> {
-        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.disk_numbered(number)?;
         if member.is_lost() {
             let why = format!("disk {number} is lost: a rebuild does without it");
             return Err(FsError::Invalid(why));
@@ -338,7 +338,7 @@ impl FsState {
         let _alone = self.hold_all_tokens().await;
         self.check_writable()?;
         let _slices = self.change_slices().await;
-        let member = self.pool().member(number).ok_or_else(|| no_disk(number))?;
+        let member = self.disk_numbered(number)?;
         self.vacate_metadata(&member, false).await?;
         self.pool().lose(&member);
         self.commit().await

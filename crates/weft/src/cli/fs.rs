@@ -35,7 +35,7 @@ pub struct FsArgs {
 }
 
 /// What `weft fs` does.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum FsAction {
     /// Create a file system on disks, which may differ in size
     Create(FsCreateArgs),
@@ -187,8 +187,27 @@ pub struct FsEvictArgs {
     pub cluster: EtcdUri,
 }
 
+impl FsAction {
+    /// The mounted file system that this is about: its folder, or its name.
+    pub fn place_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Create(_) | Self::Mount(_) | Self::Set(_) => None,
+            Self::Status(args) => Some(&mut args.folder),
+            Self::Df(args) | Self::Rebuild(args) => Some(&mut args.folder),
+            Self::Fail(args) => Some(&mut args.folder),
+            Self::Add(args) => Some(&mut args.folder),
+            Self::Grow(args) => Some(&mut args.folder),
+            Self::Remove(args) => Some(&mut args.folder),
+            Self::Balance(args) => Some(&mut args.folder),
+            Self::Scrub(args) => Some(&mut args.folder),
+            Self::Cancel(args) => Some(&mut args.folder),
+            Self::Fsck(args) => Some(&mut args.folder),
+        }
+    }
+}
+
 /// `weft fs create`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Without --force nothing is overwritten: only empty disks are accepted.
 
@@ -304,7 +323,7 @@ pub struct FsMountArgs {
 }
 
 /// `weft fs status`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 It lists problems first. With --check the exit code reports them, for cron and monitoring: 0 if there \
 are none, 3 otherwise.
@@ -314,7 +333,7 @@ Examples:
   weft fs status --check /mnt || mail -s 'weftfs' root < /dev/null
   weft fs status home --cluster etcd://e1,e2,e3")]
 pub struct FsStatusArgs {
-    /// Where it is mounted; with --cluster, the file system
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// Show the cluster's nodes and keeper, from any machine that reaches its coordinator:
     /// etcd://HOST[:PORT][,HOST[:PORT]…]
@@ -326,14 +345,14 @@ pub struct FsStatusArgs {
 }
 
 /// Commands for a mounted file system.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct FsPlaceArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
 }
 
 /// `weft fs set`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Rewrites the files with the new redundancy, a part at a time; they stay usable. With --background the \
 command does not wait for that; `weft fs status` shows the progress. After an unmount or a crash it \
@@ -356,7 +375,7 @@ pub struct FsSetArgs {
 }
 
 /// `weft fs add`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 New files use the disk at once; existing data stays in place until `weft fs balance` moves it. If all \
 other disks are full, mirrored files find no room before that. Without --force only an empty disk is \
@@ -367,7 +386,7 @@ Examples:
   weft fs add /mnt d5 && weft fs balance /mnt
   weft fs add /mnt d2 && weft fs rebuild /mnt")]
 pub struct FsAddArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// A file, block device or nbd:// URI
     pub disk: String,
@@ -377,7 +396,7 @@ pub struct FsAddArgs {
 }
 
 /// `weft fs grow`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 For enlarged disks: a larger file, volume or partition, or a copy on a larger disk. Nothing is moved; the \
 new space is free at once. The room for metadata stays the same.
@@ -385,14 +404,14 @@ new space is free at once. The room for metadata stays the same.
 Example:
   truncate -s 2G d0 && weft fs grow /mnt")]
 pub struct FsGrowArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// Number of the disk, as in the status [default: all enlarged disks]
     pub disk: Option<u16>,
 }
 
 /// `weft fs fail`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Refuses if files have blocks that only this disk can give: `weft fs remove` empties a disk before it \
 leaves. The data of a disk out of service is rebuilt on the other disks. `weft fs add` takes the disk \
@@ -403,7 +422,7 @@ Examples:
   weft fs fail /mnt /dev/sdc
   weft fs fail /mnt 2 --dry-run")]
 pub struct FsFailArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// The disk: its number, as in the status, or its path
     pub disk: String,
@@ -416,7 +435,7 @@ pub struct FsFailArgs {
 }
 
 /// `weft fs remove`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Files stay usable. It is refused if the other disks have too little room, or are too few for the \
 redundancy of a file. `weft fs cancel` keeps the disk.
@@ -425,14 +444,14 @@ Examples:
   weft fs remove /mnt 2
   weft fs remove /mnt /dev/sdc")]
 pub struct FsDiskArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// The disk: its number, as in the status, or its path
     pub disk: String,
 }
 
 /// `weft fs scrub`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Files stay usable. After an unmount, a crash or a rebuild the scrub resumes near where it stopped, \
 automatically or with this command; to start again, cancel it first. `weft fs fsck --data` names the \
@@ -442,12 +461,12 @@ Examples:
   weft fs scrub /mnt
   weft fs cancel /mnt")]
 pub struct FsScrubArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
 }
 
 /// `weft fs balance`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Moves blocks of files from the disks with the least free space to those with the most, until they \
 differ by little. Files stay usable, and keep their redundancy. The command shows the progress; the job \
@@ -458,12 +477,12 @@ Examples:
   weft fs add /mnt d5 && weft fs balance /mnt
   weft fs cancel /mnt")]
 pub struct FsBalanceArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
 }
 
 /// `weft fs cancel`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 A disk that was being removed stays, and new files use it again; moved data stays on the other disks. If \
 no job runs, the waiting one is cancelled. A rebuild and a new redundancy of files cannot be cancelled; \
@@ -472,12 +491,12 @@ but `weft fs set` can restore the former redundancy.
 Example:
   weft fs cancel /mnt")]
 pub struct FsCancelArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
 }
 
 /// `weft fs fsck`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Files stay usable. The exit code is 3 if anything was found.
 
@@ -485,7 +504,7 @@ Examples:
   weft fs fsck /mnt
   weft fs fsck /mnt --data")]
 pub struct FsckArgs {
-    /// Where it is mounted
+    /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// Read every block, compare it with its checksum and its line, and repair wrong ones
     #[arg(long)]

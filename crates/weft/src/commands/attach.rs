@@ -222,8 +222,7 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
     let (name, found) = find(&args.array, dir);
     check_name(&name).map_err(|why| Failure::usage(format!("the name of an array {why}")))?;
     let Some(Found { attachment, served, failed }) = found else {
-        return Err(Failure::new(format!("{name} is not attached"))
-            .hint("`weft status` lists the arrays; check that --runtime-dir is the daemon's"));
+        return Err(not_attached(&name, dir));
     };
     let force = args.force && !served;
     if let Some(user) = lasting_user(&attachment).filter(|_| !force) {
@@ -247,6 +246,19 @@ pub fn detach(args: &DetachArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         answer(&json!({ "array": name, "devices": devices }))?;
     }
     Ok(())
+}
+
+/// There is no device to detach: what to do depends on whether the array is served.
+fn not_attached(name: &str, dir: &RuntimeDir) -> Failure {
+    let served = Client::connect(dir).map(|mut client| client.status_of(name));
+    match served {
+        Ok(Ok(_)) => Failure::new(format!("{name} is not attached: there is nothing to detach"))
+            .hint(format!("`weft attach {name}` makes it a block device again")),
+        Ok(Err(failure)) => failure,
+        Err(_) => Failure::new(format!("{name} is not attached, and no daemon answers")).hint(
+            "`weft status` lists block devices that are left; check that --runtime-dir is the daemon's",
+        ),
+    }
 }
 
 /// Who uses a device, in words. Programs that only look at it, as udev does after each change, may

@@ -18,12 +18,17 @@ use weft_code::CodeSpec;
 use weft_disk::Disk;
 
 use crate::cli::CreateArgs;
-use crate::members::{NewFiles, require, reserve};
+use crate::control::client::Client;
+use crate::members::{NewFiles, require, reserve, with_owner};
+use crate::runtime_dir::RuntimeDir;
 
 /// `weft create`.
-pub fn create(args: &CreateArgs, json: bool) -> Outcome {
+pub fn create(args: &CreateArgs, dir: Option<&RuntimeDir>, json: bool) -> Outcome {
     let options = options_of(args)?;
     refuse_member_as_name(args)?;
+    if let Some(dir) = dir.filter(|_| !args.force) {
+        refuse_served_name(&args.name, dir)?;
+    }
     let mut new_files = NewFiles::default();
     if args.size.is_none() {
         args.members.iter().try_for_each(|member| require(member))?;
@@ -42,7 +47,10 @@ pub fn create(args: &CreateArgs, json: bool) -> Outcome {
         let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
         for place in &places {
             // A dry run claims them, too: it writes nothing, and sees what stands in the way.
-            disks.push(opener.open(place, false).await?);
+            match opener.open(place, false).await {
+                Ok(disk) => disks.push(disk),
+                Err(error) => return Err(with_owner(&opener, place, error).await.into()),
+            }
         }
         let plan = plan(&disks, &options).await.map_err(explain)?;
         if !sparse {
@@ -81,6 +89,20 @@ fn refuse_member_as_name(args: &CreateArgs) -> Outcome {
         args.name
     ))
     .hint("give the array's name before its members; nothing was changed"))
+}
+
+/// Refuses a name under which the daemon serves an array: at its next start it could not tell which
+/// of the two users want, and would start neither.
+fn refuse_served_name(name: &str, dir: &RuntimeDir) -> Outcome {
+    let served = Client::connect(dir).and_then(|mut client| client.array_name(name));
+    // Without a daemon there is nothing to ask; it may serve an array with such an id.
+    if served.is_ok_and(|served| served == name) {
+        return Err(Failure::new(format!("an array named {name} is being served")).hint(
+            "choose another name: of two arrays with the same name neither starts automatically; \
+             nothing was changed",
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses a disk that is given twice, under any name: opened once, it would appear to be in use.

@@ -14,6 +14,7 @@ pub use options::helper_line;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -55,7 +56,11 @@ const VALUE_MAX: usize = 64 << 10;
 
 /// `weft fs`.
 pub fn fs(args: &FsArgs, json: bool) -> Outcome {
-    match &args.action {
+    let mut action = args.action.clone();
+    if let Some(place) = action.place_mut() {
+        *place = identity::place_of(place)?;
+    }
+    match &action {
         FsAction::Create(args) => create(args, json),
         FsAction::Mount(args) => mount(args, json),
         FsAction::Status(args) => status::status(args, json),
@@ -117,9 +122,20 @@ fn require_root(what: &str) -> Outcome {
     }
 }
 
+/// If the user forgets the name, the first disk takes its place, and only seems to be left out.
+fn refuse_disk_as_name(args: &FsCreateArgs) -> Outcome {
+    let is_disk = |data: std::fs::Metadata| data.is_file() || data.file_type().is_block_device();
+    if args.force || !std::fs::metadata(&args.name).is_ok_and(is_disk) {
+        return Ok(());
+    }
+    let what = format!("the first argument is the file system's name, but {} is a disk", args.name);
+    Err(Failure::usage(what).hint("give its name before its disks; nothing was changed"))
+}
+
 fn create(args: &FsCreateArgs, json: bool) -> Outcome {
     let places = args.disks.iter().map(|disk| absolute(disk)).collect::<Result<Vec<_>, _>>()?;
     check_distinct(&places)?;
+    refuse_disk_as_name(args)?;
     let options = CreateOptions {
         name: args.name.clone(),
         redundancy: args.redundancy,

@@ -1,7 +1,6 @@
 //! Finds the disks of a file system, opens them, and brings it into use.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -12,8 +11,10 @@ use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Host, Label, MountOptions};
 use weft_fuse::control;
 
-use super::{failed, identity, require_root};
+use super::identity::{self, IdentityLock};
+use super::{failed, require_root};
 use crate::daemon::scan::members_of;
+use crate::members::with_owner;
 
 /// Opens disks. With `some_will_do`, disks that cannot be opened are left out.
 pub(super) async fn open_all(
@@ -31,9 +32,10 @@ pub(super) async fn open_all(
         match opened {
             Ok(disk) => disks.push(disk),
             Err(error) if some_will_do => {
+                let error = with_owner(opener, place, error).await;
                 log_line(&format!("left out: {}", error.failure.message));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(with_owner(opener, place, error).await.into()),
         }
     }
     Ok(disks)
@@ -86,7 +88,7 @@ pub(super) struct Assembled {
     pub(super) fs: Fs,
     pub(super) open: control::OpenDisk,
     /// Nothing else on this machine mounts it during this.
-    pub(super) _only: Option<File>,
+    pub(super) _only: Option<IdentityLock>,
 }
 
 /// Finds the disks of a file system and brings it into use.
@@ -114,14 +116,18 @@ pub(super) async fn assemble(
     let host = places.iter().any(is_remote).then(this_host);
     let options = MountOptions { host, ..options };
     let only = match system {
-        Some(id) => identity::lock(&opener.rt, &id.to_string(), folder).await?,
+        Some(id) => identity::lock(&opener.rt, (&id.to_string(), name), folder).await?,
         None => None,
     };
     let again = opener.clone();
     let open: control::OpenDisk = Rc::new(move |place| {
         let opener = again.clone();
-        let open = async move { opener.open(&place, false).await };
-        Box::pin(async move { open.await.map_err(|error| error.failure.to_string()) })
+        Box::pin(async move {
+            match opener.open(&place, false).await {
+                Ok(disk) => Ok(disk),
+                Err(error) => Err(with_owner(&opener, &place, error).await.failure.to_string()),
+            }
+        })
     });
     // A disk can be opened again only when nothing else holds it open: these end here.
     let fs = Fs::mount_reopening(&opener.rt, &disks, options, Some(open.clone())).await;
