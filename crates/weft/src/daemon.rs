@@ -52,6 +52,7 @@ use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Nanos};
 
 use crate::cli::{CacheOptions, ServeArgs};
+use crate::commands::background;
 use crate::control::Connections;
 use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;
@@ -332,6 +333,13 @@ impl Daemon {
         }
         let names: Vec<String> = self.arrays.borrow().keys().cloned().collect();
         names.iter().for_each(|name| self.announce(name));
+        if names.is_empty() && background::is_detached() {
+            // The command that started this process waits for a line.
+            match self.json {
+                true => announce_answer(&json!({ "serving": null, "nbd_uris": [] })),
+                false => announce("serving no array yet: waiting for members"),
+            }
+        }
         notify::systemd("READY=1");
         drop(self.opener.rt.spawn(self.clone().keep_scanning()));
         drop(self.opener.rt.spawn(self.clone().watch_members()));

@@ -154,6 +154,22 @@ fn in_the_background_the_command_returns_when_it_is_mounted() {
     mounted.ends_sound();
 }
 
+#[test]
+fn a_mount_in_the_background_says_for_which_disks_it_waits() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mounted = unmounted("mount-waits");
+    fs::rename(mounted.bench.path("d1"), mounted.bench.path("hidden")).expect("hide a disk");
+    fs::create_dir(mounted.bench.path("disks")).expect("a folder");
+    fs::rename(mounted.bench.path("d0"), mounted.bench.path("disks/d0")).expect("moved");
+    let mount = ["fs", "mount", "--background", "--log", "log", "--wait", "1s"];
+    let said = mounted.bench.refused(&[&mount[..], &["home", "mnt", "disks"]].concat(), 1);
+    assert!(said.contains("waiting at most 1.0 s: "), "{said}");
+    assert_eq!(said.matches("is missing").count(), 3, "the wait, the log, and the error: {said}");
+    assert!(!is_mounted(&mounted.at));
+}
+
 /// Commands take the name of a mounted file system for its folder, and what is wrong is told with
 /// what would be right.
 #[test]

@@ -2,6 +2,7 @@
 //! shell, on files in place of devices, and `weft plan` recommends the code that it takes.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::common::Bench;
 use weft_testkit::{Need, command, have};
@@ -88,6 +89,44 @@ fn a_daemon_that_cannot_serve_in_the_background_says_why() {
     assert!(said.contains("serving t at"), "{said}");
     let said = bench.refused(&["serve", "--background", "--log", "log", "d0", "d1"], 1);
     assert!(!said.is_empty());
+    bench.weft(&["stop"]);
+}
+
+/// Members are missing: the command tells which, and for how long it waits, and ends.
+#[test]
+fn a_daemon_that_waits_in_the_background_says_for_what() {
+    let bench = Bench::new("background-waits");
+    bench.weft(&["create", "t", "--code", "raid5", "--size", "8M", "d0", "d1", "d2"]);
+    let hidden = bench.path("hidden");
+    fs::rename(bench.path("d1"), &hidden).expect("hide a member");
+    fs::rename(bench.path("d2"), bench.path("hidden2")).expect("hide a member");
+    let said = bench.refused(&["serve", "--background", "d0"], 1);
+    assert!(said.contains("t is not started: ") && said.contains("--wait"), "{said}");
+    bench.refused(&["status"], 5);
+    let begun = Instant::now();
+    let said = bench.refused(&["serve", "--background", "--wait", "2s", "d0", "d1"], 1);
+    assert!(begun.elapsed() >= Duration::from_secs(2), "it waits");
+    assert!(said.contains("waiting for slot 1") && said.contains("d1"), "{said}");
+    assert!(said.contains("for at most 2.0 s") && said.contains("after 2.0 s"), "{said}");
+    bench.refused(&["status"], 5);
+    let said = bench.refused(&["serve", "--background", "--wait", "1s", "nowhere"], 1);
+    assert!(said.contains("waiting for members") || said.contains("nowhere"), "{said}");
+    // One that comes in time.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            fs::rename(&hidden, bench.path("d1")).expect("bring it back");
+        });
+        // The third one does not come, and the array can run without it.
+        let said = bench.weft(&["serve", "--background", "--wait", "5s", "d0", "d1", "d2"]);
+        assert!(said.contains("serving t at"), "{said}");
+    });
+    bench.weft(&["stop"]);
+    fs::rename(bench.path("d1"), &hidden).expect("hide a member");
+    // It may wait for ever, and the command returns.
+    let said = bench.weft(&["serve", "--background", "--allow-empty", "d0"]);
+    assert!(said.contains("no array yet"), "{said}");
+    assert!(bench.weft(&["status"]).contains("t: NOT STARTED"));
     bench.weft(&["stop"]);
 }
 

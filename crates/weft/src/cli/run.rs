@@ -112,7 +112,8 @@ pub struct ServeArgs {
     /// Mail what needs attention to this address, with sendmail
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub mail: Option<String>,
-    /// Return when the arrays are served; another process serves them
+    /// Return when the arrays are served; another process serves them. Shows which members are
+    /// missing, and ends with an error if none can be served after --wait, unless --allow-empty
     #[arg(long)]
     pub background: bool,
     /// Where messages go with --background [default: serve.log in the runtime directory]

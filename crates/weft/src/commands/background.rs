@@ -10,10 +10,21 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::OFlags;
 use weft_cli::failure::{FAILED, Failure, Outcome};
-use weft_cli::output::{outln, write_err};
+use weft_cli::output::{announce, errln, outln, write_err};
 
 /// What tells the process that serves that it does so in the background.
 const DETACHED: &str = "WEFT_DETACHED";
+
+/// What the process that serves prints before a line for the user of the command, as it is not up
+/// yet.
+const NOTE: &str = "note: ";
+
+/// Passes a line to the user of the command that started this process, while it waits.
+pub fn tell_starter(text: &str) {
+    if is_detached() {
+        announce(&format!("{NOTE}{text}"));
+    }
+}
 
 /// Whether this process was started by [`start`].
 pub fn is_detached() -> bool {
@@ -27,7 +38,8 @@ pub fn leave_session() {
 }
 
 /// Starts the command `line` again as a process that stays. Its messages go to the file `log`.
-/// Returns once it has announced that it serves, or with its messages and exit code.
+/// Returns once it has announced that it serves, or with its messages and exit code. Shows what it
+/// waits for until then.
 pub fn start(line: Vec<OsString>, log: &Path) -> Outcome {
     let path = log;
     let mut log = open_log(path)?;
@@ -41,7 +53,13 @@ pub fn start(line: Vec<OsString>, log: &Path) -> Outcome {
     let mut server = command.spawn().map_err(failed)?;
     let mut said = BufReader::new(server.stdout.take().ok_or_else(|| Failure::new("no output"))?);
     let mut line = String::new();
-    let serves = said.read_line(&mut line).is_ok_and(|len| len > 0) && !is_error(&line);
+    let mut has_said = said.read_line(&mut line).is_ok_and(|len| len > 0);
+    while let Some(note) = line.strip_prefix(NOTE).filter(|_| has_said) {
+        errln!("{}", note.trim_end());
+        line.clear();
+        has_said = said.read_line(&mut line).is_ok_and(|len| len > 0);
+    }
+    let serves = has_said && !is_error(&line);
     if serves {
         outln!("{}", line.trim_end());
         return Ok(());

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use weft_cli::disks::{DiskAddress, Opener, absolute};
 use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::interrupt::Interrupt;
-use weft_cli::output::{announce, announce_answer, answer, errln, outln};
+use weft_cli::output::{announce, announce_answer, answer, errln, log_line, outln};
 use weft_cli::progress::Progress;
 use weft_cli::{size, thread};
 use weft_fs::{CreateOptions, FsError, Job, MountOptions, Time, plan_room};
@@ -233,6 +233,7 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
     thread::run(move |opener: Opener| async move {
         let latency = keeps_awake.then(awake::open).transpose()?;
         let deadline = Instant::now().checked_add(wait);
+        let mut told = String::new();
         let Assembled { fs, open, _only } = loop {
             // Disks that are missing may come: only in the end it is mounted without them.
             let is_over = deadline.is_none_or(|deadline| Instant::now() >= deadline);
@@ -241,6 +242,16 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             let now = MountOptions { degraded, stale, ..options };
             match assemble(&opener, &name, &folder, &places, now).await {
                 Err(failure) if !is_over && lacks_disks(&failure) => {
+                    if told != failure.message {
+                        let text = format!(
+                            "waiting at most {}: {}",
+                            size::show_duration(wait),
+                            failure.message
+                        );
+                        log_line(&text);
+                        background::tell_starter(&text);
+                        told = failure.message;
+                    }
                     opener.rt.sleep(LOOK_FOR_DISKS_EVERY).await;
                 }
                 assembled => break assembled?,

@@ -38,6 +38,7 @@ use weft_disk::Disk;
 use weft_rt::{Nanos, SECOND};
 
 use crate::cli::ServeArgs;
+use crate::commands::background;
 use crate::control::protocol::{NotStarted, UnusedDisk};
 use crate::daemon::alerts::{self, Alert};
 use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
@@ -127,6 +128,12 @@ impl Pending {
         self.is_up.get()
     }
 
+    /// How long the first start waits for missing members, in words, until it is over.
+    fn first_wait(&self) -> Option<String> {
+        let wait = self.wait.filter(|wait| !self.is_up.get() && !wait.is_zero())?;
+        Some(format!("for at most {} (`weft serve --wait`)", size::show_duration(wait)))
+    }
+
     /// How long an array waits for a member before a spare takes its place.
     fn spare_wait(&self) -> Nanos {
         let wait = self.wait.unwrap_or(SPARE_WAIT);
@@ -142,6 +149,13 @@ impl Pending {
             return false;
         }
         now < since.entry(found.id).or_insert(now).saturating_add(self.spare_wait())
+    }
+
+    /// The places where members are searched for.
+    fn places_in_words(&self) -> String {
+        let places = self.places.borrow();
+        let places: Vec<&str> = places.iter().map(|place| place.text.as_str()).collect();
+        places.join(", ")
     }
 
     /// Whether another scan may find missing members.
@@ -177,6 +191,7 @@ impl Pending {
     /// Replaces the lists with the results of the last scan, and logs what changed.
     fn set(&self, not_started: Vec<NotStarted>, unused: Vec<UnusedDisk>) -> bool {
         let before = self.not_started.replace(not_started);
+        let waits = !self.is_up.get();
         let unused_before = self.unused.replace(unused);
         let mut news = false;
         for array in self.not_started.borrow().iter().filter(|array| !before.contains(array)) {
@@ -185,6 +200,9 @@ impl Pending {
                 let hint =
                     array.hint.as_ref().map_or_else(String::new, |hint| format!(" ({hint})"));
                 let text = format!("not started: {}{hint}", array.why);
+                if waits {
+                    background::tell_starter(&format!("{}: {text}", array.name));
+                }
                 log::about(&array.name, &format!("ALERT: {text}"));
                 alerts::tell(Alert {
                     event: "ArrayNotStarted",
@@ -215,6 +233,7 @@ impl Daemon {
         let wait = self.pending.wait.unwrap_or_default();
         let wait = Nanos::try_from(wait.as_nanos()).unwrap_or(Nanos::MAX);
         let deadline = self.opener.rt.now().saturating_add(wait);
+        let mut has_told = false;
         loop {
             let waiting = self.opener.rt.now() < deadline;
             self.scan_and_start(if waiting { Patience::Wait } else { Patience::Now }).await?;
@@ -223,6 +242,14 @@ impl Daemon {
             let waits = waiting && (nothing_yet || self.pending.is_incomplete());
             if self.stopping.get() || !waits && !self.pending.holds_spare.get() {
                 break;
+            }
+            if nothing_yet && !self.pending.is_incomplete() && !has_told {
+                has_told = true;
+                let places = self.pending.places_in_words();
+                let wait = self.pending.first_wait().unwrap_or_default();
+                let text = format!("waiting for members: there are none in {places} yet, {wait}");
+                log_line(&text);
+                background::tell_starter(&text);
             }
             notify::extend_timeout();
             self.opener.rt.sleep(SCAN_SOON).await;
@@ -235,6 +262,20 @@ impl Daemon {
         if pending.allow_empty {
             log_line("no array yet: waiting for members");
             return Ok(());
+        }
+        if let Some(array) = pending.not_started.borrow().first()
+            && pending.lacks_members.get()
+            && background::is_detached()
+        {
+            let waited = pending
+                .wait
+                .filter(|wait| !wait.is_zero())
+                .map_or_else(String::new, |wait| format!(" after {}", size::show_duration(wait)));
+            let hint = array.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; "));
+            return Err(Failure::new(format!("{} is not started{waited}: {}", array.name, array.why))
+                .hint(format!(
+                    "{hint}`--wait 1m` waits a minute for missing members, `--allow-empty` until they come"
+                )));
         }
         if pending.lacks_members.get() {
             log_line("waiting for the missing members; `weft status` shows them");
@@ -257,9 +298,7 @@ impl Daemon {
             let hint = disk.hint.as_deref().filter(|hint| *hint != SCANNED_AGAIN);
             return Err(failure.hint(hint.unwrap_or("check the name, and that you may read it")));
         }
-        let places = pending.places.borrow();
-        let places: Vec<&str> = places.iter().map(|place| place.text.as_str()).collect();
-        Err(Failure::new(format!("no members found in {}", places.join(", ")))
+        Err(Failure::new(format!("no members found in {}", pending.places_in_words()))
             .hint("create an array with `weft create`, or name its disks"))
     }
 
@@ -348,10 +387,14 @@ impl Daemon {
             };
             if must_wait && !missing.is_empty() {
                 let why = format!("waiting for {}", missing.join(", "));
-                let hint = holds.then(|| {
-                    let wait = size::show_duration(Duration::from_nanos(self.pending.spare_wait()));
-                    format!("a spare takes its place after {wait} (`weft serve --wait`)")
-                });
+                let hint = match holds {
+                    true => {
+                        let wait = Duration::from_nanos(self.pending.spare_wait());
+                        let wait = size::show_duration(wait);
+                        Some(format!("a spare takes its place after {wait} (`weft serve --wait`)"))
+                    }
+                    false => self.pending.first_wait(),
+                };
                 not_started.push(self.pending.note_not_started(found, &why, hint));
                 continue;
             }
