@@ -169,7 +169,7 @@ pub struct FsKeeperArgs {
 }
 
 /// `weft fs evict`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 The keeper fences the node at all disks, and its process ends. It may join again when it is started again. \
 A keeper that is evicted makes room for one that stands by.
@@ -192,6 +192,9 @@ impl FsAction {
     pub fn place_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Create(_) | Self::Mount(_) | Self::Set(_) => None,
+            Self::Keeper(_) | Self::Evict(_) => None,
+            // With a coordinator it is the name of the cluster.
+            Self::Status(args) if args.cluster.is_some() => None,
             Self::Status(args) => Some(&mut args.folder),
             Self::Df(args) | Self::Rebuild(args) => Some(&mut args.folder),
             Self::Fail(args) => Some(&mut args.folder),
