@@ -122,8 +122,8 @@ fn a_fence_ends_the_victim_and_outlives_the_server() {
     });
 }
 
-/// A request that a fence has met neither succeeds nor fails: a failure would be taken for one of the
-/// disk, and written to disks that have not been fenced yet.
+/// A request that a fence has met neither succeeds nor fails: a failure would be taken for one of
+/// the disk, and written to disks that have not been fenced yet.
 #[test]
 fn a_member_that_is_fenced_stands_still_at_all_its_disks() {
     run(|rt, ring| async move {

@@ -97,6 +97,8 @@ pub(crate) const FORMAT_WITH_FLAGS: u64 = 4;
 pub(crate) const FORMAT_WITH_UNWRITTEN: u64 = 5;
 /// Format of the metadata from the first node on that has a log on the disks.
 pub(crate) const FORMAT_WITH_RINGS: u64 = 6;
+/// The number of the disk that is being emptied, or was before it was lost, plus one; in the state.
+pub(crate) const LEAVING: &str = "leaving disk";
 /// Copies of the metadata, if there are enough disks.
 pub(crate) const META_COPIES: usize = 3;
 /// The part of the memory for metadata that changes may take before they are committed. Those that

@@ -11,8 +11,8 @@
 pub(crate) mod claim;
 mod free_blocks;
 pub(crate) mod given_disks;
+mod learned_disks;
 pub(crate) mod node;
-mod outdated;
 pub(crate) mod recovery;
 pub(crate) mod rings;
 pub(crate) mod sizing;
@@ -44,7 +44,7 @@ use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
 use crate::meta::remote::{Connector, RemoteKeeper};
-use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_RINGS, Meta, RingRun, Tx, array_options};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_RINGS, LEAVING, Meta, RingRun, Tx, array_options};
 use crate::mount::given_disks::{Given, check_keys, check_place};
 use crate::mount::recovery::{recover, recover_log};
 use crate::mount::sizing::plan_room;
@@ -54,8 +54,6 @@ use crate::state::mounted::{Fs, FsState, MountOptions};
 
 /// The number of the disk that is joining, plus one; in the state.
 pub(crate) const JOINING: &str = "joining disk";
-/// The number of the disk that is being emptied, or was before it was lost, plus one; in the state.
-pub(crate) const LEAVING: &str = "leaving disk";
 /// Bytes of long requests that are with a rotating disk at most when metadata may come: a few
 /// hundredths of a second of its work.
 const LONG_BYTES: u64 = 2 << 20;

@@ -18,12 +18,12 @@
 //! So fsync of a file that was only overwritten is done with one durable write of the log.
 //!
 //! The log is a ring: that of node 0 on the metadata array, that of another node on blocks of
-//! disks ([`Medium`], [`crate::disks::log_medium`]). Positions count up forever; a log record that does not
-//! fit before the end of the ring is placed at its start. Write ids are consecutive. A commit of
-//! the metadata stores the *completed id* and the position after its log record: earlier log
-//! records are dead. A log record is live if its epoch is that of the mount, its id follows the one
-//! before it, and its CRC is right. The next one is written only when it is durable, so the first
-//! that is not live is the end. A log record that leaves contents out is *bare*: before it is
+//! disks ([`Medium`], [`crate::disks::log_medium`]). Positions count up forever; a log record that
+//! does not fit before the end of the ring is placed at its start. Write ids are consecutive. A
+//! commit of the metadata stores the *completed id* and the position after its log record: earlier
+//! log records are dead. A log record is live if its epoch is that of the mount, its id follows the
+//! one before it, and its CRC is right. The next one is written only when it is durable, so the
+//! first that is not live is the end. A log record that leaves contents out is *bare*: before it is
 //! appended the disks are flushed, and again before the next one is. So of a bare log record that
 //! is not the last one everything is on the disks. A mount looks at all copies of the metadata, and
 //! makes what it finds durable on all of them before it acts on it ([`ring`]).
@@ -357,7 +357,8 @@ fn encode(epoch: u64, node: u32, write_id: u64, record: &LogRecord) -> Buf {
     padded
 }
 
-/// The live log records of a mount, by its node and epoch, after a commit's mark, oldest first, and the last write id.
+/// The live log records of a mount, by its node and epoch, after a commit's mark, oldest first, and
+/// the last write id.
 pub(crate) async fn scan(
     medium: &impl Medium,
     of: (u16, u64),

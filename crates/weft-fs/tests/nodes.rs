@@ -45,9 +45,7 @@ async fn node_0_again(rt: &Rt, disks: &[Rc<dyn Disk>], epoch: u64) -> (Rc<Networ
     (network, fs)
 }
 
-/// Node 0 gives a node what it needs, and the node mounts.
-async fn joined(rt: &Rt, fs: &Fs, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
-    fs.prepare_node(id.0).await.expect("prepared");
+async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
     node(rt, disks, way, id).await.expect("mounted")
 }
 
@@ -91,7 +89,6 @@ fn a_node_reads_what_node_0_has_written_and_overwrites_it() {
         let mut bytes = pattern(200_000, 1);
         write(&fs, ino, 0, &bytes).await;
         fs.sync().await.expect("synced");
-        fs.prepare_node(1).await.expect("prepared");
         let other = node(&rt, &all(&disks), &network, (1, 7)).await.expect("mounted");
         assert_eq!(find(&other, "file").await, ino);
         assert!(read_all(&other, ino).await == bytes);
@@ -118,7 +115,6 @@ fn a_node_does_not_do_what_takes_the_metadata_itself() {
     run(|rt| async move {
         let disks = blank(&rt);
         let (network, fs) = node_0(&rt, &all(&disks)).await;
-        fs.prepare_node(1).await.expect("prepared");
         let other = node(&rt, &all(&disks), &network, (1, 7)).await.expect("mounted");
         let refused = |result: weft_fs::Result<()>| match result {
             Err(FsError::Invalid(why)) => assert!(why.contains("only its keeper"), "{why}"),
@@ -148,7 +144,7 @@ fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
         write(&fs, ino, 0, &bytes).await;
         fs.sync().await.expect("synced");
         let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         bytes[40_000..200_000].copy_from_slice(&pattern(160_000, 2));
         write(&other, ino, 40_000, &bytes[40_000..200_000]).await;
         other.fsync(ino).await.expect("synced");
@@ -169,7 +165,7 @@ fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
         assert!(die(&fs, &network, 1, 7).await > 0);
         assert_eq!(die(&fs, &network, 1, 7).await, 0, "it is recovered");
         refused(node(&rt, &all(&disks), &network, (1, 7)).await.map(drop), "mounted once more");
-        let again = joined(&rt, &fs, &all(&disks), &network, (1, 8)).await;
+        let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
         assert!(read_all(&again, ino).await == bytes);
         bytes[100_000..150_000].copy_from_slice(&pattern(50_000, 3));
         write(&again, ino, 100_000, &bytes[100_000..150_000]).await;
@@ -197,7 +193,7 @@ fn the_log_of_a_mounted_node_moves_off_a_disk_that_leaves_and_off_one_that_is_lo
         write(&fs, ino, 0, &bytes).await;
         fs.sync().await.expect("synced");
         let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         let before = log_of(&fs, 1).await;
         let leaving = log_disks(&before)[0];
         let report = fs.remove_disk(leaving).await.expect("removed");
@@ -220,7 +216,7 @@ fn the_log_of_a_mounted_node_moves_off_a_disk_that_leaves_and_off_one_that_is_lo
         assert!(die(&fs, &network, 1, 7).await > 0);
         let left = (0..5).filter(|n| ![leaving, lost].contains(n));
         let left: Vec<_> = left.map(|n| disks[usize::from(n)].clone()).collect();
-        let again = joined(&rt, &fs, &all(&left), &network, (1, 8)).await;
+        let again = joined(&rt, &all(&left), &network, (1, 8)).await;
         assert!(read_all(&again, ino).await == bytes);
         assert!(read_all(&fs, ino).await == bytes);
         assert_sound(&fs).await;
@@ -239,7 +235,7 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
         write(&fs, ino, 0, &bytes).await;
         fs.sync().await.expect("synced");
         let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         let log = log_of(&fs, 1).await;
         let label = Label::read(&*disks[0]).await.expect("readable").expect("a label");
         let place = |copy: &LogCopy| {
@@ -265,7 +261,7 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
         let left: Vec<_> =
             (0..4).filter(|n| *n != log[1].disk).map(|n| disks[usize::from(n)].clone()).collect();
         fs.rebuild().await.expect("rebuilt");
-        let again = joined(&rt, &fs, &all(&left), &network, (1, 8)).await;
+        let again = joined(&rt, &all(&left), &network, (1, 8)).await;
         assert!(read_all(&again, ino).await == bytes);
         assert_eq!(log_of(&fs, 1).await.iter().filter(|copy| !copy.is_given_up).count(), 3);
         rt.sleep(SECOND).await;
@@ -281,7 +277,7 @@ fn what_one_node_has_open_stays_when_another_removes_it() {
         let disks = blank(&rt);
         let (network, fs) = node_0(&rt, &all(&disks)).await;
         let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &fs, &all(&disks), &network, (1, 7)).await;
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         let bytes = pattern(100_000, 1);
         let inos: Vec<u64> = {
             let mut inos = Vec::new();
@@ -335,7 +331,7 @@ fn appends_of_two_nodes_are_one_after_another() {
     run(|rt| async move {
         let disks = blank(&rt);
         let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let other = joined(&rt, &fs, &all(&disks), &network, (1, 7)).await;
+        let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
         let ino = make_as(&fs, "log", "raid1").await;
         fs.sync().await.expect("synced");
         let mut appends = Vec::new();
@@ -368,5 +364,70 @@ fn appends_of_two_nodes_are_one_after_another() {
         assert!(read_all(&other, ino).await == expected);
         other.unmount().await.expect("unmounted");
         assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_disk_that_fails_for_one_node_is_lost_for_all() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut bytes = pattern(200_000, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        let of_node = rt.domain(|| {});
+        let own: Vec<_> =
+            disks.iter().map(|disk| disk.for_host(&of_node, &Power::new(), 1)).collect();
+        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
+        let third = joined(&rt, &all(&disks), &network, (2, 7)).await;
+        assert!(read_all(&third, ino).await == bytes);
+        own[2].faults.gone.set(true);
+        for version in 2..4 {
+            bytes[10_000..150_000].copy_from_slice(&pattern(140_000, version));
+            write(&other, ino, 10_000, &bytes[10_000..150_000]).await;
+            other.fsync(ino).await.expect("synced");
+        }
+        rt.sleep(SECOND).await;
+        let lost = async |fs: &Fs| {
+            let disks = fs.status().await.expect("known").disks;
+            disks.iter().map(|disk| disk.lost).collect::<Vec<_>>()
+        };
+        assert_eq!(lost(&fs).await, [false, false, true, false]);
+        assert!(read_all(&third, ino).await == bytes);
+        assert_eq!(lost(&third).await, [false, false, true, false]);
+        bytes[..5000].copy_from_slice(&pattern(5000, 9));
+        write(&other, ino, 0, &bytes[..5000]).await;
+        other.fsync(ino).await.expect("synced");
+        of_node.fail_domain();
+        drop(other);
+        die(&fs, &network, 1, 7).await;
+        assert!(read_all(&fs, ino).await == bytes);
+        let report = fs.rebuild().await.expect("rebuilt");
+        assert_eq!(report.removed_disks, [2]);
+        assert!(read_all(&third, ino).await == bytes);
+        assert_eq!(lost(&third).await, [false; 3]);
+        third.unmount().await.expect("unmounted");
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_node_stops_when_a_disk_has_joined_that_it_was_not_given() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let (network, fs) = node_0(&rt, &all(&disks[..4])).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        write(&fs, ino, 0, &pattern(100_000, 1)).await;
+        let other = joined(&rt, &all(&disks[..4]), &network, (1, 7)).await;
+        assert!(read_all(&other, ino).await == pattern(100_000, 1));
+        fs.add_disk(disks[4].clone(), false).await.expect("added");
+        let stopped = other.read(ino, 0, 10).await;
+        let Err(FsError::Stopped(why)) = stopped else { panic!("{stopped:?}") };
+        assert!(why.contains("mount this node again"), "{why}");
+        drop(other);
+        assert_eq!(die(&fs, &network, 1, 7).await, 0);
+        let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
+        assert!(read_all(&again, ino).await == pattern(100_000, 1));
     });
 }

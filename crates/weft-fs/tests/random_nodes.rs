@@ -1,8 +1,8 @@
 //! Several nodes on the same disks, each of which dies at a random moment, again and again: what it
-//! has in memory is gone, and of each request that it has in flight a part reaches the disk. Then it
-//! is fenced, node 0 recovers its log, and all that it had called durable is there; the node mounts
-//! again. Node 0 dies as well, also in the middle of such a recovery, and nodes go on when it is
-//! back. At the end the power fails for all of them, and one mount alone recovers all logs.
+//! has in memory is gone, and of each request that it has in flight a part reaches the disk. Then
+//! it is fenced, node 0 recovers its log, and all that it had called durable is there; the node
+//! mounts again. Node 0 dies as well, also in the middle of such a recovery, and nodes go on when
+//! it is back. At the end the power fails for all of them, and one mount alone recovers all logs.
 //!
 //! Each file is written by one node at a time, in random places, and synced at times. Each of its
 //! sectors is as it was at some time since the last sync. Parity must match everywhere.
@@ -216,7 +216,6 @@ impl World {
     }
 
     async fn start(&self, number: u16) {
-        self.fs_0().prepare_node(number).await.expect("prepared");
         let (rt, failed) = domain(&self.rt);
         let (epoch, disks) = self.host(&rt);
         let (way, node) = (self.network.clone(), NodeId { number, epoch });

@@ -234,6 +234,8 @@ pub enum Question {
     /// All is durable, and the node goes: it has nothing any more. It is answered by
     /// [`Answer::Taken`].
     Leave,
+    /// A node mounts, and wants a place for its log.
+    Log,
 }
 
 /// What the keeper answers.
@@ -263,6 +265,8 @@ pub enum Answer {
     Alive,
     /// Numbers that no other node gets: from this one to the one before the second.
     Numbers(u64, u64),
+    /// The metadata has the place of the log, durably; or why not yet.
+    Log(Option<String>),
     /// The keeper cannot do this, nor anything else.
     Failed(String),
     /// Blocks that are the node's from now on.
@@ -328,8 +332,8 @@ pub enum FromKeeper {
         /// The number.
         round: u64,
     },
-    /// How full the metadata is: after a welcome, before it says that a batch is durable, and before
-    /// each sign of life. The batches of this node that were durable by then are in it.
+    /// How full the metadata is: after a welcome, before it says that a batch is durable, and
+    /// before each sign of life. The batches of this node that were durable by then are in it.
     Room(Room),
 }
 
@@ -388,6 +392,7 @@ impl Question {
             }
             Self::Numbers => bytes.put_u8(8),
             Self::Leave => bytes.put_u8(9),
+            Self::Log => bytes.put_u8(10),
         }
     }
 
@@ -408,6 +413,7 @@ impl Question {
             7 => Self::GiveBack(GiveBack::read(fields)?),
             8 => Self::Numbers,
             9 => Self::Leave,
+            10 => Self::Log,
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -449,6 +455,11 @@ impl Answer {
                 bytes.put_u64(*from);
                 bytes.put_u64(*to);
             }
+            Self::Log(refusal) => {
+                bytes.put_u8(9);
+                bytes.put_u8(u8::from(refusal.is_some()));
+                refusal.iter().for_each(|why| bytes.put_bytes(why.as_bytes()));
+            }
         }
     }
 
@@ -466,6 +477,7 @@ impl Answer {
                 elsewhere: DiskBlocks::read_all(fields)?,
             },
             8 => Self::Numbers(fields.u64()?, fields.u64()?),
+            9 => Self::Log(if fields.flag()? { Some(fields.text()?) } else { None }),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }

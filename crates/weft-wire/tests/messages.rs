@@ -87,7 +87,8 @@ fn of_disks(rng: &mut Rng) -> Vec<DiskBlocks> {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(14) {
+    let question = match rng.below(15) {
+        14 => Question::Log,
         13 => Question::Leave,
         12 => Question::Numbers,
         11 => Question::Alive,
@@ -150,7 +151,8 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(15) {
+    let answer = match rng.below(16) {
+        15 => Answer::Log(rng.chance(1, 2).then(|| text(rng))),
         14 => Answer::Numbers(number(rng), number(rng)),
         13 => {
             let (rows, left, left_for_root) = (number(rng), number(rng), number(rng));
@@ -335,6 +337,7 @@ fn the_bytes_of_version_1() {
             is_urgent: true,
         })),
         ask(Question::GiveBack(GiveBack { number: 5, runs: vec![run], has: some(7), round: 8 })),
+        ask(Question::Log),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
@@ -357,6 +360,8 @@ fn the_bytes_of_version_1() {
         FromKeeper::Token(ToNode::Revoke(Revoke { space, needed, wanted, leaves })),
         answer(Answer::Room { runs: vec![run], elsewhere: some(12) }),
         FromKeeper::ReturnRoom { round: 8 },
+        answer(Answer::Log(None)),
+        answer(Answer::Log(Some("no".into()))),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
     let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));

@@ -2,7 +2,8 @@
 //!
 //! Node 0 has the map of all free blocks ([`crate::state::space_desk`]). Any other node asks it for
 //! runs of blocks of each disk, and has a map of these only. What it frees comes into this map too,
-//! when that is durable, whoever had the blocks before. So a block is always in one of these places:
+//! when that is durable, whoever had the blocks before. So a block is always in one of these
+//! places:
 //!
 //! ```text
 //!   free at node 0 ──grant──▶ free at a node ──take──▶ unsettled ──durable record──▶ a file's
@@ -15,11 +16,11 @@
 //! [`STOCK_BLOCKS_MAX`], or four times what may wait to be written. It asks again when half of that
 //! is left, and gives back what is more than twice as much.
 //!
-//! *Messages* are counted, and one of each kind is on its way at a time. One that was not answered is
-//! repeated. Node 0 answers a repeated wish as before, and ignores a repeated give back. A node 0 that
-//! has just taken over has worked out its map from the records, without the blocks that nodes state:
-//! so what was on its way back is free there, and what a node was granted and did not hear of as well.
-//! The node states what it has, and drops what an earlier grant still says.
+//! *Messages* are counted, and one of each kind is on its way at a time. One that was not answered
+//! is repeated. Node 0 answers a repeated wish as before, and ignores a repeated give back. A node
+//! 0 that has just taken over has worked out its map from the records, without the blocks that
+//! nodes state: so what was on its way back is free there, and what a node was granted and did not
+//! hear of as well. The node states what it has, and drops what an earlier grant still says.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -126,8 +127,8 @@ impl Stock {
         self.wish.borrow().clone().map(|wish| (wish, self.statements.get()))
     }
 
-    /// A wish was answered. Returns how many blocks came; none if the answer does not count, as this
-    /// node has stated since that it does not have them: then the wish is to be sent again.
+    /// A wish was answered. Returns how many blocks came; none if the answer does not count, as
+    /// this node has stated since that it does not have them: then the wish is to be sent again.
     pub(crate) fn take_grant(
         &self,
         spaces: &Spaces<'_>,

@@ -33,10 +33,8 @@ use crate::format::inode::Inode;
 use crate::format::label::Label;
 use crate::jobs::departure::NEXT;
 use crate::jobs::rebuild::RebuildReport;
-use crate::meta::{DiskRow, Tx};
-use crate::mount::{
-    DISKS_MAX, JOINING, LEAVING, check_unused, end_join, present, row, take_pieces,
-};
+use crate::meta::{DiskRow, LEAVING, Tx};
+use crate::mount::{DISKS_MAX, JOINING, check_unused, end_join, present, row, take_pieces};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 

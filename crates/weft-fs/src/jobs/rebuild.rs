@@ -123,8 +123,8 @@ impl FsState {
         self.meta().run(any).await
     }
 
-    /// Gives rings on these disks another place. Nodes that are mounted take it after a while: waits
-    /// until all have done that, or for some time.
+    /// Gives rings on these disks another place. Nodes that are mounted take it after a while:
+    /// waits until all have done that, or for some time.
     async fn wait_for_rings(&self, disks: &BTreeSet<u16>, wait: Nanos) -> Result<()> {
         let until = self.rt().now().saturating_add(wait);
         loop {
@@ -186,6 +186,8 @@ impl FsState {
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
+        // Other nodes hear that nothing is to come to these disks.
+        drop(self.hold_all_tokens().await);
         let used =
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());

@@ -41,6 +41,12 @@ pub(crate) trait Desk {
     /// A node wants blocks. This may wait for others, some seconds. None: the node is not known.
     fn room(&self, node: NodeId, wish: RoomWish) -> IoFuture<'static, Option<Answer>>;
 
+    /// A node mounts, and wants a place for its log.
+    fn log(&self, node: NodeId) -> IoFuture<'static, Answer>;
+
+    /// A node has changed the rows of disks: it has lost one.
+    fn disks_changed(&self);
+
     /// A node gives blocks back. None: it is not known, or cannot have them.
     fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer>;
 

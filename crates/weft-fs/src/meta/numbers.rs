@@ -1,5 +1,5 @@
-//! Numbers for new files, which a node takes in ranges ([`super::node`]), from the store or from the
-//! keeper of several nodes.
+//! Numbers for new files, which a node takes in ranges ([`super::node`]), from the store or from
+//! the keeper of several nodes.
 
 use super::transaction::Tx;
 use crate::error::Result;

@@ -12,8 +12,8 @@
 //!   its parts, and the node asks only whether it is durable. So no batch is applied twice, and
 //!   none in part.
 //! * *Tokens.* Messages about them may be lost with a connection. So each one starts with what the
-//!   node holds, and what it waits for is asked for again ([`DeskClient`]). A node connects again at
-//!   once, whether it has a question or not: others may wait for its tokens.
+//!   node holds, and what it waits for is asked for again ([`DeskClient`]). A node connects again
+//!   at once, whether it has a question or not: others may wait for its tokens.
 //! * *Silence* for [`SILENCE`] counts as the end of a connection. A node that has nothing to ask
 //!   asks for signs of life. Whatever the peer does later on the old connection has no effect: the
 //!   keeper takes only one connection of a node.

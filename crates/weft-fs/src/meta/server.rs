@@ -17,9 +17,9 @@
 //! * *Durable.* The end of a batch is answered when its epochs are durable. A keeper that dies
 //!   before that may have lost it: its node sends it to the next one.
 //!
-//! * *The desk* ([`super::desk`]) is for what is not in the store. Node 0 is in the same process, and
-//!   sets it; other nodes are welcomed from then on. On each connection they first say what they
-//!   have ([`Restated`]).
+//! * *The desk* ([`super::desk`]) is for what is not in the store. Node 0 is in the same process,
+//!   and sets it; other nodes are welcomed from then on. On each connection they first say what
+//!   they have ([`Restated`]).
 //!
 //! Only one process may open the metadata array: whoever starts a keeper first fences the one
 //! before it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say,
@@ -159,6 +159,8 @@ struct Peer {
     changing: Semaphore,
     /// What the node has said that it has; none once it has said all.
     restated: RefCell<Option<Restated>>,
+    /// Whether its batch changes rows of disks.
+    changes_disks: Cell<bool>,
 }
 
 impl Peer {
@@ -294,6 +296,14 @@ impl KeeperServer {
                 }
             };
             let question = match question {
+                Question::Log => {
+                    let found = self.0.desk().await.log(peer.node);
+                    let (server, peer) = (self.0.clone(), peer.clone());
+                    drop(self.0.rt.spawn(async move {
+                        peer.tell(number, found.await, server.room()).await;
+                    }));
+                    continue;
+                }
                 Question::Room(_) | Question::GiveBack(_) => {
                     if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
                         return;
@@ -499,7 +509,8 @@ impl Server {
             let (stream, outbox) = (stream.clone(), Outbox::new(stream.clone()));
             let restated = RefCell::new(Some(Restated::default()));
             let changing = Semaphore::new(1);
-            let peer = Peer { node, connection, stream, outbox, changing, restated };
+            let changes_disks = Cell::new(false);
+            let peer = Peer { node, connection, stream, outbox, changing, restated, changes_disks };
             (Rc::new(peer), next_batch)
         };
         // The batch before it may just have ended.
@@ -677,7 +688,7 @@ impl Server {
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
             // The connection asks the desk.
-            Question::Room(_) | Question::GiveBack(_) => Err(ConnectionEnd),
+            Question::Room(_) | Question::GiveBack(_) | Question::Log => Err(ConnectionEnd),
         }
     }
 
@@ -733,6 +744,9 @@ impl Server {
         }
         let _using = self.use_in_turn(peer).await?;
         let _work = self.turns.work(peer.connected(), &self.rt);
+        if part.rows.iter().any(|row| row.table == TableId::Disks) {
+            peer.changes_disks.set(true);
+        }
         let taken = match self.check() {
             Ok(()) => self.result(fiber::run(|| self.keeper.take(&part.rows)).await),
             failed => failed,
@@ -776,7 +790,11 @@ impl Server {
             self.turns.end(peer.connected());
         }
         let written = self.keeper.image.write_epochs().await;
-        Ok(self.result(written).map_or_else(|failed| failed, |()| Answer::Durable))
+        let ended = self.result(written).map_or_else(|failed| failed, |()| Answer::Durable);
+        if peer.changes_disks.take() && peer.node.number != 0 && ended == Answer::Durable {
+            self.desk.borrow().iter().for_each(|desk| desk.disks_changed());
+        }
+        Ok(ended)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Node 0 finds out again which blocks are free, while other nodes are mounted.
 //!
-//! A node that dies leaves blocks that no other node knows to be free: its stock, those that it took
-//! for records that never became durable, and those that it freed and did not give back. Nothing
-//! names them. So all blocks are free that are none of these: pieces of the metadata, rings of nodes,
-//! blocks of records, bad blocks. That is right while no node has free blocks of its own, and no
-//! block is about to be named or freed: under the token of everything, with no flush, and after a
-//! commit. Until then the blocks are taken, which does no harm.
+//! A node that dies leaves blocks that no other node knows to be free: its stock, those that it
+//! took for records that never became durable, and those that it freed and did not give back.
+//! Nothing names them. So all blocks are free that are none of these: pieces of the metadata, rings
+//! of nodes, blocks of records, bad blocks. That is right while no node has free blocks of its own,
+//! and no block is about to be named or freed: under the token of everything, with no flush, and
+//! after a commit. Until then the blocks are taken, which does no harm.
 //!
 //! It takes as long as a mount needs for it, and nothing else goes on meanwhile.
 

@@ -5,16 +5,16 @@
 //! disks and the rows of the metadata, and reads and writes blocks of files on the disks directly.
 //! It logs to a ring of its own ([`crate::mount::rings`]).
 //!
-//! *Who writes what* before anything else: node 0 gives the ring, durably. The node's first commit
-//! says that it is mounted, in which epoch, and that its log starts at the start of its ring. From
-//! then on its log has to be recovered if it dies. Its last commit says that it need not.
+//! *Who writes what* before anything else: node 0 gives the ring, and writes that the node is
+//! mounted, in which epoch, and that its log starts at the start of the ring. From then on the log
+//! has to be recovered if the node dies. Its last commit says that it need not.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weft_disk::Disk;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
-use weft_token::NodeId;
+use weft_wire::{Answer, Question};
 
 use crate::disks::log_medium::{LogMedium, Ring};
 use crate::disks::member::Member;
@@ -22,9 +22,9 @@ use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::meta::remote::RemoteKeeper;
-use crate::meta::{Meta, NodeLog};
+use crate::meta::{LEAVING, Meta};
 use crate::mount::given_disks::Given;
-use crate::mount::{LEAVING, RemoteMetadata, avoid_bad, find_successors, format_of, present};
+use crate::mount::{RemoteMetadata, avoid_bad, find_successors, format_of, present};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
@@ -35,9 +35,9 @@ const WAIT: Nanos = 60 * SECOND;
 
 impl Fs {
     /// Mounts as a node with a number that is not 0, beside the node 0 of a keeper
-    /// ([`Fs::mount_with_keeper`]) that has given it a log ([`Fs::prepare_node`]). All disks must
-    /// be there. Nothing is written to labels, and no job runs here; the options for disks that are
-    /// missing, and for other hosts, have no meaning.
+    /// ([`Fs::mount_with_keeper`]), which gives it a log. All disks must be there. Nothing is
+    /// written to labels, and no job runs here; the options for disks that are missing, and for
+    /// other hosts, have no meaning.
     ///
     /// # Errors
     /// If disks are missing, the keeper refuses the node, or its last mount was not recovered.
@@ -58,19 +58,19 @@ impl Fs {
         let meta = Meta::open_remote(None, label.fs_id, keeper, options.meta_cache_bytes).await?;
         let format = meta.run(format_of).await?;
         let pool = pool_of(&meta, &given, &options).await?;
-        let mark = last_mount(rt, &meta, node).await?.mark;
-        let runs = meta.run(|tx| tx.ring(node.number)).await?;
+        wait_for_log(rt, &meta).await?;
+        meta.forget_recent();
+        let (mark, runs) =
+            meta.run(|tx| Ok((tx.mark(node.number)?, tx.ring(node.number)?))).await?;
         let medium = LogMedium::Ring(Ring::new(&pool, node.number, &runs)?);
         let log = Log::new(medium.bytes(), (node.number, node.epoch), mark.completed);
         let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), &options, None);
         let fs = Self(Rc::new(inner));
         fs.have_only_granted();
         fs.0.set_format(format);
-        fs.0.meta().run(|tx| tx.begin_node_log(node.number, node.epoch)).await?;
-        fs.0.commit().await?;
         fs.share();
         fs.revoke_when_asked();
-        fs.look_when_outdated();
+        fs.learn_disks_when_outdated();
         fs.flush_now_and_then();
         Ok(fs)
     }
@@ -116,27 +116,16 @@ async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<R
     Ok(pool)
 }
 
-/// The log of the node's last mount, when nothing of it has to be recovered any more.
-async fn last_mount(rt: &Rt, meta: &Meta, node: NodeId) -> Result<NodeLog> {
+/// Waits until node 0 has given the node a log, and nothing of its last mount has to be recovered
+/// any more.
+async fn wait_for_log(rt: &Rt, meta: &Meta) -> Result<()> {
     let until = rt.now() + WAIT;
     loop {
-        meta.forget_recent();
-        let last = meta.run(|tx| tx.node_log(node.number)).await?;
-        if last.epoch > node.epoch {
-            return Err(FsError::Unmountable(format!(
-                "node {} was mounted in epoch {}, and epoch {} is over",
-                node.number, last.epoch, node.epoch
-            )));
+        match meta.ask_keeper(Question::Log).await? {
+            Answer::Log(None) => return Ok(()),
+            Answer::Log(Some(why)) if rt.now() > until => return Err(FsError::Unmountable(why)),
+            Answer::Log(Some(_)) => rt.sleep(LOOK_EVERY).await,
+            _ => return Err(FsError::Stopped("the keeper gave another answer".to_owned())),
         }
-        if !last.is_live {
-            return Ok(last);
-        }
-        if last.epoch == node.epoch || rt.now() > until {
-            return Err(FsError::Unmountable(format!(
-                "node {} is mounted in epoch {}, or was, and its log is not recovered",
-                node.number, last.epoch
-            )));
-        }
-        rt.sleep(LOOK_EVERY).await;
     }
 }

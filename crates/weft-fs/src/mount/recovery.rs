@@ -78,23 +78,6 @@ pub(crate) async fn recover_log(meta: &Meta, pool: &Rc<Pool>, node: u16) -> Resu
 }
 
 impl FsState {
-    /// Loses the disks that another node has lost, and avoids the blocks that failed there.
-    async fn learn_losses(&self) -> Result<()> {
-        self.meta().forget_recent();
-        let (rows, bad) = self.meta().run(|tx| Ok((tx.disks()?, tx.bad_blocks()?))).await?;
-        for (number, _) in rows.into_iter().filter(|(_, row)| row.lost) {
-            if let Some(member) = self.pool().member(number) {
-                self.pool().lose(&member);
-            }
-        }
-        for (disk, block) in bad {
-            if let Some(member) = self.pool().member(disk) {
-                member.space.borrow_mut().mark_bad(block);
-            }
-        }
-        Ok(())
-    }
-
     /// Recovers the log of a node that is dead, durably.
     async fn recover_node(&self, node: NodeId) -> Result<usize> {
         self.check_writable()?;
@@ -104,7 +87,7 @@ impl FsState {
             return Err(FsError::Invalid("node 0 recovers itself when it mounts".to_owned()));
         }
         let _one = self.begin_rings().await;
-        self.learn_losses().await?;
+        self.learn_disks().await?;
         let (log, bound) =
             self.meta().run(|tx| Ok((tx.node_log(number)?, tx.refused_before(number)?))).await?;
         if bound <= epoch {
@@ -125,8 +108,8 @@ impl FsState {
 impl Fs {
     /// Recovers what a dead node has logged: all that it has called durable is there then, parity
     /// matches, and its tokens are free. This is node 0. The disks take nothing of that node any
-    /// more, and its keeper has fenced it. Repeated, it changes nothing. Returns how many lines were
-    /// repaired.
+    /// more, and its keeper has fenced it. Repeated, it changes nothing. Returns how many lines
+    /// were repaired.
     ///
     /// # Errors
     /// If the keeper has not fenced the node, no copy of its log is left, or the metadata has

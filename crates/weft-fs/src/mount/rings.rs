@@ -6,12 +6,12 @@
 //! the node may use it. A mount of node 0 takes the blocks of all rings before it looks for free
 //! ones.
 //!
-//! *Another place.* A ring on a disk that is lost or leaves, or with a copy that was given up, moves.
-//! If the node is not mounted, its next mount gets another ring. If it is, node 0 gives it a *next*
-//! ring. The node looks for that now and then, and takes it with a commit: all that it has logged is
-//! part of that commit, so the next ring starts empty, and a crash leaves the node with one or the
-//! other. Then node 0 has the blocks of the old one back. A disk does not leave while it has blocks
-//! of a ring.
+//! *Another place.* A ring on a disk that is lost or leaves, or with a copy that was given up,
+//! moves. If the node is not mounted, its next mount gets another ring. If it is, node 0 gives it a
+//! *next* ring. The node looks for that now and then, and takes it with a commit: all that it has
+//! logged is part of that commit, so the next ring starts empty, and a crash leaves the node with
+//! one or the other. Then node 0 has the blocks of the old one back. A disk does not leave while it
+//! has blocks of a ring.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -24,6 +24,7 @@ use crate::error::{FsError, Result};
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Run;
 use crate::meta::{FORMAT_WITH_RINGS, META_COPIES, NodeLog, RingRun};
+use crate::raid_log::Mark;
 use crate::state::mounted::{Fs, FsState};
 
 /// A ring takes this part of the smallest disk, within bounds.
@@ -81,6 +82,40 @@ impl FsState {
         if node == 0 || log.is_live {
             return Err(not_ended(node, log.epoch));
         }
+        self.renew_or_keep(node).await
+    }
+
+    /// A node mounts: gives it a ring, and says that it is mounted, and that its log starts at the
+    /// start of the ring. It may be asked again.
+    ///
+    /// # Errors
+    /// If its last mount has to be recovered first, or this one is over, or the disks have no room.
+    pub(crate) async fn open_log(&self, node: NodeId) -> Result<()> {
+        self.check_writable()?;
+        let NodeId { number, epoch } = node;
+        let _one = self.begin_rings().await;
+        self.meta().forget_recent();
+        let (log, bound) =
+            self.meta().run(|tx| Ok((tx.node_log(number)?, tx.refused_before(number)?))).await?;
+        if bound > epoch || log.epoch > epoch {
+            return Err(FsError::Invalid(format!("epoch {epoch} of node {number} is over")));
+        }
+        match log.is_live {
+            true if log.epoch == epoch => return Ok(()),
+            true => return Err(not_ended(number, log.epoch)),
+            false => self.renew_or_keep(number).await?,
+        }
+        self.meta()
+            .run(|tx| {
+                tx.set_mark(number, Mark { position: 0, ..log.mark })?;
+                tx.begin_node_log(number, epoch)
+            })
+            .await?;
+        self.commit().await
+    }
+
+    /// Gives a node another ring if it has to move, and there is room.
+    async fn renew_or_keep(&self, node: u16) -> Result<()> {
         match self.renew_ring(node).await {
             // The one that it has is better than none.
             Err(FsError::NoSpace) if self.has_ring_to_use(node).await? => Ok(()),

@@ -123,6 +123,12 @@ impl Desk for Clerk {
 
     fn left(&self, _: NodeId) {}
 
+    fn log(&self, _: NodeId) -> IoFuture<'static, Answer> {
+        Box::pin(async { Answer::Log(Some("no node mounts".to_owned())) })
+    }
+
+    fn disks_changed(&self) {}
+
     fn reached(&self, _: NodeId, _: AskBack) {}
 
     fn room(&self, _: NodeId, _: RoomWish) -> IoFuture<'static, Option<Answer>> {

@@ -108,6 +108,25 @@ impl Desk for FsDesk {
         Box::pin(async move { fs?.find_room(node, wish).await })
     }
 
+    fn log(&self, node: NodeId) -> IoFuture<'static, Answer> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            let Some(fs) = fs else { return Answer::Log(Some("node 0 is unmounted".to_owned())) };
+            Answer::Log(fs.open_log(node).await.err().map(|error| error.to_string()))
+        })
+    }
+
+    fn disks_changed(&self) {
+        let Some(fs) = self.0.upgrade() else { return };
+        let rt = fs.rt().clone();
+        rt.launch(Box::pin(async move {
+            if fs.learn_disks().await.is_ok() {
+                // All nodes look at the rows again when they have their tokens back.
+                drop(fs.hold_all_tokens().await);
+            }
+        }));
+    }
+
     fn take_back(&self, node: NodeId, given: GiveBack) -> Option<Answer> {
         self.0.upgrade()?.take_blocks_back(node, &given)
     }

@@ -1,0 +1,102 @@
+//! What other nodes have found out about disks, or done with them.
+//!
+//! Each node reads and writes the disks for itself, and loses a disk that fails for it. That is in
+//! the metadata before the node writes anything which the disk misses. Node 0 hears of it, loses
+//! the disk as well, and takes the token of everything for a moment. Jobs and commands that change
+//! disks have this token, too. So a node looks at the rows of disks again before it uses the file
+//! system after that. Until then another node may read old contents of a lost disk, or write to it:
+//! their checksums are wrong, so it reads the rest of the line.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::disks::member::Member;
+use crate::error::{FsError, Result};
+use crate::format::block::BLOCK_BYTES;
+use crate::format::label::Label;
+use crate::meta::{DiskRow, LEAVING};
+use crate::mount::{find_successors, format_of};
+use crate::state::mounted::{Fs, FsState};
+
+impl FsState {
+    /// Looks at the rows of disks, which other nodes may have changed. If a disk has joined that
+    /// this node was not given, it stops: it must not write lines in part.
+    pub(crate) async fn learn_disks(&self) -> Result<()> {
+        self.meta().forget_recent();
+        let (rows, bad, leaving, format) = self
+            .meta()
+            .run(|tx| Ok((tx.disks()?, tx.bad_blocks()?, tx.state(LEAVING)?, format_of(tx)?)))
+            .await?;
+        let rows: BTreeMap<u16, DiskRow> = rows.into_iter().collect();
+        for member in self.pool().members() {
+            let is_lost = rows.get(&member.number).is_some_and(|row| row.lost);
+            if is_lost && !member.is_lost() {
+                self.pool().lose_as_recorded(&member);
+            }
+        }
+        for (disk, block) in bad {
+            if let Some(member) = self.pool().member(disk) {
+                member.space.borrow_mut().mark_bad(block);
+            }
+        }
+        if self.meta().number() == 0 {
+            // What else there is to know it has done itself.
+            return Ok(());
+        }
+        self.set_format(format);
+        for member in self.pool().members() {
+            let number = member.number;
+            let Some(row) = rows.get(&number) else {
+                self.pool().forget_successor(number);
+                self.pool().remove(number);
+                continue;
+            };
+            match u64::from(number) + 1 == leaving {
+                true => member.leave(),
+                false => member.stay(),
+            }
+            if row.blocks > member.blocks() {
+                self.learn_growth(&member, row.blocks).await?;
+            }
+        }
+        match rows.iter().find(|(number, _)| self.pool().member(**number).is_none()) {
+            Some((number, row)) if !row.lost => {
+                let why = format!(
+                    "disk {number} ({}) has joined: mount this node again, with it",
+                    row.name
+                );
+                self.meta().fail(&why);
+                Err(FsError::Stopped(why))
+            }
+            _ => find_successors(self.meta(), self.pool()).await,
+        }
+    }
+
+    /// A disk has become larger.
+    async fn learn_growth(&self, member: &Rc<Member>, blocks: u64) -> Result<()> {
+        let Some(present) = member.present().filter(|_| !member.is_lost()) else { return Ok(()) };
+        let label = Label::read(&*present.whole).await?;
+        if let Some(label) = label.filter(|label| label.blocks >= blocks) {
+            present.slice.extend(label.blocks * BLOCK_BYTES)?;
+            member.grow(&label);
+        }
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// Looks at the rows of disks before the next operation that follows one for which another
+    /// node had the token of everything.
+    pub(crate) fn learn_disks_when_outdated(&self) {
+        let weak = Rc::downgrade(&self.0);
+        self.0.tokens().on_outdated(move || {
+            let weak = weak.clone();
+            Box::pin(async move {
+                match weak.upgrade() {
+                    Some(fs) => fs.learn_disks().await.is_ok(),
+                    None => true,
+                }
+            })
+        });
+    }
+}
