@@ -238,11 +238,9 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
         let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         let log = log_of(&fs, 1).await;
         let label = Label::read(&*disks[0]).await.expect("readable").expect("a label");
-        let place = |copy: &LogCopy| {
-            let blocks = &copy.blocks[0];
-            label.data().start + blocks.start * BLOCK..label.data().start + blocks.end * BLOCK
-        };
-        *disks[usize::from(log[0].disk)].faults.unwritable.borrow_mut() = place(&log[0]);
+        let (blocks, data) = (&log[0].blocks[0], label.data().start);
+        *disks[usize::from(log[0].disk)].faults.unwritable.borrow_mut() =
+            data + blocks.start * BLOCK..data + blocks.end * BLOCK;
         for version in 2..6 {
             bytes[..8192].copy_from_slice(&pattern(8192, version));
             write(&other, ino, 0, &bytes[..8192]).await;
