@@ -535,11 +535,6 @@ impl Meta {
         written
     }
 
-    /// Whether a file was made since the last batch that the store has: only this node knows it.
-    pub(crate) fn is_new(&self, ino: Ino) -> bool {
-        self.node.is_unknown_to_store(Some(ino))
-    }
-
     /// Whether a file was changed, since the last durable commit, in a way that the RAID log does
     /// not have. Fails if no more requests are taken.
     pub(crate) fn has_changed(&self, ino: Ino) -> Result<bool> {

@@ -343,7 +343,7 @@ impl FsState {
         }
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
         let tokens = match at {
-            Some(offset) => self.hold_to_write(ino, offset, len).await?,
+            Some(offset) => self.hold_to_write(ino, offset, len).await,
             None => self.hold_to_append(ino).await,
         };
         let node = self.node(ino);

@@ -6,11 +6,7 @@ use std::ops::Range;
 use std::pin::pin;
 use std::task::Poll;
 
-use weft_token::{
-    Kind,
-    Mode::{self, Exclusive, Shared},
-    Space,
-};
+use weft_token::Mode::{self, Exclusive, Shared};
 
 use crate::error::Result;
 use crate::format::block::blocks_of;
@@ -124,26 +120,14 @@ impl FsState {
         }
     }
 
-    /// For writing bytes of a file. Within the file its size stays, and other nodes may read it.
-    pub(crate) async fn hold_to_write(
-        &self,
-        ino: Ino,
-        offset: u64,
-        len: u64,
-    ) -> Result<HeldTokens> {
+    /// For writing bytes of a file. Its attributes as well: a flush changes rows of the file as a
+    /// whole, and records that reach beyond these bytes.
+    pub(crate) async fn hold_to_write(&self, ino: Ino, offset: u64, len: u64) -> HeldTokens {
         let (end, blocks) = (offset.saturating_add(len), blocks_of(offset, len));
-        if self.sharing().has_kernel() {
-            return Ok(self.hold_pages(ino, offset..end, Exclusive).await);
+        match self.sharing().has_kernel() {
+            true => self.hold_pages(ino, offset..end, Exclusive).await,
+            false => self.hold_range(ino, Exclusive, blocks, Exclusive).await,
         }
-        let attributes = Space { kind: Kind::Attributes, ino };
-        // No other node knows a file that the store does not have.
-        if !self.tokens().is_free(attributes, Exclusive) && !self.meta().is_new(ino) {
-            let held = self.hold_range(ino, Shared, blocks.clone(), Exclusive).await;
-            if self.file(ino).await?.size >= end {
-                return Ok(held);
-            }
-        }
-        Ok(self.hold_range(ino, Exclusive, blocks, Exclusive).await)
     }
 
     /// For changing blocks of a file, and its size.

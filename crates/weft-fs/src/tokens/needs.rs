@@ -18,14 +18,18 @@
 //! | attributes read | shared | | file, shared | |
 //! | attributes changed | shared | | file | all, for a new size or redundancy |
 //! | read, seek | shared | | file, shared | blocks, shared |
-//! | write within the file | shared | | file, shared | blocks |
-//! | write that lengthens it, allocate, punch | shared | | file | blocks, or all |
+//! | write, allocate, punch | shared | | file | blocks, or all |
 //! | rebuild, empty a disk | shared | | files of a batch | all of these |
 //! | scrub, check data | shared | | | all of a file, shared |
 //! | check metadata, when it starts; disks that join, leave or fail | alone | | | |
 //!
 //! What is not marked *shared* is exclusive: one node has it. `fsync` and flushes take none: they
 //! make durable what the node has tokens for.
+//!
+//! *One writer of a file.* A flush changes rows that belong to more than the blocks that it writes:
+//! records cover many lines and are rewritten as a whole, the inode has the number of blocks, and the
+//! maps of the disks count the file's records. So a node that writes has the attributes, too, and no
+//! other node has blocks of the file that wait to be written.
 //!
 //! *Lines.* Parity is updated by one node at a time, and a lost block is computed from the rest of
 //! its line. So ranges of blocks are widened by the widest line there may be on either side
