@@ -437,10 +437,13 @@ impl Fs {
         meta.array()?.set_paused(options.read_only);
         recover(&meta, &pool, &records).await?;
         let nodes = meta.run(|tx| tx.node_logs()).await?;
+        let live = nodes.into_iter().filter(|(_, log)| log.is_live);
+        let live = live.map(|(number, log)| NodeId { number, epoch: log.epoch });
+        let live: Vec<NodeId> = live.collect();
         // They may have files open that have no name.
-        let are_others_there = !is_alone && nodes.iter().any(|(_, log)| log.is_live);
-        for (node, _) in nodes.into_iter().filter(|(_, log)| is_alone && log.is_live) {
-            recover_log(&meta, &pool, node).await?;
+        let are_others_there = !is_alone && !live.is_empty();
+        for node in live.iter().filter(|_| is_alone) {
+            recover_log(&meta, &pool, node.number).await?;
         }
         // Also after the numbers of mounts that stale copies have missed.
         let epoch = last_use + 1;
@@ -449,6 +452,11 @@ impl Fs {
         let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), options, reopen);
         let fs = Self(Rc::new(inner));
         fs.0.set_format(format);
+        if are_others_there {
+            // Those that are dead hold tokens and blocks until they are recovered.
+            fs.0.tokens().expect(&live);
+            fs.0.space_desk().expect(&live);
+        }
         if options.read_only {
             return Ok(Some(fs));
         }

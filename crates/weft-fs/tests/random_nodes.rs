@@ -4,11 +4,13 @@
 //! mounts again. Node 0 dies as well, also in the middle of such a recovery, and nodes go on when
 //! it is back. At the end the power fails for all of them, and one mount alone recovers all logs.
 //!
-//! Each file is written by one node at a time, in random places, and synced at times. Each of its
-//! sectors is as it was at some time since the last sync. Parity must match everywhere.
+//! Files are written in random places, and synced at times: each by one node, or all by all. Each
+//! sector has what was written there last, or, after a crash, at some time since it was synced. A
+//! read sees what has been written before it. Parity must match everywhere.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
@@ -19,7 +21,7 @@ use crate::common::network::{Canary as NetworkCanary, Network};
 use crate::common::*;
 use weft_fs::{Fs, Ino, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
 use weft_random::Rng;
-use weft_rt::{MILLISECOND, Rt};
+use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_testkit::for_seeds;
 use weft_token::NodeId;
 use weft_wire::{End, Frames, FromKeeper, Key, Part, Question, RowChange, Table, ToKeeper};
@@ -27,9 +29,8 @@ use weft_wire::{End, Frames, FromKeeper, Key, Part, Question, RowChange, Table, 
 const SIZE: u64 = 24 << 20;
 const DISKS: usize = 5;
 const SECTOR: usize = 512;
-/// Sectors of a file.
-const SECTORS: usize = 160;
-const REDUNDANCIES: [&str; 3] = ["raid5", "raid1", "raid6"];
+/// Sectors and redundancies of files. One is longer than what a node gets of it at a time.
+const FILES: [(usize, &str); 3] = [(160, "raid5"), (160, "raid1"), (2600, "raid5")];
 
 /// A rule that is broken, so that the test must find out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,45 +42,131 @@ enum Canary {
     RecoveredTwice,
 }
 
-/// A file, and which versions each of its sectors may have.
+/// A write of some sectors of a file.
+struct Write {
+    version: u64,
+    by: NodeId,
+    begin: Nanos,
+    /// When it had ended, or its node had died.
+    end: Cell<Nanos>,
+    is_synced: Cell<bool>,
+    /// Whether its node has died before it was synced.
+    may_be_lost: Cell<bool>,
+}
+
+impl Write {
+    /// Whether this one is gone if the other one is there.
+    fn is_before(&self, other: &Self) -> bool {
+        self.end.get() < other.begin
+    }
+}
+
+/// A file, and the writes of each of its sectors of which something may be left.
 struct File {
+    rt: Rt,
     ino: Ino,
-    sectors: RefCell<Vec<Vec<u64>>>,
+    sectors: RefCell<Vec<Vec<Rc<Write>>>>,
     versions: Cell<u64>,
 }
 
 fn sector(ino: Ino, number: usize, version: u64) -> Vec<u8> {
-    pattern(SECTOR, version << 20 | ino << 10 | number as u64)
+    pattern(SECTOR, version << 24 | ino << 12 | number as u64)
 }
 
 impl File {
-    /// Writes a random part of it.
-    async fn write_some(&self, fs: &Fs, rng: &mut Rng) {
-        let from = rng.index(SECTORS);
-        let most = if rng.chance(20) { SECTORS } else { 20 };
-        let to = (from + 1 + rng.index(most)).min(SECTORS);
-        let version = self.versions.get() + 1;
-        self.versions.set(version);
-        let bytes: Vec<u8> = (from..to).flat_map(|n| sector(self.ino, n, version)).collect();
-        self.sectors.borrow_mut()[from..to].iter_mut().for_each(|of| of.push(version));
-        write(fs, self.ino, (from * SECTOR) as u64, &bytes).await;
+    fn new(rt: &Rt, ino: Ino, len: usize) -> Self {
+        let first = Rc::new(Write {
+            version: 0,
+            by: NodeId { number: 0, epoch: 0 },
+            begin: 0,
+            end: Cell::new(0),
+            is_synced: Cell::new(true),
+            may_be_lost: Cell::new(false),
+        });
+        let sectors = RefCell::new(vec![vec![first]; len]);
+        Self { rt: rt.clone(), ino, sectors, versions: Cell::new(0) }
     }
 
-    /// Only what was written last may be found.
-    async fn sync(&self, fs: &Fs) {
+    fn len(&self) -> usize {
+        self.sectors.borrow().len()
+    }
+
+    fn draw_range(&self, rng: &mut Rng) -> Range<usize> {
+        let from = rng.index(self.len());
+        let most = if rng.chance(20) { 160 } else { 20 };
+        from..(from + 1 + rng.index(most)).min(self.len())
+    }
+
+    /// Writes a random part of it.
+    async fn write_some(&self, (by, fs): (NodeId, &Fs), rng: &mut Rng) -> Rc<Write> {
+        let range = self.draw_range(rng);
+        let version = self.versions.get() + 1;
+        self.versions.set(version);
+        let write = Rc::new(Write {
+            version,
+            by,
+            begin: self.rt.now(),
+            end: Cell::new(Nanos::MAX),
+            is_synced: Cell::new(false),
+            may_be_lost: Cell::new(false),
+        });
+        let bytes: Vec<u8> = range.clone().flat_map(|n| sector(self.ino, n, version)).collect();
+        let at = (range.start * SECTOR) as u64;
+        self.sectors.borrow_mut()[range].iter_mut().for_each(|of| of.push(write.clone()));
+        self::write(fs, self.ino, at, &bytes).await;
+        write.end.set(self.rt.now());
+        write
+    }
+
+    /// What a node has written is there from now on.
+    async fn sync(&self, fs: &Fs, written: &mut Vec<Rc<Write>>) {
         fs.fsync(self.ino).await.expect("synced");
+        written.drain(..).for_each(|write| write.is_synced.set(true));
         for of in &mut *self.sectors.borrow_mut() {
-            *of = of.split_off(of.len() - 1);
+            let synced: Vec<_> = of.iter().filter(|write| write.is_synced.get()).cloned().collect();
+            of.retain(|write| !synced.iter().any(|later| write.is_before(later)));
+        }
+    }
+
+    /// A node has died.
+    fn note_death(&self, id: NodeId) {
+        for write in self.sectors.borrow().iter().flatten().filter(|write| write.by == id) {
+            write.end.set(write.end.get().min(self.rt.now()));
+            write.may_be_lost.set(!write.is_synced.get());
+        }
+    }
+
+    /// Reads a random part of it, while others write.
+    async fn read_some(&self, fs: &Fs, rng: &mut Rng) {
+        let (range, begin) = (self.draw_range(rng), self.rt.now());
+        let before: Vec<_> = self.sectors.borrow()[range.clone()].to_vec();
+        let (at, len) = ((range.start * SECTOR) as u64, range.len() * SECTOR);
+        let found = fs.read(self.ino, at, len).await.expect("read");
+        for ((n, bytes), before) in range.zip(found.chunks(SECTOR)).zip(before) {
+            let now = self.sectors.borrow()[n].clone();
+            let all = || now.iter().chain(&before);
+            // Those that have ended before this read began, and cannot be lost.
+            let counts = |write: &&Rc<Write>| write.end.get() < begin && !write.may_be_lost.get();
+            let is_right = |write: &Rc<Write>| {
+                sector(self.ino, n, write.version) == bytes
+                    && !all().filter(counts).any(|later| write.is_before(later))
+            };
+            let version = (0..=self.versions.get()).find(|of| sector(self.ino, n, *of) == bytes);
+            let ino = self.ino;
+            assert!(all().any(is_right), "sector {n} of inode {ino} has version {version:?}");
         }
     }
 
     /// Works on it until the node dies.
-    async fn work(self: Rc<Self>, rt: Rt, fs: Fs, seed: u64) {
-        let mut rng = Rng::new(seed);
+    async fn work(self: Rc<Self>, rt: Rt, (id, fs): (NodeId, Fs), seed: u64) {
+        let (mut rng, mut written) = (Rng::new(seed), Vec::new());
         loop {
-            self.write_some(&fs, &mut rng).await;
+            match rng.below(4) {
+                0 => self.read_some(&fs, &mut rng).await,
+                _ => written.push(self.write_some((id, &fs), &mut rng).await),
+            }
             if rng.chance(30) {
-                self.sync(&fs).await;
+                self.sync(&fs, &mut written).await;
             }
             if rng.chance(30) {
                 rt.sleep(rng.below(5 * MILLISECOND)).await;
@@ -87,27 +174,31 @@ impl File {
         }
     }
 
-    /// Fails if anything is there that must not be, by these versions of its sectors. Returns which
-    /// are there.
-    async fn check_by(&self, fs: &Fs, sectors: &[Vec<u64>], what: &str) -> Vec<Vec<u64>> {
+    /// Fails if anything is there that must not be, by these writes of its sectors.
+    async fn check_by(&self, fs: &Fs, sectors: &[Vec<Rc<Write>>], what: &str) {
         let (ino, found) = (self.ino, read_all(fs, self.ino).await);
-        assert_eq!(found.len(), SECTORS * SECTOR, "{what}: inode {ino}");
-        let check = |(n, bytes): (usize, &[u8])| {
-            let is_it = |version: &&u64| sector(ino, n, **version) == bytes;
-            let Some(version) = sectors[n].iter().find(is_it) else {
-                let any = (0..=self.versions.get()).find(|version| is_it(&version));
-                panic!("{what}: sector {n} of inode {ino}: {any:?}, and not of {:?}", sectors[n]);
-            };
-            vec![*version]
-        };
-        found.chunks(SECTOR).enumerate().map(check).collect()
+        assert_eq!(found.len(), self.len() * SECTOR, "{what}: inode {ino}");
+        for (n, bytes) in found.chunks(SECTOR).enumerate() {
+            let is_it = |write: &Rc<Write>| sector(ino, n, write.version) == bytes;
+            if !sectors[n].iter().any(is_it) {
+                let any = (0..=self.versions.get()).find(|of| sector(ino, n, *of) == bytes);
+                let of: Vec<u64> = sectors[n].iter().map(|write| write.version).collect();
+                panic!("{what}: sector {n} of inode {ino}: {any:?}, and not of {of:?}");
+            }
+        }
     }
 
-    /// Fails if anything is there that must not be. What is there stays.
+    /// Fails if anything is there that must not be. No node writes it, and what is there stays.
     async fn check(&self, fs: &Fs, what: &str) {
         let sectors = self.sectors.borrow().clone();
-        let found = self.check_by(fs, &sectors, what).await;
-        self.sectors.replace(found);
+        self.check_by(fs, &sectors, what).await;
+        let found = read_all(fs, self.ino).await;
+        for ((n, of), bytes) in
+            self.sectors.borrow_mut().iter_mut().enumerate().zip(found.chunks(SECTOR))
+        {
+            of.retain(|write| sector(self.ino, n, write.version) == bytes);
+            of[0].is_synced.set(true);
+        }
     }
 }
 
@@ -135,13 +226,14 @@ struct World {
     media: Vec<Rc<TestDisk>>,
     hosts: Cell<u64>,
     nodes: RefCell<BTreeMap<u16, Running>>,
-    /// The files of each node.
+    /// The files of each node, or those that all of them use.
     files: BTreeMap<u16, Vec<Rc<File>>>,
+    is_shared: bool,
     canary: Canary,
 }
 
 impl World {
-    async fn new(rt: &Rt, seed: u64, canary: Canary) -> Self {
+    async fn new(rt: &Rt, seed: u64, is_shared: bool, canary: Canary) -> Self {
         let media = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
         create(rt, &all(&media), &options()).await.expect("created");
         let network = Network::new(rt, options().id, META_CACHE_BYTES, seed, NetworkCanary::None);
@@ -153,18 +245,18 @@ impl World {
             hosts: Cell::new(1),
             nodes: RefCell::default(),
             files: BTreeMap::new(),
+            is_shared,
             canary,
         };
         world.start_0(&[]).await;
         let fs = world.fs_0();
-        for node in 0..3 {
+        for node in 0..if is_shared { 1 } else { 3 } {
             let mut files = Vec::new();
-            for (n, redundancy) in REDUNDANCIES.iter().enumerate() {
+            for (n, (len, redundancy)) in FILES.iter().enumerate() {
                 let ino = make_as(&fs, &format!("{node} {n}"), redundancy).await;
-                let bytes: Vec<u8> = (0..SECTORS).flat_map(|n| sector(ino, n, 0)).collect();
+                let bytes: Vec<u8> = (0..*len).flat_map(|n| sector(ino, n, 0)).collect();
                 write(&fs, ino, 0, &bytes).await;
-                let sectors = RefCell::new(vec![vec![0]; SECTORS]);
-                files.push(Rc::new(File { ino, sectors, versions: Cell::new(0) }));
+                files.push(Rc::new(File::new(rt, ino, *len)));
             }
             world.files.insert(node, files);
         }
@@ -178,6 +270,11 @@ impl World {
 
     fn chance(&self, percent: u64) -> bool {
         self.draw(100) < percent
+    }
+
+    /// The files that a node uses.
+    fn files_of(&self, number: u16) -> &[Rc<File>] {
+        &self.files[&if self.is_shared { 0 } else { number }]
     }
 
     fn fs_0(&self) -> Fs {
@@ -228,9 +325,10 @@ impl World {
     /// Lets a node work on its files.
     fn work(&self, number: u16) {
         let nodes = self.nodes.borrow();
-        let Running { rt, fs, .. } = &nodes[&number];
-        for file in &self.files[&number] {
-            drop(rt.spawn(file.clone().work(rt.clone(), fs.clone(), self.draw(u64::MAX))));
+        let Running { id, rt, fs, .. } = &nodes[&number];
+        for file in self.files_of(number) {
+            let working = file.clone().work(rt.clone(), (*id, fs.clone()), self.draw(u64::MAX));
+            drop(rt.spawn(working));
         }
     }
 
@@ -244,6 +342,7 @@ impl World {
         for disk in &disks {
             disk.end_writes(|sectors| self.draw(sectors + 1));
         }
+        self.files.values().flatten().for_each(|file| file.note_death(id));
         id
     }
 
@@ -253,8 +352,10 @@ impl World {
         self.die(0);
         let living = self.nodes.borrow().values().map(|node| node.id).collect::<Vec<_>>();
         self.start_0(&living).await;
-        for file in &self.files[&0] {
-            file.check(&self.fs_0(), "node 0").await;
+        if !self.is_shared {
+            for file in self.files_of(0) {
+                file.check(&self.fs_0(), "node 0").await;
+            }
         }
         self.work(0);
     }
@@ -292,7 +393,10 @@ impl World {
             self.restart_0().await;
         }
         self.fs_0().recover_node(id).await.expect("recovered");
-        let files = &self.files[&id.number];
+        if self.is_shared {
+            return;
+        }
+        let files = self.files_of(id.number);
         for file in files {
             file.check(&self.fs_0(), &format!("node {}", id.number)).await;
         }
@@ -300,8 +404,9 @@ impl World {
             // Node 0 uses them as well.
             let mut rng = Rng::new(self.draw(u64::MAX));
             for file in files {
-                file.write_some(&self.fs_0(), &mut rng).await;
-                file.sync(&self.fs_0()).await;
+                let own = (self.nodes.borrow()[&0].id, &self.fs_0());
+                let write = file.write_some(own, &mut rng).await;
+                file.sync(&self.fs_0(), &mut vec![write]).await;
             }
         }
         if let Some(mark) = mark {
@@ -402,11 +507,11 @@ impl World {
 }
 
 /// Returns how often a node died.
-fn lives(seed: u64, canary: Canary) -> u64 {
+fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
     let count = Rc::new(Cell::new(0));
     let deaths = count.clone();
     run(move |rt| async move {
-        let world = World::new(&rt, seed, canary).await;
+        let world = World::new(&rt, seed, is_shared, canary).await;
         world.work(0);
         for number in 1..3 {
             world.start(number).await;
@@ -433,19 +538,29 @@ fn lives(seed: u64, canary: Canary) -> u64 {
     count.get()
 }
 
-#[test]
-fn what_a_node_has_synced_is_there_when_it_was_recovered() {
+fn many_lives(is_shared: bool) {
     let deaths = Cell::new((0, 0));
-    for_seeds(0..12, |rng| {
+    for_seeds(0..8, |rng| {
         let (seeds, count) = deaths.get();
-        deaths.set((seeds + 1, count + lives(rng.next_u64(), Canary::None)));
+        deaths.set((seeds + 1, count + lives(rng.next_u64(), is_shared, Canary::None)));
     });
     let (seeds, count) = deaths.get();
-    assert!(seeds < 12 || count > 2 * seeds, "{count}");
+    assert!(seeds < 8 || count > 2 * seeds, "{count}");
+}
+
+#[test]
+fn what_a_node_has_synced_is_there_when_it_was_recovered() {
+    many_lives(false);
+}
+
+#[test]
+fn nodes_that_die_leave_files_of_all_as_they_were_synced() {
+    many_lives(true);
 }
 
 fn is_caught(canary: Canary) {
-    let is_found = |seed: &u64| catch_unwind(AssertUnwindSafe(|| lives(*seed, canary))).is_err();
+    let is_found =
+        |seed: &u64| catch_unwind(AssertUnwindSafe(|| lives(*seed, false, canary))).is_err();
     let seed = (0..20).find(is_found).expect("it was not found out");
     eprintln!("{canary:?} found out by seed {seed}");
 }
