@@ -130,6 +130,9 @@ fn what_one_node_frees_another_one_can_have() {
             writer.sync().await.expect("what was taken has its room");
             assert!(read_all(other, ino).await == held);
             other.unlink(weft_fs::ROOT, b"file").await.expect("removed");
+            // It was open where it was made.
+            writer.end_uses(ino, u64::MAX).await.expect("ended");
+            writer.sync().await.expect("synced");
             other.sync().await.expect("synced");
         }
         cluster.end(&rt, &disks).await;
