@@ -24,13 +24,13 @@ pub(crate) trait Desk {
     /// was known of it.
     ///
     /// # Errors
-    /// Why that cannot be. The node is refused.
+    /// Why that cannot be: the node is refused. None: this desk is closed, and another one may open.
     fn restated(
         &self,
         node: NodeId,
         restated: Restated,
         deliver: Deliver,
-    ) -> std::result::Result<(), String>;
+    ) -> std::result::Result<(), Option<String>>;
 
     /// A node asks for a token or returns one.
     fn take(&self, node: NodeId, message: ToAuthority);

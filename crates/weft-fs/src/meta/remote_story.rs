@@ -53,7 +53,7 @@ impl Desk for NoDesk {
         None
     }
 
-    fn restated(&self, _: NodeId, _: Restated, _: Deliver) -> Result<(), String> {
+    fn restated(&self, _: NodeId, _: Restated, _: Deliver) -> Result<(), Option<String>> {
         Ok(())
     }
 

@@ -69,7 +69,10 @@ struct Member {
     /// None: it has ended. What still comes from it has no effect: parts before it are discarded.
     connection: Option<u64>,
     stream: Rc<dyn Stream>,
+    outbox: Rc<Outbox>,
     next_batch: u64,
+    /// Bytes of rows that it may add, as it was told last.
+    told: Cell<u64>,
 }
 
 struct Server {
@@ -168,9 +171,10 @@ impl Peer {
         (self.node.number, self.connection)
     }
 
-    async fn tell(&self, number: u64, answer: Answer, room: Room) {
+    /// Answers; some answers come after how full the metadata is.
+    async fn tell(&self, number: u64, answer: Answer, room: impl FnOnce() -> Room) {
         let mut bytes = match &answer {
-            Answer::Durable | Answer::Alive => FromKeeper::Room(room).to_bytes(),
+            Answer::Durable | Answer::Alive => FromKeeper::Room(room()).to_bytes(),
             _ => Vec::new(),
         };
         bytes.extend(FromKeeper::Answer { number, answer }.to_bytes());
@@ -258,7 +262,7 @@ impl KeeperServer {
             }
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
-                    let room = FromKeeper::Room(self.0.room());
+                    let room = FromKeeper::Room(self.0.room(peer.node.number));
                     if peer.outbox.write([welcome.to_bytes(), room.to_bytes()].concat()).await {
                         self.converse(&peer, &mut frames).await;
                     }
@@ -313,7 +317,7 @@ impl KeeperServer {
                         Question::GiveBack(given) => {
                             let desk = self.0.desk().await;
                             let Some(answer) = desk.take_back(peer.node, given) else { return };
-                            peer.tell(number, answer, self.0.room()).await;
+                            peer.tell(number, answer, || self.0.room(peer.node.number)).await;
                         }
                         _ => {}
                     }
@@ -334,7 +338,9 @@ impl KeeperServer {
                 drop(self.0.rt.spawn(async move {
                     let is_end = matches!(question, Question::End(_));
                     match server.answer(&peer, question).await {
-                        Ok(answer) => peer.tell(number, answer, server.room()).await,
+                        Ok(answer) => {
+                            peer.tell(number, answer, || server.room(peer.node.number)).await
+                        }
                         Err(ConnectionEnd) => peer.stream.close(),
                     }
                     drop(permit);
@@ -350,7 +356,7 @@ impl KeeperServer {
                 continue;
             }
             match self.0.answer(peer, question).await {
-                Ok(answer) => peer.tell(number, answer, self.0.room()).await,
+                Ok(answer) => peer.tell(number, answer, || self.0.room(peer.node.number)).await,
                 Err(ConnectionEnd) => return,
             }
         }
@@ -443,6 +449,7 @@ impl Server {
             }
         });
         if let Err(why) = desk.restated(peer.node, all, deliver) {
+            let Some(why) = why else { return Err(ConnectionEnd) };
             peer.outbox.write(FromKeeper::Refused(why).to_bytes()).await;
             return Err(ConnectionEnd);
         }
@@ -461,10 +468,11 @@ impl Server {
     /// Answers a wish for blocks when it can be answered.
     async fn find_room(&self, peer: &Rc<Peer>, number: u64, wish: RoomWish) {
         let found = self.desk().await.room(peer.node, wish);
-        let (peer, room) = (peer.clone(), self.room());
+        let peer = peer.clone();
         drop(self.rt.spawn(async move {
             match found.await {
-                Some(answer) => peer.tell(number, answer, room).await,
+                // It is no answer that comes after how full the metadata is.
+                Some(answer) => peer.tell(number, answer, Room::default).await,
                 None => peer.stream.close(),
             }
         }));
@@ -499,14 +507,16 @@ impl Server {
             }
             let next_batch = self.state(&batch_name(node.number)).await?;
             let connection = self.next_connection();
+            let (stream, outbox) = (stream.clone(), Outbox::new(stream.clone()));
             let member = Member {
                 epoch: node.epoch,
                 connection: Some(connection),
                 stream: stream.clone(),
+                outbox: outbox.clone(),
                 next_batch,
+                told: Cell::new(0),
             };
             self.members.borrow_mut().insert(node.number, member);
-            let (stream, outbox) = (stream.clone(), Outbox::new(stream.clone()));
             let restated = RefCell::new(Some(Restated::default()));
             let changing = Semaphore::new(1);
             let changes_disks = Cell::new(false);
@@ -526,19 +536,44 @@ impl Server {
         connection
     }
 
-    /// How full the metadata is, for one of the nodes that are there: all of them together stay
-    /// below the bound.
-    fn room(&self) -> Room {
+    /// How full the metadata is, for a node, which is told that now. What all nodes may add before
+    /// they hear of it again stays below half of what is left.
+    fn room(&self, node: u16) -> Room {
         let rows = self.row_bytes.borrow().values().fold(0, |sum: u64, of| sum.wrapping_add(*of));
         let members = self.members.borrow();
         let nodes = members.values().filter(|member| member.connection.is_some()).count();
         let part = 2 * nodes.max(1) as u64;
         let capacity = self.keeper.image.capacity();
         let left = |most: u64| most.saturating_sub(rows) / part;
-        Room {
+        let room = Room {
             rows,
             left: left(row_bytes_for_all(capacity)),
             left_for_root: left(row_bytes_max(capacity)),
+        };
+        members.get(&node).iter().for_each(|member| member.told.set(room.left));
+        room
+    }
+
+    /// A batch of a node has ended: the others hear of it if they may add much less now.
+    fn tell_others_of_room(&self, node: u16) {
+        let others: Vec<(u16, u64, Rc<Outbox>)> = {
+            let members = self.members.borrow();
+            let others = members
+                .iter()
+                .filter(|(number, member)| **number != node && member.connection.is_some());
+            let of = |(number, member): (&u16, &Member)| {
+                (*number, member.told.get(), member.outbox.clone())
+            };
+            others.map(of).collect()
+        };
+        for (number, told, outbox) in others {
+            let room = self.room(number);
+            if room.left < told / 4 * 3 {
+                outbox.post(&self.rt, FromKeeper::Room(room).to_bytes());
+            } else if let Some(member) = self.members.borrow().get(&number) {
+                // It was not told.
+                member.told.set(told);
+            }
         }
     }
 
@@ -788,6 +823,7 @@ impl Server {
                 member.next_batch = end.batch + 1;
             }
             self.turns.end(peer.connected());
+            self.tell_others_of_room(peer.node.number);
         }
         let written = self.keeper.image.write_epochs().await;
         let ended = self.result(written).map_or_else(|failed| failed, |()| Answer::Durable);

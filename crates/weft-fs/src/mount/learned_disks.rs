@@ -65,7 +65,6 @@ impl FsState {
                     "disk {number} ({}) has joined: mount this node again, with it",
                     row.name
                 );
-                self.meta().fail(&why);
                 Err(FsError::Stopped(why))
             }
             _ => find_successors(self.meta(), self.pool()).await,
@@ -92,10 +91,13 @@ impl Fs {
         self.0.tokens().on_outdated(move || {
             let weak = weak.clone();
             Box::pin(async move {
-                match weak.upgrade() {
-                    Some(fs) => fs.learn_disks().await.is_ok(),
-                    None => true,
+                let Some(fs) = weak.upgrade() else { return true };
+                let learned = fs.learn_disks().await;
+                if let Err(error) = &learned {
+                    // It knows too little to go on.
+                    fs.meta().fail(&error.to_string());
                 }
+                learned.is_ok()
             })
         });
     }

@@ -113,8 +113,13 @@ impl Drop for Running {
 struct Clerk(Rc<Tokens>);
 
 impl Desk for Clerk {
-    fn restated(&self, node: NodeId, all: Restated, deliver: Deliver) -> Result<(), String> {
-        self.0.replace(node, all.tokens, deliver).map_err(|other| other.to_string())
+    fn restated(
+        &self,
+        node: NodeId,
+        all: Restated,
+        deliver: Deliver,
+    ) -> Result<(), Option<String>> {
+        self.0.replace(node, all.tokens, deliver).map_err(|other| Some(other.to_string()))
     }
 
     fn take(&self, node: NodeId, message: ToAuthority) {

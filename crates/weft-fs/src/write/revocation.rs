@@ -84,9 +84,10 @@ impl Desk for FsDesk {
         node: NodeId,
         restated: Restated,
         deliver: Deliver,
-    ) -> std::result::Result<(), String> {
-        let fs = self.0.upgrade().ok_or("the node of the keeper is unmounted")?;
-        fs.tokens().replace(node, restated.tokens, deliver).map_err(|other| other.to_string())?;
+    ) -> std::result::Result<(), Option<String>> {
+        let fs = self.0.upgrade().ok_or(None)?;
+        let replaced = fs.tokens().replace(node, restated.tokens, deliver);
+        replaced.map_err(|other| Some(other.to_string()))?;
         fs.space_restated(node, &restated.space, restated.next_give_back);
         Ok(())
     }
