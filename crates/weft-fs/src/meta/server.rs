@@ -304,7 +304,7 @@ impl KeeperServer {
                     let found = self.0.desk().await.log(peer.node);
                     let (server, peer) = (self.0.clone(), peer.clone());
                     drop(self.0.rt.spawn(async move {
-                        peer.tell(number, found.await, server.room()).await;
+                        peer.tell(number, found.await, || server.room(peer.node.number)).await;
                     }));
                     continue;
                 }
