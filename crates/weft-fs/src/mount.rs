@@ -435,13 +435,14 @@ impl Fs {
         let (records, last_id) = scan(&medium, (0, epoch), mark).await?;
         // Copies that are filled again would fill the memory that a read-only mount writes to.
         meta.array()?.set_paused(options.read_only);
-        recover(&meta, &pool, &records).await?;
         let nodes = meta.run(|tx| tx.node_logs()).await?;
         let live = nodes.into_iter().filter(|(_, log)| log.is_live);
         let live = live.map(|(number, log)| NodeId { number, epoch: log.epoch });
         let live: Vec<NodeId> = live.collect();
-        // They may have files open that have no name.
         let are_others_there = !is_alone && !live.is_empty();
+        // They may have blocks that no record names, and files open that have no name.
+        pool.set_still(are_others_there);
+        recover(&meta, &pool, &records).await?;
         for node in live.iter().filter(|_| is_alone) {
             recover_log(&meta, &pool, node.number).await?;
         }

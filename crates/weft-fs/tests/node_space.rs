@@ -20,9 +20,20 @@ struct Cluster {
 
 impl Cluster {
     async fn new(rt: &Rt, disks: &[Rc<dyn Disk>], nodes: u16, seed: u64) -> Self {
+        Self::with_keeper_on(rt, rt, disks, nodes, seed).await
+    }
+
+    /// With a node 0 that has a domain of its own, in which it can die.
+    async fn with_keeper_on(
+        domain: &Rt,
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        nodes: u16,
+        seed: u64,
+    ) -> Self {
         create(rt, disks, &options()).await.expect("created");
         let network = Network::new(rt, options().id, META_CACHE_BYTES, seed, Canary::None);
-        let keeper = first_node(rt, disks, &network, 1).await;
+        let keeper = first_node(domain, disks, &network, 1).await;
         keeper.serve_nodes(&network.keeper(), &[]);
         let mut cluster = Self { network, nodes: vec![keeper] };
         for number in 1..=nodes {
@@ -42,6 +53,8 @@ impl Cluster {
     /// The nodes end, and the last one with the keeper. Then the blocks that are free are those of
     /// which no record says otherwise.
     async fn end(self, rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
+        // Files without names go when each node has said that it does not use them.
+        rt.sleep(30 * SECOND).await;
         let (keeper, others) = self.nodes.split_first().expect("there are some");
         for node in others {
             node.unmount().await.expect("unmounted");
@@ -133,6 +146,8 @@ fn what_one_node_frees_another_one_can_have() {
             // It was open where it was made.
             writer.end_uses(ino, u64::MAX).await.expect("ended");
             writer.sync().await.expect("synced");
+            // The contents go when each node has said that it does not use them.
+            rt.sleep(20 * SECOND).await;
             other.sync().await.expect("synced");
         }
         cluster.end(&rt, &disks).await;
@@ -194,17 +209,70 @@ fn what_a_dead_node_had_is_found_again() {
         drop(dead);
         let id = NodeId { number: 2, epoch: 8 };
         cluster.network.keeper().fence(id).await.expect("durable");
-        keeper.fence_node(id);
-        keeper.recovered_node(id);
-        keeper.reclaim_space().await.expect("found");
+        keeper.recover_node(id).await.expect("recovered");
         assert!(read_all(&keeper, ino).await[..1 << 20] == bytes);
-        let again = cluster.mount(&rt, &disks, 3, 9).await;
+        let again = cluster.mount(&rt, &disks, 2, 9).await;
         let other = make_as(&again, "other", "none").await;
         let held = fill(&again, other, 64 << 10).await;
         again.sync().await.expect("what was taken has its room");
         assert!(read_all(&cluster.nodes[1], other).await == held);
         cluster.nodes.push(again);
         cluster.end(&rt, &disks).await;
+    });
+}
+
+/// Node 0 dies while other nodes have blocks that no record names, and write on.
+#[test]
+fn the_next_node_0_learns_which_blocks_are_not_free() {
+    for_seeds(0..4, |rng| {
+        let seed = rng.next_u64();
+        run(move |rt| async move {
+            let mut rng = Rng::new(seed);
+            let disks = ram(&[16, 16, 18]);
+            let mut domain = rt.domain(|| {});
+            let mut cluster = Cluster::with_keeper_on(&domain, &rt, &disks, 2, seed).await;
+            let mut files: Vec<(usize, String, Vec<u8>)> = Vec::new();
+            for life in 2..5 {
+                for n in 0..8 {
+                    let at = 1 + rng.index(2);
+                    let (node, name) = (&cluster.nodes[at], format!("f{life}-{n}"));
+                    let ino = make_as(node, &name, ["none", "raid1"][rng.index(2)]).await;
+                    let bytes = pattern(rng.index(400_000), life * 100 + n);
+                    write(node, ino, 0, &bytes).await;
+                    if rng.chance(40) {
+                        node.sync().await.expect("synced");
+                    }
+                    files.push((at, name, bytes));
+                    if rng.chance(30) {
+                        let (at, name, _) = files.swap_remove(rng.index(files.len()));
+                        let folder = weft_fs::ROOT;
+                        cluster.nodes[at].unlink(folder, name.as_bytes()).await.expect("gone");
+                    }
+                }
+                domain.fail_domain();
+                cluster.network.kill().await;
+                domain = rt.domain(|| {});
+                let keeper = first_node(&domain, &disks, &cluster.network, life).await;
+                let expected = [1, 2].map(|number| NodeId { number, epoch: 7 });
+                keeper.serve_nodes(&cluster.network.keeper(), &expected);
+                // It writes when it may, to blocks that no other node has.
+                let ino = make_as(&keeper, &format!("k{life}"), "none").await;
+                let bytes = pattern(200_000, life);
+                write(&keeper, ino, 0, &bytes).await;
+                keeper.sync().await.expect("synced");
+                files.push((1, format!("k{life}"), bytes));
+                cluster.nodes[0] = keeper;
+            }
+            for node in &cluster.nodes {
+                for (_, name, bytes) in &files {
+                    assert!(read_all(node, find(node, name).await).await == *bytes, "{name}");
+                }
+            }
+            let fs = cluster.end(&rt, &disks).await;
+            for (_, name, bytes) in files {
+                assert!(read_all(&fs, find(&fs, &name).await).await == bytes, "{name}");
+            }
+        });
     });
 }
 

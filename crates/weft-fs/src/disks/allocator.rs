@@ -41,7 +41,7 @@ impl Pool {
     /// Disks with room, those with the most first.
     fn roomy(&self) -> Vec<Rc<Member>> {
         let mut members = self.members();
-        members.retain(|member| member.free_blocks() > 0);
+        members.retain(|member| member.free_blocks() > 0 && !self.holds_still());
         let amount = self.amount(&members);
         members.sort_by_key(|member| std::cmp::Reverse(amount(member)));
         members
@@ -174,6 +174,7 @@ impl Pool {
     ) -> Result<Column> {
         let is_used = |number: u16| record.active().any(|(_, column)| column.disk == number);
         if let Some((number, start)) = behind.filter(|(number, _)| !is_used(*number))
+            && !self.holds_still()
             && let Some(member) = self.member(number).filter(|member| member.free_blocks() > 0)
             && member.space.borrow_mut().take(start, record.lines)
         {
@@ -190,7 +191,7 @@ impl Pool {
     /// Allocates another place for a block of a line, on its own disk if that has room.
     pub(crate) fn allocate_instead(&self, line: &Extent, unit: usize) -> Option<Column> {
         let own = line.columns[unit].as_ref().and_then(|column| self.member(column.disk));
-        let own = own.filter(|member| member.free_blocks() > 0);
+        let own = own.filter(|member| member.free_blocks() > 0 && !self.holds_still());
         let there = own.and_then(|member| allocate_on(&member, 1));
         there.or_else(|| self.allocate_column(line, None).ok())
     }

@@ -56,6 +56,8 @@ pub(crate) struct Pool {
     /// Told of disks that are not used any more.
     pub(crate) tell_lost: RefCell<Option<TellLost>>,
     flushing: Semaphore,
+    /// Whether no block may be taken yet: other nodes may have blocks that count as free here.
+    holds_still: Cell<bool>,
     diagnoses: Cell<u64>,
     pub(crate) counts: Cell<Counts>,
     pub(crate) at_hand: OldBlockCache,
@@ -76,6 +78,7 @@ impl Pool {
             recorded: Cell::new(0),
             tell_lost: RefCell::default(),
             flushing: Semaphore::new(1),
+            holds_still: Cell::new(false),
             diagnoses: Cell::new(0),
             counts: Cell::default(),
             at_hand,
@@ -131,6 +134,16 @@ impl Pool {
         if is_all_recorded {
             self.recorded.set(self.losses.get());
         }
+    }
+
+    /// Whether no block may be taken yet.
+    pub(crate) fn holds_still(&self) -> bool {
+        self.holds_still.get()
+    }
+
+    /// No block may be taken, or that may be done again.
+    pub(crate) fn set_still(&self, holds_still: bool) {
+        self.holds_still.set(holds_still);
     }
 
     /// The number of losses so far.

@@ -87,8 +87,15 @@ impl FsState {
 }
 
 impl Fs {
-    /// Node 0 finds out which blocks are free, after nodes died and were
-    /// [recovered](Self::recovered_node), which starts this as well. It waits until no operation
+    /// The same in the background.
+    pub(super) fn reclaim_space_soon(&self) {
+        let fs = self.clone();
+        // If it fails the blocks stay taken until it is done once more, or until the next mount.
+        self.0.rt().launch(Box::pin(async move { drop(fs.reclaim_space().await) }));
+    }
+
+    /// Node 0 finds out which blocks are free, after nodes died. That
+    /// [they are recovered](Self::recover_node) starts this as well. It waits until no operation
     /// runs on any node.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Fs {
     pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
         self.share();
         self.0.tokens().expect(expected);
-        self.0.space_desk().expect(expected);
+        self.0.expect_space_of(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));
         self.0.purge_all_when_closed();
     }
@@ -205,7 +205,7 @@ impl Fs {
     /// What a dead node left is recovered: other nodes may have its tokens.
     pub fn recovered_node(&self, node: NodeId) {
         self.0.tokens().recovered(node);
-        self.0.space_desk().forget(node);
+        self.0.forget_space_of(node);
         if self.is_shared() {
             self.0.purge_all_when_closed();
         }

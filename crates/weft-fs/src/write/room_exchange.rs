@@ -101,6 +101,20 @@ impl FsState {
     pub(crate) fn space_restated(&self, node: NodeId, runs: &[Run], next_give_back: u64) {
         let disks = Disks::of(self);
         self.space_desk().restated(node, (runs, next_give_back), &disks.spaces());
+        self.pool().set_still(!self.space_desk().knows_all());
+        self.note_room_at_nodes();
+    }
+
+    /// These nodes may have blocks of a former node 0: until they have said which, none is taken.
+    pub(crate) fn expect_space_of(&self, nodes: &[NodeId]) {
+        self.space_desk().expect(nodes);
+        self.pool().set_still(!self.space_desk().knows_all());
+    }
+
+    /// A node is dead, and has no blocks any more.
+    pub(crate) fn forget_space_of(&self, node: NodeId) {
+        self.space_desk().forget(node);
+        self.pool().set_still(!self.space_desk().knows_all());
         self.note_room_at_nodes();
     }
 
