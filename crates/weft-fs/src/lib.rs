@@ -66,6 +66,7 @@ pub use disks::pool::Counts;
 pub use disks::reopen::Reopen;
 pub use error::{FsError, Result};
 pub use files::attributes::SetAttr;
+pub use files::file_locks::Locked;
 pub use files::namespace::{DirEntry, NewFile, Rename};
 pub use files::read_write::FILE_BYTES_MAX;
 pub use files::xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};

@@ -1,15 +1,18 @@
 //! Several nodes mount one file system: node 0, which has the metadata, and nodes that reach its
 //! keeper over a network.
 
+use std::future::Ready;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::network::{Canary, Network};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Kind, Label, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create};
+use weft_fs::{
+    Fs, FsError, Kind, Label, Locked, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create,
+};
 use weft_rt::{Frozen, Rt, SECOND};
-use weft_token::NodeId;
+use weft_token::{FileLock, LockFamily, LockedFile, Mode, NodeId};
 
 const SIZE: u64 = 24 << 20;
 
@@ -427,5 +430,70 @@ fn a_node_stops_when_a_disk_has_joined_that_it_was_not_given() {
         assert_eq!(die(&fs, &network, 1, 7).await, 0);
         let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
         assert!(read_all(&again, ino).await == pattern(100_000, 1));
+    });
+}
+
+/// Locks of programs on two nodes: they exclude each other, wait, are interrupted, fail instead of
+/// a circle, come with a node to another connection, and go with a dead node.
+#[test]
+fn locks_go_across_nodes() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        let file = |family| LockedFile { family, ino: 9 };
+        let (posix, flock) = (file(LockFamily::Posix), file(LockFamily::Flock));
+        let lock = |node: &Fs, number: u64, bytes: std::ops::Range<u64>, mode: Mode| FileLock {
+            owner: node.lock_owner(number),
+            pid: 5,
+            bytes,
+            mode,
+        };
+        let at_once = async |node: &Fs, file, lock| {
+            node.lock_file(file, lock, None::<Ready<()>>).await.expect("answered")
+        };
+        let waits = |node: &Fs, file, lock: FileLock, interrupted: u64| {
+            let (node, sleeper) = (node.clone(), rt.clone());
+            rt.spawn(async move {
+                let interrupted = async move { sleeper.sleep(interrupted).await };
+                node.lock_file(file, lock, Some(interrupted)).await.expect("answered")
+            })
+        };
+        let (shared, exclusive) = (Mode::Shared, Mode::Exclusive);
+        let ours = lock(&fs, 1, 0..10, exclusive);
+        assert_eq!(at_once(&fs, posix, ours.clone()).await, Locked::Yes);
+        let theirs = lock(&other, 1, 5..20, exclusive);
+        assert_eq!(at_once(&other, posix, theirs.clone()).await, Locked::Busy);
+        assert_eq!(at_once(&other, flock, theirs.clone()).await, Locked::Yes, "another kind");
+        assert_eq!(at_once(&other, posix, lock(&other, 1, 10..20, exclusive)).await, Locked::Yes);
+        let found = other.find_lock(posix, theirs.clone()).await.expect("answered");
+        assert_eq!(found, Some(ours.clone()));
+        let early = waits(&other, posix, theirs.clone(), SECOND).await;
+        assert_eq!(early, Locked::Interrupted);
+
+        let waiting = waits(&other, posix, lock(&other, 1, 0..20, exclusive), 100 * SECOND);
+        rt.sleep(SECOND).await;
+        let circle = waits(&fs, posix, lock(&fs, 1, 10..11, shared), 100 * SECOND).await;
+        assert_eq!(circle, Locked::Deadlock);
+        // Its connection ends: it has what it had, and waits on.
+        network.cut();
+        rt.sleep(10 * SECOND).await;
+        let third = lock(&fs, 2, 19..20, exclusive);
+        assert_eq!(at_once(&fs, posix, third.clone()).await, Locked::Busy);
+        fs.unlock_file(posix, fs.lock_owner(1), 0..u64::MAX).await.expect("answered");
+        assert_eq!(waiting.await, Locked::Yes);
+        assert_eq!(at_once(&fs, posix, lock(&fs, 1, 0..1, shared)).await, Locked::Busy);
+        other.unlock_file(posix, other.lock_owner(1), 0..5).await.expect("answered");
+        assert_eq!(at_once(&fs, posix, lock(&fs, 1, 0..5, shared)).await, Locked::Yes);
+
+        let waiting = waits(&fs, posix, third, 1000 * SECOND);
+        rt.sleep(SECOND).await;
+        of_node.fail_domain();
+        drop(other);
+        die(&fs, &network, 1, 7).await;
+        assert_eq!(waiting.await, Locked::Yes, "locks of a dead node go");
+        assert_eq!(at_once(&fs, flock, lock(&fs, 1, 0..20, exclusive)).await, Locked::Yes);
+        assert_sound(&fs).await;
     });
 }

@@ -412,12 +412,64 @@ fn nothing_waits_for_ever_and_each_program_finds_its_own_writes() {
     });
 }
 
-/// A file that another program has mapped.
-struct Mapped {
-    program: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+#[test]
+fn locks_are_kept_by_the_file_system() {
+    with_mount(|door| {
+        let path = door.path("file");
+        fs::write(&path, [1; 100]).expect("written");
+        let open = || OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+        // Of whole files.
+        let (first, second) = (open(), open());
+        first.lock().expect("locked");
+        assert!(second.try_lock().is_err());
+        let waits = std::thread::spawn(move || {
+            second.lock().expect("locked");
+            second
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        drop(first);
+        let second = waits.join().expect("it has its lock");
+        assert!(open().try_lock().is_err());
+        second.unlock().expect("unlocked");
+        open().try_lock().expect("free");
+        // Of bytes, of processes.
+        let mut program = Program::new(LOCKS, &path);
+        assert_eq!(program.ask("lock 10 5"), "yes");
+        let mut other = Program::new(LOCKS, &path);
+        assert_eq!(other.ask("lock 14 5"), "no");
+        assert_eq!(other.ask("lock 15 5"), "yes");
+        assert_eq!(program.ask("lock 0 0"), "no", "to the end");
+        assert_eq!(other.ask("unlock 15 5"), "yes");
+        assert_eq!(program.ask("lock 0 0"), "yes");
+        assert_eq!(other.ask("lock 99 1"), "no");
+        // They go when the process closes any handle of the file, or ends.
+        assert_eq!(program.ask("close 0 0"), "yes");
+        assert_eq!(other.ask("lock 99 1"), "yes");
+        drop(other);
+        let mut other = Program::new(LOCKS, &path);
+        assert_eq!(other.ask("lock 0 0"), "yes");
+        assert!(door.requests("setlk") > 5 && door.requests("setlkw") > 0);
+    });
 }
+
+/// Locks bytes of a file.
+const LOCKS: &str = "
+import fcntl, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+for line in sys.stdin:
+    what, start, length = line.split()
+    try:
+        if what == 'lock':
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, int(length), int(start))
+        elif what == 'unlock':
+            fcntl.lockf(file, fcntl.LOCK_UN, int(length), int(start))
+        else:
+            os.close(os.open(sys.argv[1], os.O_RDONLY))
+        print('yes', flush=True)
+    except BlockingIOError:
+        print('no', flush=True)
+";
 
 /// Stores and loads bytes of a mapped file.
 const MAPS: &str = "
@@ -431,10 +483,17 @@ for line in sys.stdin:
     print(mapped[at], flush=True)
 ";
 
-impl Mapped {
-    fn new(path: &Path) -> Self {
+/// Another program, which answers each line with one.
+struct Program {
+    program: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn new(script: &str, path: &Path) -> Self {
         let mut program = Command::new("python3")
-            .args(["-c", MAPS])
+            .args(["-c", script])
             .arg(path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -445,25 +504,34 @@ impl Mapped {
         Self { program, to, from }
     }
 
-    fn ask(&mut self, at: usize, value: i32) -> u8 {
-        writeln!(self.to, "{at} {value}").expect("it listens");
-        let mut line = String::new();
-        self.from.read_line(&mut line).expect("it answers");
-        line.trim().parse().expect("a byte")
-    }
-
-    fn store(&mut self, at: usize, value: u8) {
-        self.ask(at, value.into());
-    }
-
-    fn load(&mut self, at: usize) -> u8 {
-        self.ask(at, -1)
+    fn ask(&mut self, line: &str) -> String {
+        writeln!(self.to, "{line}").expect("it listens");
+        let mut answer = String::new();
+        self.from.read_line(&mut answer).expect("it answers");
+        answer.trim().to_owned()
     }
 }
 
-impl Drop for Mapped {
+impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.program.kill();
         let _ = self.program.wait();
+    }
+}
+
+/// A file that another program has mapped.
+struct Mapped(Program);
+
+impl Mapped {
+    fn new(path: &Path) -> Self {
+        Self(Program::new(MAPS, path))
+    }
+
+    fn store(&mut self, at: usize, value: u8) {
+        self.0.ask(&format!("{at} {value}"));
+    }
+
+    fn load(&mut self, at: usize) -> u8 {
+        self.0.ask(&format!("{at} -1")).parse().expect("a byte")
     }
 }

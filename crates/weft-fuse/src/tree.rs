@@ -7,7 +7,8 @@
 //! something ([`crate::kernel_cache`]), and answers that it might keep in spite of that may not be
 //! kept. Writes come at once: only then a write that finds no room can be refused itself. Pages
 //! that a program maps and writes the kernel gathers. Permissions are the kernel's business
-//! (`default_permissions`, with the access control lists that it reads), and so are locks.
+//! (`default_permissions`, with the access control lists that it reads), and so are locks, unless
+//! there are other nodes.
 //!
 //! A file is in use while the kernel knows its number or has it open; a file without names goes
 //! when the kernel forgets it.
@@ -16,6 +17,7 @@
 //! commands reach the mounted file system by its mount point, and need no other connection.
 
 mod contents;
+mod locks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,6 +185,14 @@ impl Tree {
                     let each: Vec<_> = each.map(|one| (number(one), &one[8..])).collect();
                     return self.forget(&each).await;
                 }
+                op::SETLKW if self.is_shared => {
+                    let (tree, going) = (self.clone(), self.long.begin(head.unique, head.uid));
+                    // It has no turn among long requests: it may wait for one that waits for that.
+                    let carry_out = async move {
+                        tree.answer(&head, tree.lock(&head, &body, Some(&going)).await);
+                    };
+                    return self.rt.launch(Box::pin(carry_out));
+                }
                 op::INTERRUPT => return self.long.interrupt(number(&body)),
                 op::SETATTR if self.cuts_much(&head, &body).await => {
                     let (tree, going) = (self.clone(), self.long.begin(head.unique, head.uid));
@@ -327,7 +337,12 @@ impl Tree {
             // Folders are opened and closed without a request from now on, and what the kernel has
             // read of them stays (since Linux 5.1).
             op::OPENDIR => Err(Errno::NOSYS),
+            op::GETLK | op::SETLK if self.is_shared => self.lock(head, body, None).await,
+            op::FLUSH if self.is_shared => self.flush(ino, body).await,
             op::RELEASE => {
+                if self.is_shared {
+                    self.end_handle_locks(ino, body).await;
+                }
                 let (handle, rest) = parse::<u64>(body)?;
                 self.handles.borrow_mut().remove(&handle);
                 self.release(ino, parse::<u32>(rest)?.0).await
@@ -350,13 +365,14 @@ impl Tree {
     }
 
     fn init(&self, body: &[u8]) -> Answer {
-        // The kernel gives names that it reads with their files an age that is too young.
-        let plus = match self.is_shared {
-            true => 0,
+        // The kernel gives names that it reads with their files an age that is too young. Locks go
+        // across nodes.
+        let more = match self.is_shared {
+            true => init_flag::POSIX_LOCKS | init_flag::FLOCK_LOCKS,
             false => init_flag::DO_READDIRPLUS | init_flag::READDIRPLUS_AUTO,
         };
         let also = init_flag::EXPORT_SUPPORT
-            | plus
+            | more
             | init_flag::PARALLEL_DIROPS
             | init_flag::CACHE_SYMLINKS
             | init_flag::HANDLE_KILLPRIV_V2

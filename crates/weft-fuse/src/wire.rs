@@ -57,11 +57,15 @@ pub mod op {
         GETXATTR = 22,
         LISTXATTR = 23,
         REMOVEXATTR = 24,
+        FLUSH = 25,
         INIT = 26,
         OPENDIR = 27,
         READDIR = 28,
         RELEASEDIR = 29,
         FSYNCDIR = 30,
+        GETLK = 31,
+        SETLK = 32,
+        SETLKW = 33,
         CREATE = 35,
         INTERRUPT = 36,
         DESTROY = 38,
@@ -81,6 +85,8 @@ pub mod op {
 /// Flags of INIT.
 pub mod init_flag {
     pub const ASYNC_READ: u32 = 1 << 0;
+    /// Locks of `fcntl` come here.
+    pub const POSIX_LOCKS: u32 = 1 << 1;
     /// Files can be looked up by only their number (`.`), and folders have a parent (`..`).
     pub const EXPORT_SUPPORT: u32 = 1 << 4;
     pub const BIG_WRITES: u32 = 1 << 5;
@@ -88,6 +94,8 @@ pub mod init_flag {
     pub const DONT_MASK: u32 = 1 << 6;
     pub const DO_READDIRPLUS: u32 = 1 << 13;
     pub const READDIRPLUS_AUTO: u32 = 1 << 14;
+    /// Locks of `flock` come here.
+    pub const FLOCK_LOCKS: u32 = 1 << 10;
     pub const ASYNC_DIO: u32 = 1 << 15;
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// The kernel reads access control lists and decides by them.
@@ -146,6 +154,58 @@ pub struct SetattrIn {
     pub uid: u32,
     pub gid: u32,
     pub unused5: u32,
+}
+
+/// A lock of GETLK, SETLK and SETLKW, and the answer to GETLK; `end` is the last byte.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LockIs {
+    pub start: u64,
+    pub end: u64,
+    pub kind: u32,
+    pub pid: u32,
+}
+
+/// Body of GETLK, SETLK and SETLKW.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct LockIn {
+    pub fh: u64,
+    pub owner: u64,
+    pub lock: LockIs,
+    pub flags: u32,
+    pub padding: u32,
+}
+
+/// Kinds of locks, and flags of requests that have to do with locks.
+pub mod lock {
+    pub const READ: u32 = 0;
+    pub const WRITE: u32 = 1;
+    pub const NONE: u32 = 2;
+    /// In SETLK and SETLKW: it is one of `flock`.
+    pub const FLOCK: u32 = 1 << 0;
+    /// In RELEASE: the owner has locks of `flock`, which end.
+    pub const RELEASE_FLOCK: u32 = 1 << 1;
+}
+
+/// Body of RELEASE.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ReleaseIn {
+    pub fh: u64,
+    pub flags: u32,
+    pub release_flags: u32,
+    pub lock_owner: u64,
+}
+
+/// Body of FLUSH.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FlushIn {
+    pub fh: u64,
+    pub unused: u32,
+    pub padding: u32,
+    pub lock_owner: u64,
 }
 
 /// The supported requests of IOCTL.

@@ -271,6 +271,33 @@ impl FileLocks {
         self.files.retain(|_, locks| !locks.is_unused());
     }
 
+    /// A node is there on a new connection, and has these locks: they take the place of what was
+    /// known of it and of its earlier mounts. `false` if a lock of another node is in the way of
+    /// one of them. What it waits for it asks for again.
+    pub fn replace(
+        &mut self,
+        node: NodeId,
+        held: Vec<(LockedFile, FileLock)>,
+        granted: &mut Vec<LockRequest>,
+    ) -> bool {
+        for locks in self.files.values_mut() {
+            locks.held.retain(|held| held.owner.node.number != node.number);
+            locks.waiting.retain(|(request, _)| request.node.number != node.number);
+        }
+        let is_free = held.into_iter().all(|(file, lock)| self.restate(file, lock));
+        for locks in self.files.values_mut() {
+            locks.advance(granted);
+        }
+        self.files.retain(|_, locks| !locks.is_unused());
+        is_free
+    }
+
+    /// Whether an owner has a lock of a file.
+    pub fn has(&self, file: LockedFile, owner: LockOwner) -> bool {
+        let locks = self.files.get(&file);
+        locks.is_some_and(|locks| locks.held.iter().any(|held| held.owner == owner))
+    }
+
     /// A node was granted this by the keeper before. `false` if a lock of another node is in the
     /// way.
     pub fn restate(&mut self, file: LockedFile, lock: FileLock) -> bool {

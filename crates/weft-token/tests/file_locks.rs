@@ -188,6 +188,23 @@ fn a_new_keeper_hears_of_all_locks() {
         }
     }
     assert_eq!(next.of_node(ours.node).count(), 3);
+    // It comes again, with one lock less, for which another one has waited.
+    let (third, request) = (owner(2, 9), LockRequest { node: theirs.node, number: 1 });
+    let wanted = lock(third, 8..10, Mode::Shared);
+    let answer = next.lock(posix(7), wanted, Some(request), &mut granted);
+    assert_eq!((answer, &granted[..]), (LockAnswer::Waits, &[][..]));
+    let held = vec![(posix(7), lock(ours, 0..3, Mode::Exclusive))];
+    assert!(next.replace(ours.node, held.clone(), &mut granted));
+    assert_eq!(granted, [request]);
+    assert!(next.has(posix(7), third) && !next.has(posix(8), third));
+    let held = vec![(posix(7), lock(theirs, 0..3, Mode::Shared))];
+    assert!(!next.replace(theirs.node, held, &mut granted), "another node has it");
+    let mut next = FileLocks::default();
+    for node in [theirs.node, ours.node] {
+        for (file, lock) in locks.of_node(node) {
+            assert!(next.restate(file, lock.clone()));
+        }
+    }
     assert!(!next.restate(posix(7), lock(theirs, 0..1, Mode::Shared)), "another node has it");
     assert!(next.conflict(posix(7), &lock(owner(2, 9), 4..5, Mode::Shared)).is_none());
     let busy = lock(owner(2, 9), 4..6, Mode::Exclusive);

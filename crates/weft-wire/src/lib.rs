@@ -41,12 +41,14 @@
 
 mod fields;
 pub mod frame;
+mod lock;
 mod message;
 mod row;
 mod token;
 
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
+pub use lock::{LockReply, LockWish};
 pub use message::{
     Answer, DiskBlocks, End, FromKeeper, GiveBack, Part, Question, Restated, Room, RoomWish, Run,
     ToKeeper,

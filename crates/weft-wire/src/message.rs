@@ -1,9 +1,10 @@
 //! The messages of nodes and keeper.
 
-use weft_token::{Holding, NodeId, ToAuthority, ToNode};
+use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
 
 use crate::fields::{Fields, Put as _, Result, WireError};
 use crate::frame::{Frames, frame};
+use crate::lock::{self, LockReply, LockWish};
 use crate::row::{
     Key, KeyRange, Row, RowChange, Table, put_range, put_row, put_value, read_range, read_row,
     read_value,
@@ -61,6 +62,8 @@ impl Run {
 pub struct Restated {
     /// Tokens that it holds.
     pub tokens: Vec<Holding>,
+    /// Locks that its programs have on files.
+    pub locks: Vec<(LockedFile, FileLock)>,
     /// It was given no number for a file from this one on.
     pub numbers_end: u64,
     /// Blocks that were given to it and that no durable record names, and blocks that are free.
@@ -76,6 +79,8 @@ impl Restated {
     fn put(&self, bytes: &mut Vec<u8>) {
         bytes.put_u32(u32::try_from(self.tokens.len()).expect("parts are short"));
         self.tokens.iter().for_each(|held| token::put_holding(bytes, held));
+        bytes.put_u32(u32::try_from(self.locks.len()).expect("parts are short"));
+        self.locks.iter().for_each(|held| lock::put_held(bytes, held));
         bytes.put_u64(self.numbers_end);
         bytes.put_u32(u32::try_from(self.space.len()).expect("parts are short"));
         self.space.iter().for_each(|run| run.put(bytes));
@@ -86,6 +91,7 @@ impl Restated {
     fn read(fields: &mut Fields<'_>) -> Result<Self> {
         Ok(Self {
             tokens: fields.list(token::read_holding)?,
+            locks: fields.list(lock::read_held)?,
             numbers_end: fields.u64()?,
             space: fields.list(Run::read)?,
             next_give_back: fields.u64()?,
@@ -236,6 +242,8 @@ pub enum Question {
     Leave,
     /// A node mounts, and wants a place for its log.
     Log,
+    /// It wants something of the locks of a file. The answer is [`Answer::Lock`].
+    Lock(LockWish),
 }
 
 /// What the keeper answers.
@@ -276,6 +284,8 @@ pub enum Answer {
         /// How many are free elsewhere: not given to any node, or at other nodes.
         elsewhere: Vec<DiskBlocks>,
     },
+    /// What becomes of a wish for a lock.
+    Lock(LockReply),
 }
 
 /// A message of a node.
@@ -393,6 +403,10 @@ impl Question {
             Self::Numbers => bytes.put_u8(8),
             Self::Leave => bytes.put_u8(9),
             Self::Log => bytes.put_u8(10),
+            Self::Lock(wish) => {
+                bytes.put_u8(11);
+                wish.put(bytes);
+            }
         }
     }
 
@@ -414,6 +428,7 @@ impl Question {
             8 => Self::Numbers,
             9 => Self::Leave,
             10 => Self::Log,
+            11 => Self::Lock(LockWish::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -460,6 +475,10 @@ impl Answer {
                 bytes.put_u8(u8::from(refusal.is_some()));
                 refusal.iter().for_each(|why| bytes.put_bytes(why.as_bytes()));
             }
+            Self::Lock(reply) => {
+                bytes.put_u8(10);
+                reply.put(bytes);
+            }
         }
     }
 
@@ -478,6 +497,7 @@ impl Answer {
             },
             8 => Self::Numbers(fields.u64()?, fields.u64()?),
             9 => Self::Log(if fields.flag()? { Some(fields.text()?) } else { None }),
+            10 => Self::Lock(LockReply::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }

@@ -28,18 +28,18 @@ fn read_space(fields: &mut Fields<'_>) -> Result<Space> {
     Ok(Space { kind, ino: fields.u64()? })
 }
 
-fn put_range(bytes: &mut Vec<u8>, range: &Range<u64>) {
+pub(crate) fn put_range(bytes: &mut Vec<u8>, range: &Range<u64>) {
     bytes.put_u64(range.start);
     bytes.put_u64(range.end);
 }
 
 /// A range, which is never empty: maps of ranges know none that are.
-fn read_range(fields: &mut Fields<'_>) -> Result<Range<u64>> {
+pub(crate) fn read_range(fields: &mut Fields<'_>) -> Result<Range<u64>> {
     let range = fields.u64()?..fields.u64()?;
     if range.is_empty() { Err(WireError::Malformed("an empty range")) } else { Ok(range) }
 }
 
-fn put_mode(bytes: &mut Vec<u8>, mode: Option<Mode>) {
+pub(crate) fn put_mode(bytes: &mut Vec<u8>, mode: Option<Mode>) {
     bytes.put_u8(match mode {
         None => 0,
         Some(Mode::Shared) => 1,
@@ -56,7 +56,7 @@ fn read_any_mode(fields: &mut Fields<'_>) -> Result<Option<Mode>> {
     }
 }
 
-fn read_mode(fields: &mut Fields<'_>) -> Result<Mode> {
+pub(crate) fn read_mode(fields: &mut Fields<'_>) -> Result<Mode> {
     read_any_mode(fields)?.ok_or(WireError::Malformed("a token of no mode"))
 }
 

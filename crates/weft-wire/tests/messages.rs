@@ -7,10 +7,14 @@ use std::borrow::Cow;
 use std::ops::{Bound, Range};
 
 use weft_testkit::{Rng, for_seeds};
-use weft_token::{Ask, Kind, Mode, NodeId, Release, Revoke, Space, ToAuthority, ToNode};
+use weft_token::{
+    Ask, FileLock, Kind, LockFamily, LockOwner, LockedFile, Mode, NodeId, Release, Revoke, Space,
+    ToAuthority, ToNode,
+};
 use weft_wire::{
-    Answer, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, MESSAGE_BYTES_MAX, Part,
-    Question, Restated, Room, RoomWish, RowChange, Run, Table, ToKeeper, WireError,
+    Answer, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish,
+    MESSAGE_BYTES_MAX, Part, Question, Restated, Room, RoomWish, RowChange, Run, Table, ToKeeper,
+    WireError,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -51,7 +55,7 @@ fn value(rng: &mut Rng) -> Option<Box<[u8]>> {
 
 fn space(rng: &mut Rng) -> Space {
     let kinds = [Kind::Everything, Kind::Names, Kind::Attributes, Kind::Data, Kind::Open];
-    Space { kind: kinds[rng.index(4)], ino: number(rng) }
+    Space { kind: kinds[rng.index(5)], ino: number(rng) }
 }
 
 fn blocks(rng: &mut Rng) -> Range<u64> {
@@ -86,10 +90,50 @@ fn of_disks(rng: &mut Rng) -> Vec<DiskBlocks> {
     (0..3).map(|disk| DiskBlocks { disk, blocks: number(rng) }).collect()
 }
 
+fn locked(rng: &mut Rng) -> LockedFile {
+    let family = if rng.chance(1, 2) { LockFamily::Posix } else { LockFamily::Flock };
+    LockedFile { family, ino: number(rng) }
+}
+
+fn lock(rng: &mut Rng) -> FileLock {
+    let owner = lock_owner(rng);
+    FileLock { owner, pid: 77, bytes: blocks(rng), mode: mode(rng) }
+}
+
+fn lock_owner(rng: &mut Rng) -> LockOwner {
+    LockOwner { node: NodeId { number: 7, epoch: number(rng) }, number: number(rng) }
+}
+
+fn lock_wish(rng: &mut Rng) -> LockWish {
+    match rng.below(4) {
+        0 => {
+            let waits = rng.chance(1, 2).then(|| number(rng));
+            LockWish::Take { file: locked(rng), lock: lock(rng), waits }
+        }
+        1 => {
+            let (file, owner, bytes) = (locked(rng), lock_owner(rng), blocks(rng));
+            LockWish::Release { file, owner, bytes }
+        }
+        2 => LockWish::Find { file: locked(rng), lock: lock(rng) },
+        _ => LockWish::Cancel { waits: number(rng) },
+    }
+}
+
+fn lock_reply(rng: &mut Rng) -> LockReply {
+    match rng.below(5) {
+        0 => LockReply::Done,
+        1 => LockReply::Busy,
+        2 => LockReply::Deadlock,
+        3 => LockReply::Cancelled,
+        _ => LockReply::Found(lock(rng)),
+    }
+}
+
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(15) {
-        14 => Question::Log,
+    let question = match rng.below(16) {
+        15 => Question::Log,
         13 => Question::Leave,
+        14 => Question::Lock(lock_wish(rng)),
         12 => Question::Numbers,
         11 => Question::Alive,
         10 => Question::GiveBack(GiveBack {
@@ -108,6 +152,7 @@ fn to_keeper(rng: &mut Rng) -> ToKeeper {
             let holding = |rng: &mut Rng| (space(rng), blocks(rng), mode(rng));
             return ToKeeper::Restate(Restated {
                 tokens: (0..rng.below(9)).map(|_| holding(rng)).collect(),
+                locks: (0..rng.below(3)).map(|_| (locked(rng), lock(rng))).collect(),
                 numbers_end: number(rng),
                 space: runs(rng),
                 next_give_back: number(rng),
@@ -151,8 +196,9 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(16) {
+    let answer = match rng.below(17) {
         15 => Answer::Log(rng.chance(1, 2).then(|| text(rng))),
+        16 => Answer::Lock(lock_reply(rng)),
         14 => Answer::Numbers(number(rng), number(rng)),
         13 => {
             let (rows, left, left_for_root) = (number(rng), number(rng), number(rng));
@@ -297,6 +343,9 @@ fn the_bytes_of_version_1() {
     ];
     let range = (Bound::Included(Key::number(1)), Bound::Excluded(Key::number(2)));
     let run = Run { disk: 3, start: 9, blocks: 2 };
+    let file = LockedFile { family: LockFamily::Flock, ino: 6 };
+    let owner = LockOwner { node, number: 11 };
+    let held = FileLock { owner, pid: 12, bytes: 3..5, mode: Mode::Shared };
     let some = |blocks| vec![DiskBlocks { disk: 3, blocks }];
     let to_keeper = [
         ToKeeper::Hello { file_system: [1; 16], node },
@@ -325,6 +374,7 @@ fn the_bytes_of_version_1() {
         })),
         ToKeeper::Restate(Restated {
             tokens: vec![(space, needed.clone(), Mode::Exclusive)],
+            locks: vec![(file, held.clone())],
             numbers_end: 1024,
             space: vec![run],
             next_give_back: 6,
@@ -338,6 +388,10 @@ fn the_bytes_of_version_1() {
         })),
         ask(Question::GiveBack(GiveBack { number: 5, runs: vec![run], has: some(7), round: 8 })),
         ask(Question::Log),
+        ask(Question::Lock(LockWish::Take { file, lock: held.clone(), waits: Some(9) })),
+        ask(Question::Lock(LockWish::Release { file, owner, bytes: 3..5 })),
+        ask(Question::Lock(LockWish::Find { file, lock: held.clone() })),
+        ask(Question::Lock(LockWish::Cancel { waits: 9 })),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
@@ -362,6 +416,7 @@ fn the_bytes_of_version_1() {
         FromKeeper::ReturnRoom { round: 8 },
         answer(Answer::Log(None)),
         answer(Answer::Log(Some("no".into()))),
+        answer(Answer::Lock(LockReply::Found(held))),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
     let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));

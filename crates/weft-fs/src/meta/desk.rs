@@ -2,14 +2,14 @@
 //! node 0, in the same process, keeps account.
 //!
 //! The server calls [`Desk`] with what nodes tell it, each in its order. Nothing there waits for a
-//! node, but for [`Desk::room`], which the server does not wait for. At a node [`super::remote`]
+//! node, but for [`Desk::room`] and [`Desk::lock`], which the server does not wait for. At a node [`super::remote`]
 //! calls [`DeskClient`] and [`SpaceClient`].
 
 use std::rc::Rc;
 
 use weft_disk::IoFuture;
-use weft_token::{Holding, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, Restated, RoomWish, Run};
+use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, Run};
 
 /// Takes what a node is to be told, on its present connection. Without one it is lost.
 pub(crate) type Deliver = Rc<dyn Fn(ToNode)>;
@@ -52,6 +52,16 @@ pub(crate) trait Desk {
 
     /// A node is unmounted: it has nothing any more.
     fn left(&self, node: NodeId);
+
+    /// A node wants something of the locks of a file. This waits as long as the lock is not to be
+    /// had, if the node wants that. None: it is not the node's lock.
+    fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>>;
+}
+
+/// The locks that programs of a node have on files.
+pub(crate) trait LockClient {
+    /// Which they are, for a keeper that may know nothing of that.
+    fn state_locks(&self) -> Vec<(LockedFile, FileLock)>;
 }
 
 /// The other side: a node's tokens.

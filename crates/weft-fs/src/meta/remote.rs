@@ -38,7 +38,7 @@ use weft_wire::{
     Answer, Frames, FromKeeper, Question, Restated, Room, Row, Run, ToKeeper, WireError,
 };
 
-use super::desk::{DeskClient, SpaceClient};
+use super::desk::{DeskClient, LockClient, SpaceClient};
 use super::outbox::Outbox;
 use super::rows::{KeyRange, RowKey, StoreKey, TableId};
 use crate::error::{FsError, Result};
@@ -237,6 +237,7 @@ pub(crate) struct Link {
     numbers_end: Cell<u64>,
     client: RefCell<Option<Weak<dyn DeskClient>>>,
     space_client: RefCell<Option<Rc<dyn SpaceClient>>>,
+    lock_client: RefCell<Option<Rc<dyn LockClient>>>,
     /// Why a keeper refused this node.
     refused: RefCell<Option<String>>,
     /// Told when one did.
@@ -273,6 +274,11 @@ impl Link {
     /// Whose blocks are stated. It has none yet.
     pub(crate) fn set_space_client(&self, client: Rc<dyn SpaceClient>) {
         *self.space_client.borrow_mut() = Some(client);
+    }
+
+    /// Whose locks are stated. It has none yet.
+    pub(crate) fn set_lock_client(&self, client: Rc<dyn LockClient>) {
+        *self.lock_client.borrow_mut() = Some(client);
     }
 
     fn space_client(&self) -> Option<Rc<dyn SpaceClient>> {
@@ -385,7 +391,12 @@ impl Link {
         let client = self.client();
         let (held, asks) = client.map(|client| client.restate()).unwrap_or_default();
         let space = self.space_client().map(|client| client.state_space());
-        let parts = restated(&held, &space.unwrap_or_default(), self.numbers_end.get());
+        let locks = self.lock_client.borrow().as_ref().map(|client| client.state_locks());
+        let locks = locks.unwrap_or_default();
+        let locks = locks.chunks(RESTATED_AT_A_TIME);
+        let locks = locks.map(|some| Restated { locks: some.to_vec(), ..Restated::default() });
+        let rest = restated(&held, &space.unwrap_or_default(), self.numbers_end.get());
+        let parts: Vec<Restated> = locks.chain(rest).collect();
         for message in parts.into_iter().map(ToKeeper::Restate) {
             connection.outbox.post(&self.rt, message.to_bytes());
         }
@@ -454,6 +465,7 @@ impl RemoteKeeper {
             numbers_end: Cell::new(0),
             client: RefCell::default(),
             space_client: RefCell::default(),
+            lock_client: RefCell::default(),
             refused: RefCell::default(),
             ended: Notify::default(),
         }));

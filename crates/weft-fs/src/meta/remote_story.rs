@@ -21,7 +21,8 @@ use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
 use weft_token::{NodeId, ToAuthority};
 use weft_wire::{
-    Answer, End, Frames, FromKeeper, GiveBack, Part, Question, Restated, RoomWish, ToKeeper,
+    Answer, End, Frames, FromKeeper, GiveBack, LockWish, Part, Question, Restated, RoomWish,
+    ToKeeper,
 };
 
 use self::links::{Connector, Stream};
@@ -51,6 +52,10 @@ impl Desk for NoDesk {
 
     fn take_back(&self, _: NodeId, _: GiveBack) -> Option<Answer> {
         None
+    }
+
+    fn lock(&self, _: NodeId, _: LockWish) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
     }
 
     fn restated(&self, _: NodeId, _: Restated, _: Deliver) -> Result<(), Option<String>> {

@@ -32,12 +32,11 @@ use std::rc::{Rc, Weak};
 use futures_util::future::{Either, select};
 use redb::Value;
 use weft_array::{Array, Id};
+use weft_disk::IoFuture;
 use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
-use weft_wire::{
-    Answer, End, Frames, FromKeeper, Part, Question, Restated, Room, RoomWish, Row, ToKeeper,
-};
+use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, Room, Row, ToKeeper};
 
 use super::desk::Desk;
 use super::header::{self, Areas};
@@ -308,12 +307,19 @@ impl KeeperServer {
                     }));
                     continue;
                 }
-                Question::Room(_) | Question::GiveBack(_) => {
+                Question::Room(_) | Question::GiveBack(_) | Question::Lock(_) => {
                     if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
                         return;
                     }
                     match question {
-                        Question::Room(wish) => self.0.find_room(peer, number, wish).await,
+                        Question::Room(wish) => {
+                            let found = self.0.desk().await.room(peer.node, wish);
+                            self.0.tell_later(peer, number, found);
+                        }
+                        Question::Lock(wish) => {
+                            let done = self.0.desk().await.lock(peer.node, wish);
+                            self.0.tell_later(peer, number, done);
+                        }
                         Question::GiveBack(given) => {
                             let desk = self.0.desk().await;
                             let Some(answer) = desk.take_back(peer.node, given) else { return };
@@ -423,10 +429,11 @@ impl Server {
             let mut restated = peer.restated.borrow_mut();
             let Some(all) = &mut *restated else { return Err(ConnectionEnd) };
             all.tokens.extend(part.tokens);
+            all.locks.extend(part.locks);
             all.space.extend(part.space);
             all.numbers_end = all.numbers_end.max(part.numbers_end);
             all.next_give_back = all.next_give_back.max(part.next_give_back);
-            if all.tokens.len() + all.space.len() > RESTATED_MAX {
+            if all.tokens.len() + all.locks.len() + all.space.len() > RESTATED_MAX {
                 return Err(ConnectionEnd);
             }
             if !part.is_last {
@@ -465,12 +472,11 @@ impl Server {
         Ok(())
     }
 
-    /// Answers a wish for blocks when it can be answered.
-    async fn find_room(&self, peer: &Rc<Peer>, number: u64, wish: RoomWish) {
-        let found = self.desk().await.room(peer.node, wish);
+    /// Answers a wish when it can be answered. With no answer the connection ends.
+    fn tell_later(&self, peer: &Rc<Peer>, number: u64, answer: IoFuture<'static, Option<Answer>>) {
         let peer = peer.clone();
         drop(self.rt.spawn(async move {
-            match found.await {
+            match answer.await {
                 // It is no answer that comes after how full the metadata is.
                 Some(answer) => peer.tell(number, answer, Room::default).await,
                 None => peer.stream.close(),
@@ -723,7 +729,9 @@ impl Server {
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
             // The connection asks the desk.
-            Question::Room(_) | Question::GiveBack(_) | Question::Log => Err(ConnectionEnd),
+            Question::Room(_) | Question::GiveBack(_) | Question::Log | Question::Lock(_) => {
+                Err(ConnectionEnd)
+            }
         }
     }
 

@@ -30,6 +30,7 @@ use crate::meta::{FORMAT, Meta, RingRun, Tx};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
+use crate::state::lock_table::LockTable;
 use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
@@ -110,6 +111,7 @@ pub(crate) struct FsState {
     log_medium: RefCell<Rc<LogMedium>>,
     tokens: Rc<Tokens>,
     sharing: Sharing,
+    locks: LockTable,
     /// Opens disks again.
     reopen: Option<Reopen>,
     open_files: OpenFiles,
@@ -228,6 +230,7 @@ impl FsState {
             log_medium: RefCell::new(Rc::new(log_medium)),
             tokens,
             sharing: Sharing::default(),
+            locks: LockTable::default(),
             open_files: OpenFiles::default(),
             flushing: Semaphore::new(STREAMS),
             overlapped_batches: Cell::new(0),
@@ -297,6 +300,11 @@ impl FsState {
 
     pub(crate) fn tokens(&self) -> &Rc<Tokens> {
         &self.tokens
+    }
+
+    /// Locks that programs have on files.
+    pub(crate) fn locks(&self) -> &LockTable {
+        &self.locks
     }
 
     pub(crate) fn sharing(&self) -> &Sharing {

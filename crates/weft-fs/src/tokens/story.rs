@@ -25,7 +25,7 @@ use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
 use weft_token::{Holding, Mode, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, Restated, RoomWish};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
 
 use self::network::Network;
 use super::local_node::Tokens;
@@ -137,6 +137,10 @@ impl Desk for Clerk {
     fn reached(&self, _: NodeId, _: AskBack) {}
 
     fn room(&self, _: NodeId, _: RoomWish) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
+    }
+
+    fn lock(&self, _: NodeId, _: LockWish) -> IoFuture<'static, Option<Answer>> {
         Box::pin(async { None })
     }
 

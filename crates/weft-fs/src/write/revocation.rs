@@ -16,10 +16,11 @@ use std::rc::{Rc, Weak};
 use weft_disk::IoFuture;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, Restated, RoomWish};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
+use crate::files::file_locks::LocksOfNode;
 use crate::format::inode::Ino;
 use crate::meta::desk::{AskBack, Deliver, Desk};
 use crate::meta::server::KeeperServer;
@@ -88,6 +89,9 @@ impl Desk for FsDesk {
         let fs = self.0.upgrade().ok_or(None)?;
         let replaced = fs.tokens().replace(node, restated.tokens, deliver);
         replaced.map_err(|other| Some(other.to_string()))?;
+        if !fs.locks_restated(node, restated.locks) {
+            return Err(Some("another node has a lock that it has".to_owned()));
+        }
         fs.space_restated(node, &restated.space, restated.next_give_back);
         Ok(())
     }
@@ -136,8 +140,16 @@ impl Desk for FsDesk {
         if let Some(fs) = self.0.upgrade() {
             fs.tokens().fence(node);
             fs.tokens().recovered(node);
+            fs.end_locks(node);
             fs.space_desk().forget(node);
+            // It may have waited until others closed files without names.
+            fs.purge_all_when_closed();
         }
+    }
+
+    fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>> {
+        let fs = self.0.upgrade();
+        Box::pin(async move { fs?.answer_lock(node, wish).await.map(Answer::Lock) })
     }
 }
 
@@ -145,6 +157,7 @@ impl Fs {
     /// From now on other nodes may ask for tokens. If a keeper refuses this node, it ends.
     pub(crate) fn revoke_when_asked(&self) {
         if let Some(link) = self.0.meta().link() {
+            link.set_lock_client(Rc::new(LocksOfNode(Rc::downgrade(&self.0))));
             let weak = Rc::downgrade(&self.0);
             self.0.rt().launch(Box::pin(async move {
                 let why = link.refusal().await;
@@ -206,6 +219,7 @@ impl Fs {
     pub fn recovered_node(&self, node: NodeId) {
         self.0.tokens().recovered(node);
         self.0.forget_space_of(node);
+        self.0.end_locks(node);
         if self.is_shared() {
             self.0.purge_all_when_closed();
         }
