@@ -2,7 +2,6 @@
 
 pub(crate) mod acl;
 pub(crate) mod attributes;
-pub(crate) mod file_locks;
 pub(crate) mod namespace;
 pub(crate) mod orphans;
 pub(crate) mod paths;

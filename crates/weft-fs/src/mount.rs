@@ -474,6 +474,7 @@ impl Fs {
         fs.0.note_use(false).await?;
         fs.0.commit().await?;
         fs.revoke_when_asked();
+        fs.purge_after_nodes();
         fs.flush_now_and_then();
         fs.watch_copies();
         fs.keep_marked();

@@ -5,6 +5,7 @@
 
 pub(crate) mod current_job;
 pub(crate) mod file_guard;
+pub(crate) mod file_locks;
 pub(crate) mod hot_parts;
 pub(crate) mod job;
 pub(crate) mod kernel_cache;

@@ -76,7 +76,7 @@ impl FsState {
     }
 
     /// Deletes all files that have no name, as soon as no node has them open.
-    pub(crate) fn purge_all_when_closed(self: &Rc<Self>) {
+    fn purge_all_when_closed(self: &Rc<Self>) {
         let weak = Rc::downgrade(self);
         self.rt().launch(Box::pin(async move {
             let Some(fs) = weak.upgrade() else { return };
@@ -141,6 +141,21 @@ impl FsState {
 }
 
 impl Fs {
+    /// From now on files without names that only nodes had open which have ended are deleted.
+    pub(crate) fn purge_after_nodes(&self) {
+        let (weak, ended) = (Rc::downgrade(&self.0), self.0.sharing().ended().clone());
+        self.0.rt().launch(Box::pin(async move {
+            let mut known = 0;
+            loop {
+                known = ended.after(known).await;
+                let Some(fs) = weak.upgrade() else { return };
+                if fs.sharing().is_shared() {
+                    fs.purge_all_when_closed();
+                }
+            }
+        }));
+    }
+
     /// A program of this node opens a file. [`Fs::end_open`] follows.
     ///
     /// # Errors

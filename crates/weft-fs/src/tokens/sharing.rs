@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use weft_rt::sync::Notify;
+
 use crate::format::inode::Ino;
 use crate::tokens::returned_pages::Dropped;
 
@@ -25,14 +27,53 @@ pub trait KernelCache {
     fn drop_pages(&self, ino: Ino, bytes: Range<u64>, dropped: Dropped) -> Forgotten;
 }
 
+/// Nodes that have ended: what only they had open is not open any more.
+#[derive(Default)]
+pub(crate) struct EndedNodes {
+    count: Cell<u64>,
+    more: Notify,
+}
+
+impl EndedNodes {
+    /// A node has ended, or some may have.
+    pub(crate) fn note(&self) {
+        self.count.set(self.count.get() + 1);
+        self.more.notify_all();
+    }
+
+    /// Waits until there are more than `known`. Returns how many.
+    pub(crate) async fn after(&self, known: u64) -> u64 {
+        loop {
+            let more = self.more.wait();
+            if self.count.get() > known {
+                return self.count.get();
+            }
+            more.await;
+        }
+    }
+}
+
 /// Whether other nodes use the file system, and the kernel that must hear of them.
 #[derive(Default)]
 pub(crate) struct Sharing {
+    ended: Rc<EndedNodes>,
     is_shared: Cell<bool>,
     kernel: RefCell<Option<Rc<dyn KernelCache>>>,
 }
 
+impl Drop for Sharing {
+    fn drop(&mut self) {
+        // Who waits for that finds the file system gone.
+        self.ended.note();
+    }
+}
+
 impl Sharing {
+    /// The nodes that have ended.
+    pub(crate) fn ended(&self) -> &Rc<EndedNodes> {
+        &self.ended
+    }
+
     /// The kernel that keeps names, attributes and pages under the tokens.
     pub(crate) fn kernel(&self) -> Option<Rc<dyn KernelCache>> {
         self.kernel.borrow().clone()

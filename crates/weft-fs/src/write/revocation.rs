@@ -20,10 +20,10 @@ use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
-use crate::files::file_locks::LocksOfNode;
 use crate::format::inode::Ino;
 use crate::meta::desk::{AskBack, Deliver, Desk};
 use crate::meta::server::KeeperServer;
+use crate::state::file_locks::LocksOfNode;
 use crate::state::mounted::{Fs, FsState};
 use crate::state::open_files::Node;
 use crate::tokens::local_node::Revocation;
@@ -143,7 +143,7 @@ impl Desk for FsDesk {
             fs.end_locks(node);
             fs.space_desk().forget(node);
             // It may have waited until others closed files without names.
-            fs.purge_all_when_closed();
+            fs.sharing().ended().note();
         }
     }
 
@@ -193,7 +193,8 @@ impl Fs {
         self.0.tokens().expect(expected);
         self.0.expect_space_of(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));
-        self.0.purge_all_when_closed();
+        // Those before it.
+        self.0.sharing().ended().note();
     }
 
     /// Another node mounts the file system, with a number that is not 0. `deliver` is called with
@@ -220,8 +221,6 @@ impl Fs {
         self.0.tokens().recovered(node);
         self.0.forget_space_of(node);
         self.0.end_locks(node);
-        if self.is_shared() {
-            self.0.purge_all_when_closed();
-        }
+        self.0.sharing().ended().note();
     }
 }
