@@ -34,8 +34,8 @@ const BATCH: usize = 8;
 const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// Receives requests until the file system is unmounted; each is carried out in a task of its own.
-/// `lookout` decides how the next one is waited for; `in_flight` may be in progress. None is received any more once `is_leaving`:
-/// then this does not return.
+/// `lookout` decides how the next one is waited for; `in_flight` may be in progress. None is
+/// received any more once `is_leaving`: then this does not return.
 ///
 /// # Errors
 /// If the channel cannot be read.

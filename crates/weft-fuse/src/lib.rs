@@ -43,5 +43,7 @@ pub mod session;
 #[cfg(test)]
 mod shared_mount;
 pub mod tree;
+#[cfg(test)]
+mod two_mounts;
 mod unwritten;
 mod wire;

@@ -454,7 +454,7 @@ fn locks_are_kept_by_the_file_system() {
 }
 
 /// Locks bytes of a file.
-const LOCKS: &str = "
+pub(crate) const LOCKS: &str = "
 import fcntl, os, sys
 file = os.open(sys.argv[1], os.O_RDWR)
 for line in sys.stdin:
@@ -484,14 +484,14 @@ for line in sys.stdin:
 ";
 
 /// Another program, which answers each line with one.
-struct Program {
+pub(crate) struct Program {
     program: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
 impl Program {
-    fn new(script: &str, path: &Path) -> Self {
+    pub(crate) fn new(script: &str, path: &Path) -> Self {
         let mut program = Command::new("python3")
             .args(["-c", script])
             .arg(path)
@@ -504,7 +504,7 @@ impl Program {
         Self { program, to, from }
     }
 
-    fn ask(&mut self, line: &str) -> String {
+    pub(crate) fn ask(&mut self, line: &str) -> String {
         writeln!(self.to, "{line}").expect("it listens");
         let mut answer = String::new();
         self.from.read_line(&mut answer).expect("it answers");
@@ -520,18 +520,18 @@ impl Drop for Program {
 }
 
 /// A file that another program has mapped.
-struct Mapped(Program);
+pub(crate) struct Mapped(Program);
 
 impl Mapped {
-    fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         Self(Program::new(MAPS, path))
     }
 
-    fn store(&mut self, at: usize, value: u8) {
+    pub(crate) fn store(&mut self, at: usize, value: u8) {
         self.0.ask(&format!("{at} {value}"));
     }
 
-    fn load(&mut self, at: usize) -> u8 {
+    pub(crate) fn load(&mut self, at: usize) -> u8 {
         self.0.ask(&format!("{at} -1")).parse().expect("a byte")
     }
 }

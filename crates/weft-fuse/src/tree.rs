@@ -236,7 +236,7 @@ impl Tree {
         if wanted.valid & set::SIZE == 0 {
             return false;
         }
-        let inode = self.fs.attr(head.nodeid).await;
+        let inode = self.fs.attr_to_resize(head.nodeid).await;
         inode.is_ok_and(|inode| wanted.size < inode.size && inode.blocks > CUT_BLOCKS)
     }
 
@@ -458,7 +458,7 @@ impl Tree {
             let owner = self.fs.attr(ino).await.map_err(errno_of)?.uid;
             set.drop_suid = head.uid == 0 || head.uid == owner;
         }
-        if set.size == Some(0) && self.fs.attr(ino).await.map_err(errno_of)?.size > 0 {
+        if set.size == Some(0) && self.fs.attr_to_resize(ino).await.map_err(errno_of)?.size > 0 {
             self.cut.borrow_mut().insert(ino);
         }
         match self.fs.set_attr(ino, set).await {

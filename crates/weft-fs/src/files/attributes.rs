@@ -142,6 +142,21 @@ impl Fs {
         Ok(self.0.seen(ino, inode))
     }
 
+    /// The attributes of a file, for a request that sets its size: while the kernel waits for that,
+    /// it writes none of the file's pages.
+    ///
+    /// # Errors
+    /// As [`Fs::attr`].
+    pub async fn attr_to_resize(&self, ino: Ino) -> Result<Inode> {
+        self.0.check()?;
+        let _held = match self.0.sharing().has_kernel() {
+            true => self.0.hold_pages(ino, 0..0, Mode::Shared).await,
+            false => self.0.hold_attributes(ino, Mode::Shared).await,
+        };
+        let inode = self.0.meta().run(|tx| tx.inode(ino)).await?;
+        Ok(self.0.seen(ino, inode))
+    }
+
     /// The attributes of several files, in their order; none for inodes that are not there.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //! node 0, in the same process, keeps account.
 //!
 //! The server calls [`Desk`] with what nodes tell it, each in its order. Nothing there waits for a
-//! node, but for [`Desk::room`] and [`Desk::lock`], which the server does not wait for. At a node [`super::remote`]
-//! calls [`DeskClient`] and [`SpaceClient`].
+//! node, but for [`Desk::room`] and [`Desk::lock`], which the server does not wait for. At a node
+//! [`super::remote`] calls [`DeskClient`], [`SpaceClient`] and [`LockClient`].
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! The locks that programs have on files: at node 0 those of all nodes, elsewhere those of this one.
+//! The locks that programs have on files: at node 0 those of all nodes, elsewhere those of this
+//! one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

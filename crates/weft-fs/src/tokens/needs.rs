@@ -23,9 +23,9 @@
 //! | scrub, check data | shared | | | all of a file, shared |
 //! | check metadata, when it starts; disks that join, leave or fail | alone | | | |
 //!
-//! Beside these there is a token for each open file: a node has it shared as long as a program there
-//! has the file open, if there may be other nodes, and asks for it before all else; who frees the
-//! contents of a file without a name has it exclusively. While the kernel keeps pages of a file, a
+//! Beside these there is a token for each open file: a node has it shared as long as a program
+//! there has the file open, if there may be other nodes, and asks for it before all else; who frees
+//! the contents of a file without a name has it exclusively. While the kernel keeps pages of a file, a
 //! node has all of the file, exclusively if a program there has it open for writing
 //! ([`crate::state::kernel_cache`]).
 //!

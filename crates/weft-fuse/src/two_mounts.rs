@@ -1,0 +1,331 @@
+//! Two nodes with a mount each: programs on one find at once what programs on the other have done.
+//!
+//! Both are served on the test's thread; node 1 reaches the keeper, which is with node 0, over
+//! pipes in memory. The programs run on other threads.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{MountFlags, UnmountFlags};
+use weft_disk::{Disk, IoFuture, RamDisk};
+use weft_fs::{
+    AccessTimes, Connector, CreateOptions, Fs, KeeperServer, META_CACHE_BYTES, MountOptions,
+    Redundancy, RemoteMetadata, Stream, Time, create,
+};
+use weft_random::Rng;
+use weft_rt::ring::{self, Ring, RingConfig};
+use weft_rt::sync::Notify;
+use weft_rt::{MILLISECOND, Rt};
+use weft_testkit::{Need, have};
+use weft_token::NodeId;
+
+use crate::shared_mount::{LOCKS, Mapped, Program};
+use crate::{mount, tree};
+
+const MIB: u64 = 1 << 20;
+const ID: [u8; 16] = [7; 16];
+const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
+/// Programs that take longer wait for ever.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+#[derive(Default)]
+struct Pipe {
+    bytes: RefCell<VecDeque<Vec<u8>>>,
+    is_closed: Cell<bool>,
+    told: Notify,
+}
+
+impl Pipe {
+    fn close(&self) {
+        self.is_closed.set(true);
+        self.told.notify_all();
+    }
+}
+
+struct End {
+    incoming: Rc<Pipe>,
+    outgoing: Rc<Pipe>,
+}
+
+impl Stream for End {
+    fn read(&self) -> IoFuture<'_, io::Result<Vec<u8>>> {
+        Box::pin(async {
+            loop {
+                let told = self.incoming.told.wait();
+                if let Some(bytes) = self.incoming.bytes.borrow_mut().pop_front() {
+                    return Ok(bytes);
+                }
+                if self.incoming.is_closed.get() {
+                    return Ok(Vec::new());
+                }
+                told.await;
+            }
+        })
+    }
+
+    fn write(&self, bytes: Vec<u8>) -> IoFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            if self.outgoing.is_closed.get() {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            self.outgoing.bytes.borrow_mut().push_back(bytes);
+            self.outgoing.told.notify_all();
+            Ok(())
+        })
+    }
+
+    fn close(&self) {
+        self.incoming.close();
+        self.outgoing.close();
+    }
+}
+
+/// The way to the keeper.
+struct Way {
+    rt: Rt,
+    keeper: RefCell<Option<KeeperServer>>,
+}
+
+impl Connector for Way {
+    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
+        Box::pin(async {
+            let (to, from) = (Rc::<Pipe>::default(), Rc::<Pipe>::default());
+            let theirs = Rc::new(End { incoming: to.clone(), outgoing: from.clone() });
+            let keeper = self.keeper.borrow().clone().ok_or(io::ErrorKind::NotFound)?;
+            drop(self.rt.spawn(async move { keeper.serve(theirs).await }));
+            Ok(Rc::new(End { incoming: from, outgoing: to }) as Rc<dyn Stream>)
+        })
+    }
+}
+
+/// Node 0, and node 1.
+async fn nodes(rt: &Rt) -> [Fs; 2] {
+    let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 64 * MIB, 512)) as Rc<dyn Disk>;
+    let disks: Vec<_> = (0..3).map(disk).collect();
+    let options = CreateOptions {
+        name: "test".into(),
+        redundancy: Redundancy::Auto,
+        slice_bytes: Some(8 * MIB),
+        force: false,
+        id: ID,
+        now: NOW,
+    };
+    create(rt, &disks, &options).await.expect("created");
+    let options = MountOptions {
+        degraded: false,
+        stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
+        cache_bytes: 8 * MIB,
+        meta_cache_bytes: META_CACHE_BYTES,
+        nonce: 1,
+        host: None,
+        now: NOW,
+        clock: None,
+    };
+    let way = Rc::new(Way { rt: rt.clone(), keeper: RefCell::default() });
+    let (start, starting) = (way.clone(), rt.clone());
+    let keeper = move |array| {
+        let (way, rt) = (start.clone(), starting.clone());
+        async move {
+            let server = KeeperServer::open(&rt, array, ID, META_CACHE_BYTES).await?;
+            *way.keeper.borrow_mut() = Some(server);
+            Ok(RemoteMetadata { node: NodeId { number: 0, epoch: 1 }, way })
+        }
+    };
+    let fs = Fs::mount_with_keeper(rt, &disks, options, keeper).await.expect("mounted");
+    let server = way.keeper.borrow().clone().expect("it runs");
+    fs.serve_nodes(&server, &[]);
+    fs.prepare_node(1).await.expect("prepared");
+    let node = RemoteMetadata { node: NodeId { number: 1, epoch: 7 }, way };
+    let other = Fs::mount_node(rt, &disks, options, node).await.expect("mounted");
+    [fs, other]
+}
+
+fn folder(name: &str) -> PathBuf {
+    static FOLDERS: AtomicU32 = AtomicU32::new(0);
+    let count = FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("weft-two-mounts-{}-{count}-{name}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir(&folder).expect("made");
+    folder
+}
+
+fn serve(rt: &Rt, ring: &Ring, fs: &Fs, folder: &Path) -> impl Future<Output = ()> + use<> {
+    let channel = mount::mount_on(folder, "test", None, MountFlags::NODEV).expect("mounted");
+    let open: crate::control::OpenDisk =
+        Rc::new(|_| Box::pin(async { Err("there is none".to_owned()) }));
+    let channel = OwnedFd::from(channel);
+    let served = tree::serve(rt.clone(), ring.clone(), channel, fs.clone(), open, None);
+    let served = rt.spawn(served);
+    async move { served.await.expect("served") }
+}
+
+/// Runs programs with the folders of two mounts.
+fn with_mounts(programs: impl FnOnce(&[PathBuf; 2]) + Send + 'static) {
+    if !have(&[Need::Root, Need::Fuse, Need::Tool("python3")]) {
+        return;
+    }
+    let folders = [folder("a"), folder("b")];
+    let made = folders.clone();
+    let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
+    let inner = rt.clone();
+    rt.block_on(async move {
+        let (rt, [fs, other]) = (inner.clone(), nodes(&inner).await);
+        let served = [serve(&rt, &ring, &fs, &folders[0]), serve(&rt, &ring, &other, &folders[1])];
+        let of_programs = folders.clone();
+        let thread = std::thread::spawn(move || programs(&of_programs));
+        let deadline = Instant::now() + PATIENCE;
+        while !thread.is_finished() && Instant::now() < deadline {
+            rt.sleep(MILLISECOND).await;
+        }
+        let in_time = thread.is_finished();
+        let force = if in_time { UnmountFlags::empty() } else { UnmountFlags::FORCE };
+        for folder in &folders {
+            let _ = rustix::mount::unmount(folder, force | UnmountFlags::DETACH);
+        }
+        assert!(in_time, "programs wait for ever");
+        thread.join().expect("programs do not fail");
+        for served in served {
+            served.await;
+        }
+        other.unmount().await.expect("unmounted");
+        assert_eq!(fs.check(true).await.expect("checked").findings, []);
+        fs.unmount().await.expect("unmounted");
+    });
+    rt.kill_all();
+    made.iter().for_each(|folder| fs::remove_dir(folder).expect("removed"));
+}
+
+#[test]
+fn programs_on_one_node_find_at_once_what_the_other_has_done() {
+    with_mounts(|[a, b]| {
+        for round in 0..40_usize {
+            let (here, there) = if round % 2 == 0 { (a, b) } else { (b, a) };
+            let name = format!("file{}", round % 5);
+            let known = there.join(&name).exists();
+            assert_eq!(known, round >= 5);
+            let bytes = vec![u8::try_from(round).expect("small"); 1 + 977 * round];
+            fs::write(here.join(&name), &bytes).expect("written");
+            assert!(fs::read(there.join(&name)).expect("read") == bytes, "round {round}");
+            let len = fs::metadata(there.join(&name)).expect("there").len();
+            assert_eq!(len, bytes.len() as u64);
+        }
+        fs::rename(a.join("file0"), a.join("other")).expect("renamed");
+        assert!(!b.join("file0").exists() && b.join("other").exists());
+        let list = |folder: &Path| {
+            let names = fs::read_dir(folder).expect("read").map(|entry| entry.expect("one"));
+            let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(list(a), list(b));
+        fs::create_dir(b.join("folder")).expect("made");
+        fs::write(a.join("folder/inside"), b"new").expect("written");
+        assert_eq!((list(a), list(&b.join("folder"))), (list(b), list(&a.join("folder"))));
+        // A file that is open stays.
+        let mut open = OpenOptions::new().read(true).open(b.join("other")).expect("opened");
+        fs::remove_file(a.join("other")).expect("removed");
+        assert!(!b.join("other").exists());
+        let mut found = Vec::new();
+        open.read_to_end(&mut found).expect("read");
+        assert_eq!(found, vec![35; 1 + 977 * 35]);
+    });
+}
+
+#[test]
+fn mapped_files_and_locks_go_between_nodes() {
+    with_mounts(|[a, b]| {
+        fs::write(a.join("mapped"), [0; 9000]).expect("written");
+        let mut maps = [Mapped::new(&a.join("mapped")), Mapped::new(&b.join("mapped"))];
+        for value in 1..60_u8 {
+            let [first, second] = &mut maps;
+            let (here, there) = if value % 2 == 0 { (first, second) } else { (second, first) };
+            here.store(100, value);
+            here.store(8000, value);
+            assert_eq!((there.load(100), there.load(8000)), (value, value));
+        }
+        drop(maps);
+        let open = |folder: &Path| {
+            let file = OpenOptions::new().read(true).write(true).open(folder.join("mapped"));
+            file.expect("opened")
+        };
+        let (first, second) = (open(a), open(b));
+        first.lock().expect("locked");
+        assert!(second.try_lock().is_err());
+        let waits = std::thread::spawn(move || second.lock().expect("locked"));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!waits.is_finished());
+        first.unlock().expect("unlocked");
+        waits.join().expect("it has its lock");
+        let mut program = Program::new(LOCKS, &a.join("mapped"));
+        let mut other = Program::new(LOCKS, &b.join("mapped"));
+        assert_eq!(program.ask("lock 10 5"), "yes");
+        assert_eq!(other.ask("lock 14 5"), "no");
+        assert_eq!(other.ask("lock 15 5"), "yes");
+        assert_eq!(program.ask("unlock 10 5"), "yes");
+        assert_eq!(other.ask("lock 14 5"), "yes");
+        drop(other);
+        assert_eq!(program.ask("lock 0 0"), "yes");
+    });
+}
+
+#[test]
+fn programs_on_both_nodes_at_once_lose_nothing() {
+    with_mounts(|folders| {
+        fs::write(folders[0].join("shared"), vec![0; 64 << 10]).expect("written");
+        fs::write(folders[0].join("wins"), b"").expect("written");
+        let mut programs = Vec::new();
+        for n in 0..4_u64 {
+            let folder = folders[usize::try_from(n % 2).expect("small")].clone();
+            programs.push(std::thread::spawn(move || {
+                let mut rng = Rng::new(n);
+                let open = OpenOptions::new().read(true).write(true).clone();
+                let shared = open.open(folder.join("shared")).expect("opened");
+                let append = OpenOptions::new().append(true).create(true).clone();
+                let mut log = append.open(folder.join("log")).expect("opened");
+                let mut wins = append.open(folder.join("wins")).expect("opened");
+                let mut own = vec![0; 16 << 10];
+                for step in 0..60_u8 {
+                    // Its own part of a file, which need not begin with a page.
+                    let (from, len) = (rng.index(12 << 10), 1 + rng.index(4 << 10));
+                    let at = n * (16 << 10) + from as u64;
+                    shared.write_all_at(&vec![step; len], at).expect("written");
+                    own[from..from + len].fill(step);
+                    let mut found = vec![0; 16 << 10];
+                    shared.read_exact_at(&mut found, n * (16 << 10)).expect("read");
+                    assert!(found == own, "program {n}, step {step}");
+                    shared.read_at(&mut found, rng.below(64 << 10)).expect("read");
+                    let line = format!("{n}:{step}\n");
+                    log.write_all(line.as_bytes()).expect("written");
+                    // One of those that make a folder has made it.
+                    let lock = folder.join(format!("lock{step}"));
+                    if fs::create_dir(lock).is_ok() {
+                        wins.write_all(line.as_bytes()).expect("written");
+                    }
+                }
+            }));
+        }
+        for program in programs {
+            program.join().expect("it found what it wrote");
+        }
+        for folder in folders {
+            let log = fs::read_to_string(folder.join("log")).expect("read");
+            let mut lines: Vec<&str> = log.lines().collect();
+            assert_eq!(lines.len(), 240);
+            lines.sort_unstable();
+            lines.dedup();
+            assert_eq!(lines.len(), 240, "each is there once");
+            let wins = fs::read_to_string(folder.join("wins")).expect("read");
+            assert_eq!(wins.lines().count(), 60);
+        }
+    });
+}
