@@ -1,13 +1,16 @@
 //! Several nodes mount one file system: node 0, which has the metadata, and nodes that reach its
 //! keeper over a network.
 
+use std::cell::{Cell, RefCell};
 use std::future::Ready;
+use std::io;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::links::{Connector, Stream};
 use crate::common::network::{Canary, Network};
 use crate::common::*;
-use weft_disk::Disk;
+use weft_disk::{Disk, IoFuture};
 use weft_fs::{
     Fs, FsError, Kind, Label, Locked, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create,
 };
@@ -35,6 +38,12 @@ async fn node_0(rt: &Rt, disks: &[Rc<dyn Disk>]) -> (Rc<Network>, Fs) {
 
 async fn node_0_again(rt: &Rt, disks: &[Rc<dyn Disk>], epoch: u64) -> (Rc<Network>, Fs) {
     let network = Network::new(rt, options().id, META_CACHE_BYTES, epoch, Canary::None);
+    let fs = node_0_at(rt, disks, &network, epoch).await;
+    fs.serve_nodes(&network.keeper(), &[]);
+    (network, fs)
+}
+
+async fn node_0_at(rt: &Rt, disks: &[Rc<dyn Disk>], network: &Rc<Network>, epoch: u64) -> Fs {
     let way = network.clone();
     let keeper = move |array| {
         let way = way.clone();
@@ -43,9 +52,22 @@ async fn node_0_again(rt: &Rt, disks: &[Rc<dyn Disk>], epoch: u64) -> (Rc<Networ
             Ok(RemoteMetadata { node: NodeId { number: 0, epoch }, way })
         }
     };
-    let fs = Fs::mount_with_keeper(rt, disks, mounting(), keeper).await.expect("mounted");
-    fs.serve_nodes(&network.keeper(), &[]);
-    (network, fs)
+    Fs::mount_with_keeper(rt, disks, mounting(), keeper).await.expect("mounted")
+}
+
+/// A way to the keeper that can be closed.
+struct Door {
+    network: Rc<Network>,
+    is_closed: Cell<bool>,
+}
+
+impl Connector for Door {
+    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
+        match self.is_closed.get() {
+            true => Box::pin(async { Err(io::ErrorKind::HostUnreachable.into()) }),
+            false => self.network.connect(),
+        }
+    }
 }
 
 async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
@@ -72,13 +94,13 @@ fn log_disks(log: &[LogCopy]) -> Vec<u16> {
     disks
 }
 
-async fn node(
+async fn node<W: Connector + 'static>(
     rt: &Rt,
     disks: &[Rc<dyn Disk>],
-    way: &Rc<Network>,
+    way: &Rc<W>,
     (number, epoch): (u16, u64),
 ) -> weft_fs::Result<Fs> {
-    let way = way.clone();
+    let way: Rc<dyn Connector> = way.clone();
     let node = NodeId { number, epoch };
     Fs::mount_node(rt, disks, mounting(), RemoteMetadata { node, way }).await
 }
@@ -494,6 +516,54 @@ fn locks_go_across_nodes() {
         die(&fs, &network, 1, 7).await;
         assert_eq!(waiting.await, Locked::Yes, "locks of a dead node go");
         assert_eq!(at_once(&fs, flock, lock(&fs, 1, 0..20, exclusive)).await, Locked::Yes);
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        create(&rt, &all(&disks), &options()).await.expect("created");
+        let network = Network::new(&rt, options().id, META_CACHE_BYTES, 1, Canary::None);
+        let of_first = rt.domain(|| {});
+        let first = node_0_at(&of_first, &all(&disks), &network, 1).await;
+        first.serve_nodes(&network.keeper(), &[]);
+        let mut folders = Vec::new();
+        for name in [b"a", b"b"] {
+            let folder = first.make(ROOT, name, new_file(Kind::Folder)).await.expect("made").0;
+            first.make(folder, b"old", new_file(Kind::File)).await.expect("made");
+            folders.push(folder);
+        }
+        first.sync().await.expect("synced");
+        let door = Rc::new(Door { network: network.clone(), is_closed: Cell::new(false) });
+        let late = node(&rt, &all(&disks), &door, (1, 7)).await.expect("mounted");
+        let early = node(&rt, &all(&disks), &network, (2, 7)).await.expect("mounted");
+        early.unlink(folders[1], b"old").await.expect("removed");
+        early.sync().await.expect("synced");
+        // Nothing of this is durable when the keeper dies.
+        let new = new_file(Kind::File);
+        let one = late.make(folders[0], b"new", new).await.expect("made").0;
+        door.is_closed.set(true);
+        network.kill().await;
+        of_first.fail_domain();
+        drop(first);
+        let fs = node_0_at(&rt, &all(&disks), &network, 2).await;
+        let living = [1, 2].map(|number| NodeId { number, epoch: 7 });
+        fs.serve_nodes(&network.keeper(), &living);
+        let (other, making) = (Rc::new(RefCell::new(None)), early.clone());
+        let (made, folder) = (other.clone(), folders[1]);
+        drop(rt.spawn(async move {
+            *made.borrow_mut() = Some(making.make(folder, b"new", new).await.expect("made").0);
+        }));
+        rt.sleep(15 * SECOND).await;
+        door.is_closed.set(false);
+        rt.sleep(3 * SECOND).await;
+        let other = other.borrow().expect("it has a number");
+        assert_ne!(one, other, "both nodes made a file with this number");
+        for node in [&late, &early] {
+            node.unmount().await.expect("unmounted");
+        }
         assert_sound(&fs).await;
     });
 }

@@ -56,6 +56,11 @@ pub(crate) trait Desk {
     /// A node wants something of the locks of a file. This waits as long as the lock is not to be
     /// had, if the node wants that. None: it is not the node's lock.
     fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>>;
+
+    /// Waits until all nodes that a former keeper knew have said what they have, or are recovered.
+    fn known(&self) -> IoFuture<'static, ()> {
+        Box::pin(async {})
+    }
 }
 
 /// The locks that programs of a node have on files.

@@ -337,6 +337,10 @@ impl KeeperServer {
                 // The keeper does not know yet what the node has.
                 return;
             }
+            if peer.node.number != 0 && question == Question::Numbers {
+                self.0.give_numbers(peer, number).await;
+                continue;
+            }
             if let Question::Part(_) | Question::End(_) = question {
                 // Reads go on while it waits for its turn, and until it is durable.
                 let permit = peer.changing.acquire(1).await;
@@ -480,6 +484,20 @@ impl Server {
                 // It is no answer that comes after how full the metadata is.
                 Some(answer) => peer.tell(number, answer, Room::default).await,
                 None => peer.stream.close(),
+            }
+        }));
+    }
+
+    /// Gives a node numbers for new files, when it is known which others have: a node may have
+    /// numbers of the keeper before this one that are in no batch yet.
+    async fn give_numbers(self: &Rc<Self>, peer: &Rc<Peer>, number: u64) {
+        let known = self.desk().await.known();
+        let (server, peer) = (self.clone(), peer.clone());
+        drop(self.rt.spawn(async move {
+            known.await;
+            match server.answer(&peer, Question::Numbers).await {
+                Ok(answer) => peer.tell(number, answer, || server.room(peer.node.number)).await,
+                Err(ConnectionEnd) => peer.stream.close(),
             }
         }));
     }

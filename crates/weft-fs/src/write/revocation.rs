@@ -151,6 +151,17 @@ impl Desk for FsDesk {
         let fs = self.0.upgrade();
         Box::pin(async move { fs?.answer_lock(node, wish).await.map(Answer::Lock) })
     }
+
+    fn known(&self) -> IoFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            match fs {
+                Some(fs) => fs.space_desk().known().await,
+                // The keeper ends as well.
+                None => std::future::pending().await,
+            }
+        })
+    }
 }
 
 impl Fs {
