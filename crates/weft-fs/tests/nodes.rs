@@ -14,7 +14,7 @@ use weft_disk::{Disk, IoFuture};
 use weft_fs::{
     Fs, FsError, Kind, Label, Locked, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create,
 };
-use weft_rt::{Frozen, Rt, SECOND};
+use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_token::{FileLock, LockFamily, LockedFile, Mode, NodeId};
 
 const SIZE: u64 = 24 << 20;
@@ -564,6 +564,48 @@ fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
         for node in [&late, &early] {
             node.unmount().await.expect("unmounted");
         }
+        assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_stored() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
+        let (made, is_over) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
+        let (files, ends, writer, clock) =
+            (made.clone(), is_over.clone(), other.clone(), rt.clone());
+        let writing = rt.spawn(async move {
+            while !ends.get() {
+                let version = files.borrow().len() as u64;
+                let ino = make_as(&writer, &version.to_string(), "raid5").await;
+                write(&writer, ino, 0, &pattern(20_000, version)).await;
+                // It has its places, which only this node knows.
+                writer.write_back(ino).await.expect("written");
+                files.borrow_mut().push(ino);
+                clock.sleep(MILLISECOND).await;
+            }
+        });
+        rt.sleep(SECOND).await;
+        let of_log = log_disks(&log_of(&fs, 1).await);
+        let leaving = (0..5).find(|disk| !of_log.contains(disk)).expect("there are more");
+        let report = fs.remove_disk(leaving).await.expect("removed");
+        assert_eq!(report.removed_disks, [leaving]);
+        is_over.set(true);
+        writing.await;
+        let check = async |fs: &Fs| {
+            for (version, ino) in made.borrow().iter().enumerate() {
+                assert!(read_all(fs, *ino).await == pattern(20_000, version as u64), "{version}");
+            }
+        };
+        check(&fs).await;
+        other.unmount().await.expect("unmounted");
+        fs.unmount().await.expect("unmounted");
+        let left = (0..5).filter(|n| *n != leaving).map(|n| disks[usize::from(n)].clone());
+        let fs = mount(&rt, &all(&left.collect::<Vec<_>>())).await;
+        check(&fs).await;
         assert_sound(&fs).await;
     });
 }

@@ -23,9 +23,14 @@ impl FsState {
         })
     }
 
-    /// A disk that no record names leaves the file system.
-    pub(crate) async fn let_go(&self, number: u16) -> Result<()> {
+    /// A disk that no record names leaves the file system. `false`: other nodes had records that
+    /// name it, which were not stored yet.
+    pub(crate) async fn let_go(&self, number: u16) -> Result<bool> {
         let _alone = self.hold_all_tokens().await;
+        // To return their token they have stored all that they had.
+        if self.is_named(number).await? {
+            return Ok(false);
+        }
         let _slices = self.change_slices().await;
         let member = self.disk_numbered(number)?;
         self.vacate_metadata(&member, true).await?;
@@ -44,6 +49,12 @@ impl FsState {
         if let Some(present) = member.present().filter(|_| !member.is_lost()) {
             Label::erase(&*present.whole).await?;
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether records, or the log of a node, name a disk.
+    pub(crate) async fn is_named(&self, number: u16) -> Result<bool> {
+        let is_used = self.meta().run(|tx| tx.is_disk_used(number)).await?;
+        Ok(is_used || self.has_ring(number).await?)
     }
 }

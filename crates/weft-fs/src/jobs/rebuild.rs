@@ -123,6 +123,16 @@ impl FsState {
         self.meta().run(any).await
     }
 
+    /// Whether records of other nodes name one of these disks: they store them to return the token
+    /// of everything.
+    async fn are_used_elsewhere(&self, disks: &BTreeSet<u16>) -> Result<bool> {
+        if !self.sharing().is_shared() {
+            return Ok(false);
+        }
+        drop(self.hold_all_tokens().await);
+        self.are_used(disks).await
+    }
+
     /// Gives rings on these disks another place. Nodes that are mounted take it after a while:
     /// waits until all have done that, or for some time.
     async fn wait_for_rings(&self, disks: &BTreeSet<u16>, wait: Nanos) -> Result<()> {
@@ -186,7 +196,8 @@ impl FsState {
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
-        // Other nodes hear that nothing is to come to these disks.
+        // Other nodes hear that nothing is to come to these disks: they look at what is stored.
+        self.commit().await?;
         drop(self.hold_all_tokens().await);
         let used =
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
@@ -211,7 +222,11 @@ impl FsState {
                 self.job_may_go_on()?;
             }
             let is_any_gain = moved.blocks + moved.kept > before || self.pool().len() > members;
-            if !is_any_gain || !self.are_used(disks).await? {
+            let goes_on = match self.are_used(disks).await? {
+                true => is_any_gain,
+                false => self.are_used_elsewhere(disks).await?,
+            };
+            if !goes_on {
                 break;
             }
             // Records that changed after the walk had found them were left alone. The old places of
@@ -239,15 +254,12 @@ impl FsState {
         // A record may have come to a disk during this, before it was lost.
         for number in disks {
             // Blocks that a number before it names are on it as well.
-            let is_used = self.meta().run(|tx| tx.is_disk_used(*number)).await?;
-            if is_used
-                || self.has_ring(*number).await?
-                || self.pool().succeeded_by(*number).is_some()
-            {
+            if self.is_named(*number).await? || self.pool().succeeded_by(*number).is_some() {
                 continue;
             }
-            self.let_go(*number).await?;
-            report.removed_disks.push(*number);
+            if self.let_go(*number).await? {
+                report.removed_disks.push(*number);
+            }
         }
         Ok(report)
     }
