@@ -609,3 +609,36 @@ fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_store
         assert_sound(&fs).await;
     });
 }
+
+/// What fails is the way of this node to the disks, and not the disks.
+#[test]
+fn a_node_that_reaches_no_disk_stops_and_no_disk_is_lost() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let of_node = rt.domain(|| {});
+        let own: Vec<_> =
+            disks.iter().map(|disk| disk.for_host(&of_node, &Power::new(), 1)).collect();
+        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
+        let ino = make_as(&other, "file", "raid5").await;
+        write(&other, ino, 0, &pattern(200_000, 1)).await;
+        other.fsync(ino).await.expect("synced");
+        own.iter().for_each(|disk| disk.faults.gone.set(true));
+        let new = make_as(&other, "new", "raid5").await;
+        write(&other, new, 0, &pattern(100_000, 2)).await;
+        assert!(other.fsync(new).await.is_err());
+        rt.sleep(10 * SECOND).await;
+        let stopped = other.sync().await;
+        assert!(matches!(stopped, Err(FsError::Stopped(_))), "{stopped:?}");
+        of_node.fail_domain();
+        drop(other);
+        die(&fs, &network, 1, 7).await;
+        let status = fs.status().await.expect("known");
+        assert!(status.disks.iter().all(|disk| !disk.lost), "{:?}", status.disks);
+        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
+        fs.unmount().await.expect("unmounted");
+        let fs = mount(&rt, &all(&disks)).await;
+        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
+        assert_sound(&fs).await;
+    });
+}

@@ -177,6 +177,14 @@ impl Ring {
         members.filter(|(_, member)| !member.is_lost())
     }
 
+    /// Whether any copy counts.
+    ///
+    /// # Errors
+    /// If none does.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.in_use().next().map(drop).ok_or_else(|| self.none_left())
+    }
+
     fn none_left(&self) -> FsError {
         FsError::Stopped(format!("no copy of the log of node {} is left", self.node))
     }
@@ -193,10 +201,7 @@ impl Ring {
             }
         });
         join_all(writes).await;
-        if self.in_use().next().is_none() {
-            return Err(self.none_left());
-        }
-        Ok(())
+        self.check()
     }
 
     async fn read_any<T>(

@@ -584,6 +584,14 @@ impl FsState {
         // only.
         let unflushed = self.unflushed.take();
         self.pool.flush().await;
+        if let Some(ring) = medium.ring().filter(|_| next_ring.is_none())
+            && let Err(error) = ring.check()
+        {
+            // It is the way of this node to the disks that fails, or there is nothing left to lose:
+            // no other node must take them for lost.
+            self.meta.fail(&error.to_string());
+            return Err(error);
+        }
         self.note_lost(&unflushed).await?;
         let last = |tx: &Tx<'_>| {
             let mark = match next_ring {
