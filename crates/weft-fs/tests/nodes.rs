@@ -642,3 +642,36 @@ fn a_node_that_reaches_no_disk_stops_and_no_disk_is_lost() {
         assert_sound(&fs).await;
     });
 }
+
+/// What frees the blocks of a ring that a node leaves must do so once.
+#[test]
+fn a_node_that_dies_before_it_takes_another_ring_leaves_the_old_one_once() {
+    run(|rt| async move {
+        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        let old = log_of(&fs, 1).await;
+        of_node.fail_domain();
+        drop(other);
+        let lost = log_disks(&old)[0];
+        fs.fail_disk(lost).await.expect("failed");
+        // It waits for the node in vain.
+        assert!(fs.rebuild().await.expect("rebuilt").removed_disks.is_empty());
+        die(&fs, &network, 1, 7).await;
+        fs.prepare_node(1).await.expect("prepared");
+        let now = log_of(&fs, 1).await;
+        assert!(now.iter().all(|copy| !old.contains(copy)), "{now:?}");
+        // Others use its blocks.
+        let ino = make_as(&fs, "file", "raid5").await;
+        let bytes = pattern(6 << 20, 1);
+        write(&fs, ino, 0, &bytes).await;
+        fs.sync().await.expect("synced");
+        rt.sleep(20 * SECOND).await;
+        let more = make_as(&fs, "more", "raid5").await;
+        write(&fs, more, 0, &pattern(6 << 20, 2)).await;
+        fs.sync().await.expect("synced");
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+    });
+}

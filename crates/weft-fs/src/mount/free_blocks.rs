@@ -33,7 +33,9 @@ impl FsState {
         loop {
             self.commit_within_flush().await?;
             if self.meta().run(|tx| self.find_free_blocks_in(tx)).await? {
-                return Ok(());
+                // A node may just have left a ring, with a commit that is not durable yet. With
+                // this one it is, before the blocks are used.
+                return self.commit_within_flush().await;
             }
         }
     }

@@ -148,6 +148,7 @@ impl FsState {
                 tx.put_next_ring(node, &[])?;
                 let left = old.iter().chain(&next).filter(|run| !fresh.contains(run));
                 left.for_each(|run| self.free_run_later(run.run));
+                self.has_left_none(node);
                 Ok(())
             })
             .await?;
@@ -180,6 +181,7 @@ impl FsState {
     /// The same, for a caller that holds the lock of rings.
     async fn free_left(&self) -> Result<()> {
         let left = self.left_rings().take();
+        let mut any = false;
         for (node, old) in left {
             let now = self.meta().run(|tx| tx.ring(node)).await;
             let is_used = |old: &RingRun| {
@@ -187,11 +189,21 @@ impl FsState {
             };
             match now.is_err() || old.iter().any(is_used) {
                 true => self.left_rings().borrow_mut().push((node, old)),
-                false => self.pool().release(old.iter().map(|old| old.run)),
+                false => {
+                    any = true;
+                    old.iter().for_each(|old| self.free_run_later(old.run));
+                }
             }
             now?;
         }
-        Ok(())
+        // What the store says of a node's ring may not be durable yet. With this it is.
+        if any { self.commit_anyway().await } else { Ok(()) }
+    }
+
+    /// The blocks of all rings of a node are freed with the next commit, also of the one that it was
+    /// to leave.
+    fn has_left_none(&self, node: u16) {
+        self.left_rings().borrow_mut().retain(|(of, _)| *of != node);
     }
 
     /// The free blocks were found out again, and these are all rings: only those of them that are
@@ -328,6 +340,7 @@ impl FsState {
                 tx.put_ring(node, &[])?;
                 tx.put_next_ring(node, &[])?;
                 left.iter().for_each(|run| self.free_run_later(run.run));
+                self.has_left_none(node);
                 Ok(())
             })
             .await?;
