@@ -10,6 +10,7 @@ use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::links::{Connector, Stream};
 use crate::common::network::{Canary, Network};
 use crate::common::*;
+use futures_util::future::{Either, select};
 use weft_disk::{Disk, IoFuture};
 use weft_fs::{
     Fs, FsError, Kind, Label, Locked, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create,
@@ -67,6 +68,14 @@ impl Connector for Door {
             true => Box::pin(async { Err(io::ErrorKind::HostUnreachable.into()) }),
             false => self.network.connect(),
         }
+    }
+}
+
+/// What a future gives, if it ends within a minute.
+async fn soon<T>(rt: &Rt, future: impl Future<Output = T>) -> Option<T> {
+    match select(Box::pin(future), Box::pin(rt.sleep(60 * SECOND))).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
     }
 }
 
@@ -673,5 +682,40 @@ fn a_node_that_dies_before_it_takes_another_ring_leaves_the_old_one_once() {
         fs.sync().await.expect("synced");
         assert!(read_all(&fs, ino).await == bytes);
         assert_sound(&fs).await;
+    });
+}
+
+#[test]
+fn a_dead_node_is_recovered_while_another_one_is_prepared() {
+    run(|rt| async move {
+        let disks = blank(&rt);
+        create(&rt, &all(&disks), &options()).await.expect("created");
+        let network = Network::new(&rt, options().id, META_CACHE_BYTES, 1, Canary::None);
+        let of_first = rt.domain(|| {});
+        let first = node_0_at(&of_first, &all(&disks), &network, 1).await;
+        first.serve_nodes(&network.keeper(), &[]);
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        of_node.fail_domain();
+        drop(other);
+        network.kill().await;
+        of_first.fail_domain();
+        drop(first);
+        let fs = node_0_at(&rt, &all(&disks), &network, 2).await;
+        let dead = NodeId { number: 1, epoch: 7 };
+        fs.serve_nodes(&network.keeper(), &[dead]);
+        let (preparing, prepared) = (fs.clone(), Rc::new(Cell::new(false)));
+        let is_prepared = prepared.clone();
+        drop(rt.spawn(async move {
+            preparing.prepare_node(2).await.expect("prepared");
+            is_prepared.set(true);
+        }));
+        rt.sleep(SECOND).await;
+        assert!(!prepared.get(), "it is not known which blocks are free");
+        network.keeper().fence(dead).await.expect("durable");
+        let recovered = soon(&rt, fs.recover_node(dead)).await;
+        recovered.expect("it does not wait for the other one").expect("recovered");
+        rt.sleep(SECOND).await;
+        assert!(prepared.get());
     });
 }

@@ -15,9 +15,11 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::pin::pin;
 
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 use weft_disk::WriteOpts;
+use weft_rt::{Nanos, SECOND};
 use weft_token::NodeId;
 
 use crate::error::{FsError, Result};
@@ -34,6 +36,9 @@ const BLOCKS: std::ops::RangeInclusive<u64> = 256..=4096;
 /// The most runs of a copy, and the blocks of which each has a multiple.
 const RUNS_MAX: usize = 16;
 const UNIT_BLOCKS: u64 = 16;
+
+/// How long a node that is prepared waits until it is known which blocks are free.
+const KNOWN_WAIT: Nanos = 10 * SECOND;
 
 /// Blocks of a copy of a ring.
 fn blocks_of(runs: &[RingRun]) -> u64 {
@@ -63,6 +68,10 @@ pub struct LogCopy {
     pub is_given_up: bool,
 }
 
+fn unknown_space() -> FsError {
+    FsError::Invalid("not all nodes have said which blocks they have".to_owned())
+}
+
 fn not_ended(node: u16, epoch: u64) -> FsError {
     FsError::Invalid(format!(
         "node {node} is mounted in epoch {epoch}, or was, and its log is not recovered"
@@ -75,6 +84,11 @@ impl FsState {
     pub(crate) async fn give_ring(&self, node: u16) -> Result<()> {
         self.check_writable()?;
         self.meta().array()?;
+        // The recovery of dead nodes, which this waits for, needs the lock.
+        let known = self.space_desk().known();
+        if let Either::Right(_) = select(pin!(known), pin!(self.rt().sleep(KNOWN_WAIT))).await {
+            return Err(unknown_space());
+        }
         let _one = self.begin_rings().await;
         // The node may have changed these rows.
         self.meta().forget_recent();
@@ -227,6 +241,7 @@ impl FsState {
 
     /// Gives rings on these disks another place, or sees to it that their nodes take another one.
     pub(crate) async fn move_rings_off(&self, disks: &BTreeSet<u16>) -> Result<()> {
+        self.space_desk().known().await;
         let _one = self.begin_rings().await;
         self.free_left().await?;
         for node in self.ring_nodes_on(disks).await? {
@@ -270,7 +285,9 @@ impl FsState {
 
     /// Blocks for a ring, of at least `least` blocks, with zeros.
     async fn find_ring(&self, least: u64) -> Result<Vec<RingRun>> {
-        self.space_desk().known().await;
+        if !self.space_desk().knows_all() {
+            return Err(unknown_space());
+        }
         let alone = self.flush_alone().await;
         let runs = self.allocate_ring(least)?;
         drop(alone);
