@@ -196,6 +196,8 @@ pub fn folder_for(path: &Path) -> Result<PathBuf, Failure> {
         match fs::metadata(&folder) {
             Ok(of) if of.is_dir() => return Ok(folder),
             Ok(_) => return Err(Failure::new(format!("{} is not a folder", path.display()))),
+            // Its server was dying just now: by now it is dead.
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::CONNABORTED) => {}
             Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
                 let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(failed)?;
                 if !is_weftfs(type_of_mount(&mounts, &folder)) {
@@ -214,16 +216,19 @@ pub fn folder_for(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
+/// Whether an error is that of a mount whose server has died, or is dying just now.
+fn is_dead(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
 /// A path without links. Its last part may be a mount whose server has died.
 fn without_links(path: &Path) -> std::io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     match fs::canonicalize(&absolute) {
-        Err(e) if Errno::from_io_error(&e) == Some(Errno::NOTCONN) => {
-            match (absolute.parent(), absolute.file_name()) {
-                (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
-                _ => Err(e),
-            }
-        }
+        Err(e) if is_dead(&e) => match (absolute.parent(), absolute.file_name()) {
+            (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
+            _ => Err(e),
+        },
         found => found,
     }
 }

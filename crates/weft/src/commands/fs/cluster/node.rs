@@ -12,8 +12,8 @@ use weft_cli::disks::Opener;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cluster::channel::handshake::Terms;
-use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
-use weft_cluster::{Incarnation, Membership};
+use weft_cluster::channel::{Address, Channel, ChannelError, HandshakeError, connect};
+use weft_cluster::{Incarnation, Membership, Outlook};
 use weft_disk::{Disk, IoFuture};
 use weft_fs::{Connector, Fs, FsError, MountOptions, RemoteMetadata, Stream};
 use weft_fuse::{control, tree};
@@ -66,7 +66,9 @@ impl Connector for KeeperWay {
             match connect(&self.rt, &self.ring, &address, &self.terms).await {
                 Ok(channel) => {
                     self.said.borrow_mut().clear();
-                    Ok(Rc::new(ChannelStream(Rc::new(channel))) as Rc<dyn Stream>)
+                    let channel = Rc::new(channel);
+                    self.rt.spawn(end_with_keeper(self.membership.clone(), address, &channel));
+                    Ok(Rc::new(ChannelStream(channel)) as Rc<dyn Stream>)
                 }
                 Err(error) => {
                     self.say(format!("waiting for the keeper: {error}"));
@@ -74,6 +76,25 @@ impl Connector for KeeperWay {
                 }
             }
         })
+    }
+}
+
+/// Ends a channel when the keeper is elsewhere: one whose machine hangs does not do so itself.
+fn end_with_keeper(
+    membership: Rc<Membership>,
+    address: Address,
+    channel: &Rc<Channel>,
+) -> impl Future<Output = ()> + 'static {
+    let (address, channel) = (address.to_string(), Rc::downgrade(channel));
+    async move {
+        let is_elsewhere = |outlook: &Outlook| {
+            let now = outlook.keeper_address();
+            channel.strong_count() == 0 || now.is_some_and(|now| now != address)
+        };
+        membership.until(|outlook| is_elsewhere(outlook).then_some(())).await;
+        if let Some(channel) = channel.upgrade() {
+            channel.close();
+        }
     }
 }
 
