@@ -6,6 +6,7 @@ mod bad_input;
 mod block_device;
 mod by_command;
 mod cached;
+mod cluster;
 mod common;
 mod configuration;
 mod crash;

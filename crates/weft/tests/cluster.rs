@@ -1,0 +1,251 @@
+//! A file system on several machines, as processes on one: etcd, disk servers, keepers and nodes.
+//! Keepers are killed and evicted, and what was synced is there afterwards; what is wrong is
+//! refused with a word that says what to do.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use weft_testkit::{have, wait_until};
+
+use crate::common::cluster::{Cluster, NEEDS};
+
+const DISK: u64 = 96 << 20;
+
+/// How long a request may take, with a takeover in between.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What uses a mount, which must not hang for ever.
+#[track_caller]
+fn soon<T: Send + 'static>(what: &str, request: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || drop(sender.send(request())));
+    receiver.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))
+}
+
+/// Writes a file durably.
+#[track_caller]
+fn put(path: &Path, byte: u8, len: usize) {
+    let (what, path) = (path.display().to_string(), path.to_owned());
+    let written = soon(&what, move || {
+        let mut file = File::create(path)?;
+        file.write_all(&vec![byte; len])?;
+        file.sync_all()
+    });
+    written.unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+#[track_caller]
+fn has(path: &Path, byte: u8, len: usize) {
+    let (what, path) = (path.display().to_string(), path.to_owned());
+    let found = soon(&what, move || fs::read(path));
+    let found = found.unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(found.len() == len && found.iter().all(|other| *other == byte), "{what}");
+}
+
+#[test]
+fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-keepers", 3, DISK);
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &[]);
+    one.mounts();
+    put(&one.at.join("first"), 1, 300_000);
+    let mut two = cluster.keeper("two", &[]);
+    two.says("stands by");
+    let status = cluster.status();
+    assert_eq!(status["keeper"]["node"], "one", "{status}");
+    assert_eq!(status["attention"], serde_json::json!([]), "{status}");
+
+    one.kill9();
+    two.mounts();
+    has(&two.at.join("first"), 1, 300_000);
+    put(&two.at.join("second"), 2, 500_000);
+    let mut one = cluster.keeper("one", &[]);
+    one.says("stands by");
+
+    // It is told by the record, or by a disk; and takes no disk for lost.
+    let uri = cluster.uri();
+    cluster.bench.weft(&["fs", "evict", "home", "two", "--cluster", &uri]);
+    let said = two.fails();
+    assert!(said.contains("was fenced") && said.contains("start it again"), "{said}");
+    one.mounts();
+    has(&one.at.join("first"), 1, 300_000);
+    has(&one.at.join("second"), 2, 500_000);
+    let at = crate::common::text(&one.at);
+    let status = cluster.bench.weft(&["fs", "status", &at, "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let disks = status["disks"].as_array().expect("disks");
+    assert!(disks.iter().all(|disk| disk["lost"] == false), "{status}");
+    cluster.bench.weft(&["fs", "fsck", "--data", &at]);
+
+    // A coordinator that is away changes nothing for the keeper.
+    cluster.kill_etcd();
+    put(&one.at.join("third"), 3, 100_000);
+    cluster.start_etcd();
+    wait_until("the keeper's sign of life", || {
+        let members = cluster.status()["members"].clone();
+        members.as_array().is_some_and(|all| all.len() == 1 && all[0]["alive"] == true)
+    });
+    has(&one.at.join("third"), 3, 100_000);
+
+    // In order, another one follows at once.
+    let mut two = cluster.keeper("two", &[]);
+    two.says("stands by");
+    one.ends();
+    two.mounts();
+    has(&two.at.join("third"), 3, 100_000);
+    two.ends();
+    let status = cluster.status();
+    assert_eq!(
+        (&status["keeper"], &status["members"]),
+        (&serde_json::Value::Null, &serde_json::json!([]))
+    );
+}
+
+/// A file with a shared key.
+fn key(cluster: &Cluster, name: &str, letter: &str) -> String {
+    let path = cluster.bench.path(name);
+    fs::write(&path, letter.repeat(40)).expect("written");
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("changed");
+    crate::common::text(&path)
+}
+
+#[test]
+fn nodes_see_each_others_files_and_outlive_the_keeper_and_one_of_them() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-nodes", 3, DISK);
+    let key_file = key(&cluster, "key", "k");
+    let with = ["--key", &key_file];
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &with);
+    one.mounts();
+    put(&one.at.join("keepers"), 1, 200_000);
+    let mut alpha = cluster.node("alpha", &with);
+    let mut beta = cluster.node("beta", &with);
+    alpha.mounts();
+    beta.mounts();
+    has(&alpha.at.join("keepers"), 1, 200_000);
+    put(&alpha.at.join("alphas"), 2, 300_000);
+    has(&beta.at.join("alphas"), 2, 300_000);
+    put(&beta.at.join("betas"), 3, 400_000);
+    has(&alpha.at.join("betas"), 3, 400_000);
+    has(&one.at.join("betas"), 3, 400_000);
+    // What another node has read is written anew.
+    put(&beta.at.join("alphas"), 4, 100_000);
+    has(&alpha.at.join("alphas"), 4, 100_000);
+
+    let wrong = key(&cluster, "other-key", "x");
+    let said = cluster.node("gamma", &["--key", &wrong]).fails();
+    assert!(said.contains("another shared key") && said.contains("copy the key file"), "{said}");
+    let said = cluster.node("gamma", &[]).fails();
+    assert!(said.contains("demands a shared key") && said.contains("--key FILE"), "{said}");
+
+    // The keeper dies, and programs of nodes see a pause.
+    let mut two = cluster.keeper("two", &with);
+    two.says("stands by");
+    one.kill9();
+    put(&alpha.at.join("after"), 5, 300_000);
+    has(&beta.at.join("after"), 5, 300_000);
+    has(&beta.at.join("alphas"), 4, 100_000);
+    two.mounts();
+    has(&two.at.join("after"), 5, 300_000);
+
+    // A node dies. What it had synced is there, and what it held others may have.
+    put(&beta.at.join("last"), 6, 300_000);
+    put(&beta.at.join("alphas"), 7, 50_000);
+    beta.kill9();
+    has(&alpha.at.join("last"), 6, 300_000);
+    has(&alpha.at.join("alphas"), 7, 50_000);
+    put(&alpha.at.join("last"), 8, 20_000);
+    let mut beta = cluster.node("beta", &with);
+    beta.mounts();
+    has(&beta.at.join("last"), 8, 20_000);
+
+    // One that is evicted says so, and may come again.
+    let uri = cluster.uri();
+    cluster.bench.weft(&["fs", "evict", "home", "beta", "--cluster", &uri]);
+    let said = beta.fails();
+    assert!(said.contains("this node was fenced") && said.contains("mount it again"), "{said}");
+    let mut beta = cluster.node("beta", &with);
+    beta.mounts();
+    has(&beta.at.join("keepers"), 1, 200_000);
+    beta.ends();
+    alpha.ends();
+    let at = crate::common::text(&two.at);
+    cluster.bench.weft(&["fs", "fsck", "--data", &at]);
+    two.ends();
+}
+
+#[test]
+fn what_is_wrong_is_refused_with_a_word_that_says_what_to_do() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-refusals", 2, DISK);
+    let uri = cluster.uri();
+    let disks = cluster.disks.clone();
+    let refused = |cluster: &Cluster, args: &[&str], code: i32, wanted: &str| {
+        let said = cluster.bench.refused(args, code);
+        assert!(said.contains(wanted), "weft {args:?} should say `{wanted}`, but says\n{said}");
+    };
+    let key = key(&cluster, "key", "k");
+    fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).expect("changed");
+    let at = ["fs", "keeper", "home", "--cluster", &uri, "--node", "a"];
+    let with = |rest: &[&str]| -> Vec<String> {
+        [&at[..], rest].concat().into_iter().map(str::to_owned).collect()
+    };
+    let (d0, d1) = (disks[0].as_str(), disks[1].as_str());
+    for (rest, code, wanted) in [
+        (vec!["/dev/null"], 2, "can be used by one node only"),
+        (vec![d0, d0], 2, "two disks are named d0"),
+        (vec![d0, d1, "--listen", "0.0.0.0:0"], 1, "no key was given"),
+        (vec![d0, d1, "--listen", "nowhere"], 2, "HOST:PORT"),
+        (vec![d0, d1, "--key", &key], 1, "chmod 600"),
+        (vec![d0, d1, "--key", "none"], 1, "/dev/urandom"),
+    ] {
+        let args = with(&rest);
+        refused(&cluster, &args.iter().map(String::as_str).collect::<Vec<_>>(), code, wanted);
+    }
+    let bad = |url: &str| ["fs", "status", "home", "--cluster", url].map(str::to_owned);
+    for (url, code, wanted) in [
+        ("etcd://127.0.0.1:1", 1, "check that etcd runs"),
+        ("disks://", 2, "write etcd://"),
+        ("http://x", 2, "write etcd://"),
+        (&uri, 1, "there is no cluster home"),
+    ] {
+        let args = bad(url);
+        refused(&cluster, &args.each_ref().map(String::as_str), code, wanted);
+    }
+    refused(&cluster, &["fs", "keeper", "a b", d0, "--cluster", &uri], 2, "is not a name");
+    refused(&cluster, &["fs", "keeper", "home", d0], 2, "--cluster");
+
+    // Nothing is there yet; then it is; then it is in use.
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let said = cluster
+        .bench
+        .refused(&["fs", "create", "home", "--cluster", &uri, "--node", "admin", d0, d1], 1);
+    assert!(said.contains("is a disk of the file system 'home'"), "{said}");
+    let mut one = cluster.keeper("one", &[]);
+    one.mounts();
+    let said = cluster.bench.refused(
+        &["fs", "create", "home", "--cluster", &uri, "--node", "admin", "--force", d0, d1],
+        1,
+    );
+    assert!(said.contains("the cluster is in use: one is a member"), "{said}");
+    // A name that is taken, and disks of another cluster.
+    let same = cluster.start("one", &["keeper", "home"], &[]).fails();
+    assert!(same.contains("another process uses the name one"), "{same}");
+    let other = cluster.start("two", &["keeper", "other"], &[]).fails();
+    assert!(other.contains("belongs to cluster home, not to other"), "{other}");
+    refused(&cluster, &["fs", "evict", "home", "nobody", "--cluster", &uri], 1, "its members: one");
+    put(&one.at.join("file"), 7, 10_000);
+    one.ends();
+}

@@ -1,0 +1,226 @@
+//! A cluster on loopback: an etcd, servers of disks, and processes of the program under test.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+
+use weft_testkit::{Need, Process, command, wait_until};
+
+use super::Bench;
+
+pub const NEEDS: [Need; 3] = [Need::Root, Need::Fuse, Need::Tool("etcd")];
+
+/// An etcd of one member, served disks, and how to name them.
+pub struct Cluster {
+    // First: they end before their folder goes.
+    etcd: Option<Process>,
+    servers: Vec<Process>,
+    pub bench: Bench,
+    ports: [u16; 2],
+    /// `nbd+unix:///d0?socket=…` and so on.
+    pub disks: Vec<String>,
+    mounts: Vec<PathBuf>,
+}
+
+/// A process of the program under test, with what it prints.
+pub struct Member {
+    process: Process,
+    out: PathBuf,
+    /// Where it mounts, if it does.
+    pub at: PathBuf,
+}
+
+fn free_ports() -> [u16; 2] {
+    let held = [0; 2].map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
+    held.map(|listener| listener.local_addr().expect("its address").port())
+}
+
+fn is_healthy(port: u16) -> bool {
+    let Ok(mut stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return false };
+    let asked = stream.write_all(b"GET /health HTTP/1.0\r\n\r\n");
+    let mut answer = String::new();
+    asked.is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.contains("true")
+}
+
+impl Cluster {
+    /// Disks of this size, each with a server of its own.
+    pub fn new(name: &str, disks: usize, bytes: u64) -> Self {
+        let bench = Bench::new(name);
+        let mut cluster = Self {
+            etcd: None,
+            servers: Vec::new(),
+            bench,
+            ports: free_ports(),
+            disks: Vec::new(),
+            mounts: Vec::new(),
+        };
+        cluster.start_etcd();
+        for number in 0..disks {
+            let disk = format!("d{number}");
+            let _ = cluster.bench.scratch.file(&disk, bytes);
+            cluster.bench.weft(&["disks", "prepare", &disk]);
+            let server = cluster.serve(&disk);
+            cluster.servers.push(server);
+            let socket = super::text(&cluster.bench.path(&format!("{disk}.sock")));
+            cluster.disks.push(format!("nbd+unix:///{disk}?socket={socket}"));
+        }
+        cluster
+    }
+
+    pub fn start_etcd(&mut self) {
+        let [client, peer] = self.ports.map(|port| format!("http://127.0.0.1:{port}"));
+        let mut etcd = command("etcd");
+        etcd.args(["--name", "m0", "--data-dir", "etcd"]);
+        etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        etcd.args(["--initial-cluster", &format!("m0={peer}"), "--unsafe-no-fsync"]);
+        let log = fs::File::create(self.bench.path("etcd.log")).expect("a log");
+        etcd.current_dir(self.bench.scratch.path());
+        etcd.stdout(log.try_clone().expect("a file")).stderr(log);
+        self.etcd = Some(Process::spawn(&mut etcd));
+        wait_until("etcd to elect a leader", || is_healthy(self.ports[0]));
+    }
+
+    pub fn kill_etcd(&mut self) {
+        self.etcd.take().expect("it runs").kill9();
+    }
+
+    fn serve(&self, disk: &str) -> Process {
+        let out = self.bench.path(&format!("{disk}.out"));
+        let mut serve =
+            self.bench.command(&["disks", "serve", "--socket", &format!("{disk}.sock"), disk]);
+        let file = fs::File::create(&out).expect("a file");
+        serve.stdout(file.try_clone().expect("a file")).stderr(file);
+        let mut process = Process::spawn(&mut serve);
+        wait_until("the disk to be served", || {
+            assert!(process.is_running(), "the server of {disk} ended");
+            has_said(&out, "serving")
+        });
+        process
+    }
+
+    /// `etcd://…` of it.
+    pub fn uri(&self) -> String {
+        format!("etcd://127.0.0.1:{}", self.ports[0])
+    }
+
+    /// `weft fs ACTION home … --cluster …` with all its disks, as arguments.
+    pub fn args(&self, action: &[&str], rest: &[&str]) -> Vec<String> {
+        let uri = self.uri();
+        let all = [&["fs"], action, &["--cluster", &uri], rest].concat();
+        let disks = self.disks.iter().map(String::as_str);
+        all.into_iter().chain(disks).map(str::to_owned).collect()
+    }
+
+    /// Runs it; returns its output.
+    #[track_caller]
+    pub fn weft(&self, action: &[&str], rest: &[&str]) -> String {
+        let args = self.args(action, rest);
+        self.bench.weft(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The cluster as it is.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        let uri = self.uri();
+        let said = self.bench.weft(&["fs", "status", "home", "--cluster", &uri, "--json"]);
+        serde_json::from_str(&said).expect("JSON")
+    }
+
+    /// Starts a process that stays.
+    pub fn start(&mut self, name: &str, action: &[&str], rest: &[&str]) -> Member {
+        let out = self.bench.path(&format!("{name}.out"));
+        let args = self.args(action, &[&["--node", name], rest].concat());
+        let mut command = self.bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let file = fs::File::create(&out).expect("a file");
+        command.stdout(file.try_clone().expect("a file")).stderr(file);
+        let at = self.bench.path(&format!("mnt-{name}"));
+        Member { process: Process::spawn(&mut command), out, at }
+    }
+
+    /// Starts a keeper that mounts on a folder of its own, too.
+    pub fn keeper(&mut self, name: &str, rest: &[&str]) -> Member {
+        let folder = super::text(&self.folder(name));
+        let rest = [&["--mount", &folder], rest].concat();
+        self.start(name, &["keeper", "home"], &rest)
+    }
+
+    /// Starts a node.
+    pub fn node(&mut self, name: &str, rest: &[&str]) -> Member {
+        let folder = super::text(&self.folder(name));
+        self.start(name, &["mount", "home", &folder], rest)
+    }
+
+    fn folder(&mut self, name: &str) -> PathBuf {
+        let folder = self.bench.path(&format!("mnt-{name}"));
+        // One that is there has a mount whose server has died.
+        let _ = fs::create_dir(&folder);
+        self.mounts.push(folder.clone());
+        folder
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for folder in &self.mounts {
+            // Ends requests that wait, too.
+            let mut umount = command("umount");
+            let _ =
+                umount.args(["-f", "-l"]).arg(folder).stderr(std::process::Stdio::null()).status();
+        }
+    }
+}
+
+fn has_said(out: &Path, what: &str) -> bool {
+    fs::read_to_string(out).is_ok_and(|text| text.lines().any(|line| line.contains(what)))
+}
+
+impl Member {
+    /// What it has printed.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// Waits until it has printed something.
+    #[track_caller]
+    pub fn says(&mut self, what: &str) {
+        wait_until(&format!("a process to say `{what}`"), || {
+            let said = has_said(&self.out, what);
+            assert!(said || self.process.is_running(), "it ended:\n{}", self.said());
+            said
+        });
+    }
+
+    /// Waits until its mount is there.
+    #[track_caller]
+    pub fn mounts(&mut self) {
+        self.says("is mounted on");
+    }
+
+    /// Waits for its end, which is a failure; returns what it has printed.
+    #[track_caller]
+    pub fn fails(mut self) -> String {
+        wait_until("a process to end", || !self.process.is_running());
+        assert_eq!(self.process.wait().code(), Some(1), "{}", self.said());
+        self.said()
+    }
+
+    /// `kill -9`; the kernel's dead mount goes, too.
+    pub fn kill9(self) {
+        self.process.kill9();
+        let mut umount = command("umount");
+        let _ =
+            umount.args(["-f", "-l"]).arg(&self.at).stderr(std::process::Stdio::null()).status();
+    }
+
+    /// Ends it in order.
+    #[track_caller]
+    pub fn ends(mut self) {
+        self.process.signal(rustix::process::Signal::TERM);
+        wait_until("a process to end", || !self.process.is_running());
+        let status = self.process.wait();
+        let said = fs::read_to_string(&self.out).unwrap_or_default();
+        assert!(status.success(), "it ended with {status}\n{said}");
+    }
+}
