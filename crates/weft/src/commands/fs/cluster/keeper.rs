@@ -221,9 +221,26 @@ impl Active<'_> {
         }
     }
 
+    /// Those of the lost disks that do not refuse yet all that they must.
+    async fn not_regained(&self, mut lost: BTreeSet<DiskName>) -> BTreeSet<DiskName> {
+        for disk in lost.clone() {
+            match self.party.membership.node().regain_disk(&disk).await {
+                Ok(true) => {
+                    lost.remove(&disk);
+                }
+                Ok(false) => {
+                    log_line(&format!("{disk} is not used: it may take what it must refuse"))
+                }
+                Err(error) => log_line(&format!("{disk} is not used: {error}")),
+            }
+        }
+        lost
+    }
+
     /// Node 0, whose keeper is in this process.
     async fn mount(&self, keeper: &Keeper, lost: &BTreeSet<DiskName>) -> Result<Fs, Failure> {
-        let disks = self.party.open_disks(&keeper.node, lost).await?;
+        let lost = self.not_regained(lost.clone()).await;
+        let disks = self.party.open_disks(&keeper.node, &lost).await?;
         check_labels(&disks, &self.args.name).await?;
         let options = MountOptions {
             degraded: self.args.degraded,
@@ -238,7 +255,10 @@ impl Active<'_> {
             now: now(),
             clock: Some(now),
         };
-        let id = Label::read(&*disks[0]).await.ok().flatten().map(|label| label.fs_id.0);
+        let first = disks.first().ok_or_else(|| {
+            Failure::new("no disk can be used").hint("start the servers of the disks")
+        })?;
+        let id = Label::read(&**first).await.ok().flatten().map(|label| label.fs_id.0);
         let id = id.ok_or_else(|| Failure::new("the first disk has no label"))?;
         let (rt, way) = (self.opener.rt.clone(), self.way.clone());
         let (cache, term) = (self.args.metadata_cache, keeper.term.0);
