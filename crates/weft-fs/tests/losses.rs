@@ -298,6 +298,54 @@ fn what_had_no_room_is_told_to_each_user_of_the_file_by_fsync() {
     });
 }
 
+/// The blocks of a write have to go before it returns. It is repeated, or refused and then repeated
+/// by its caller: when it has succeeded, nothing is lost.
+#[test]
+fn a_write_that_is_repeated_leaves_no_alarm_for_fsync() {
+    for refusals in (0..12).map(|n| 1 << n) {
+        run(move |rt| async move {
+            let disks = holding(&rt, &Power::new(), 24 << 20, &vec![Medium::new(512); 4]);
+            let fs = made(&rt, &all(&disks)).await;
+            let (good, bad) = good_and_bad(&fs).await;
+            let left = Rc::new(Cell::new(refusals));
+            for disk in &disks {
+                let left = left.clone();
+                const DATA: Range<u64> = (64 << 10) + (8 << 20)..(24 << 20) - (64 << 10);
+                let room = move |at: u64, _: u64, is_there: bool| {
+                    let lacks = DATA.contains(&at) && !is_there && left.get() > 0;
+                    left.set(left.get() - u32::from(lacks));
+                    lacks.then_some(0)
+                };
+                *disk.faults.room.borrow_mut() = Some(Box::new(room));
+            }
+            // Half of the cache of 1 MiB waits, and a little more; something else does as well.
+            let bytes = pattern(140 * BLOCK as usize, 3);
+            let stops = Rc::new(Cell::new(false));
+            let (writing, stop, clock) = (fs.clone(), stops.clone(), rt.clone());
+            let writer = rt.spawn(async move {
+                for n in (0..64).cycle().take_while(|_| !stop.get()) {
+                    write(&writing, good, n * BLOCK, &pattern(BLOCK as usize, n)).await;
+                    clock.sleep(10 * MICROSECOND).await;
+                }
+            });
+            let mut known = fs.told_losses(bad);
+            let written = fs.write(bad, 0, Frozen::copy_from(&bytes)).await;
+            stops.set(true);
+            writer.await;
+            left.set(0);
+            if written.is_err() {
+                assert!(matches!(written, Err(FsError::NoSpace)), "{written:?}");
+                write(&fs, bad, 0, &bytes).await;
+            }
+            let synced = fs.fsync_for(bad, &mut known).await;
+            assert!(synced.is_ok(), "after {refusals}: {synced:?}, as {written:?}");
+            fs.sync().await.expect("nothing is lost");
+            assert!(read_all(&fs, bad).await == bytes, "after {refusals}");
+            assert_sound(&fs).await;
+        });
+    }
+}
+
 #[test]
 fn the_end_of_a_mount_names_the_files_that_lose_blocks() {
     run(|rt| async move {

@@ -22,7 +22,7 @@ use crate::format::extent::Extent;
 use crate::format::inode::{Flags, Ino, Inode};
 use crate::meta::Tx;
 use crate::state::mounted::{AccessTimes, Fs, FsState};
-use crate::state::open_files::{Node, PendingAttributes};
+use crate::state::open_files::{Node, PendingAttributes, WriteGuard};
 use crate::write::new_lines::without_place;
 
 /// The largest size of a file: that of the kernel, which so refuses a longer one at once.
@@ -347,7 +347,8 @@ impl FsState {
             None => self.hold_to_append(ino).await,
         };
         let node = self.node(ino);
-        let offset = match self.write_meanwhile(&node, at, data).await? {
+        let write = node.begin_write();
+        let offset = match self.write_meanwhile(&node, &write, at, data).await? {
             Some(offset) => offset,
             None => {
                 let alone = node.alone().await;
@@ -363,6 +364,7 @@ impl FsState {
                         true => Some(self.block_before(&node, block, inode.size).await?),
                         false => None,
                     };
+                    write.note(block);
                     self.dirty(&node, block, whole_block(within, part, old));
                 }
                 self.grow(&node, &inode, end);
@@ -370,12 +372,19 @@ impl FsState {
                 offset
             }
         };
-        let losses = node.losses();
+        let mut drops = node.drops();
         drop(tokens);
         let drained = self.drain().await;
         // fsync tells of other blocks that had to go.
-        let are_there = node.losses() == losses || self.are_there(&node, offset, len).await?;
-        Ok(Written { offset, kept: if are_there { drained } else { Err(FsError::NoSpace) } })
+        while node.drops() != drops {
+            drops = node.drops();
+            if !self.are_there(&node, offset, len).await? {
+                return Ok(Written { offset, kept: Err(FsError::NoSpace) });
+            }
+        }
+        // From here on its blocks are acknowledged.
+        drop(write);
+        Ok(Written { offset, kept: drained })
     }
 
     /// Whether all blocks of a range that was written wait, or have a place.
@@ -392,6 +401,7 @@ impl FsState {
     async fn write_meanwhile(
         &self,
         node: &Node,
+        write: &WriteGuard<'_>,
         at: Option<u64>,
         data: &Frozen,
     ) -> Result<Option<u64>> {
@@ -421,7 +431,10 @@ impl FsState {
             let old = cached.filter(|_| is_old).map(|data| Buf::copy_from(&data));
             blocks.push((block, whole_block(within, part, old)));
         }
-        blocks.into_iter().for_each(|(block, data)| self.dirty(node, block, data));
+        for (block, data) in blocks {
+            write.note(block);
+            self.dirty(node, block, data);
+        }
         self.grow(node, &inode, end);
         Ok(Some(offset))
     }

@@ -4,7 +4,7 @@
 //! size that are not written. One without names goes with its last use.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -28,6 +28,11 @@ pub(crate) struct Node {
     lock: Semaphore,
     /// Blocks that are not on the disks yet, each with the number of the first write since it was.
     pub(crate) dirty: RefCell<BTreeMap<u64, (u64, Frozen)>>,
+    /// Of these, blocks that were not dirty before writes that have not returned yet: nothing of
+    /// them was acknowledged.
+    unacknowledged: RefCell<BTreeSet<u64>>,
+    /// How often dirty blocks were dropped.
+    drops: Cell<u64>,
     /// Whether the lock is held only to flush the file.
     flushed: Cell<bool>,
     /// Size and times that are ahead of the metadata.
@@ -88,6 +93,32 @@ impl Node {
     /// How often that has happened.
     pub(crate) fn losses(&self) -> u64 {
         self.losses.get()
+    }
+
+    /// How often dirty blocks were dropped.
+    pub(crate) fn drops(&self) -> u64 {
+        self.drops.get()
+    }
+
+    /// Drops dirty blocks. Returns how many, and whether something of them was acknowledged.
+    pub(crate) fn drop_dirty(&self, is_dropped: impl Fn(u64) -> bool) -> (usize, bool) {
+        let (mut dirty, mut unacknowledged) =
+            (self.dirty.borrow_mut(), self.unacknowledged.borrow_mut());
+        let (before, mut any_acknowledged) = (dirty.len(), false);
+        dirty.retain(|block, _| {
+            let drops = is_dropped(*block);
+            any_acknowledged |= drops && !unacknowledged.remove(block);
+            !drops
+        });
+        let dropped = before - dirty.len();
+        self.drops.set(self.drops.get() + u64::from(dropped > 0));
+        (dropped, any_acknowledged)
+    }
+
+    /// A write starts. The blocks that it makes dirty count as not acknowledged until it returns,
+    /// which is when the guard is dropped.
+    pub(crate) fn begin_write(&self) -> WriteGuard<'_> {
+        WriteGuard { node: self, blocks: RefCell::default() }
     }
 
     /// How many of these losses were told to a user of the file: one who opens it now is told of
@@ -236,6 +267,33 @@ impl Node {
     }
 }
 
+/// A write that has not returned: see [`Node::begin_write`].
+pub(crate) struct WriteGuard<'a> {
+    node: &'a Node,
+    /// Its blocks.
+    blocks: RefCell<Vec<u64>>,
+}
+
+impl WriteGuard<'_> {
+    /// The write makes a block dirty, right after this.
+    pub(crate) fn note(&self, block: u64) {
+        self.blocks.borrow_mut().push(block);
+        if !self.node.dirty.borrow().contains_key(&block) {
+            self.node.unacknowledged.borrow_mut().insert(block);
+        }
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        // Also those of other writes: they hold something that is acknowledged from now on.
+        let mut unacknowledged = self.node.unacknowledged.borrow_mut();
+        for block in self.blocks.get_mut() {
+            unacknowledged.remove(block);
+        }
+    }
+}
+
 /// The node of a file in the hands of an operation.
 pub(crate) struct NodeGuard<'a> {
     files: &'a OpenFiles,
@@ -288,6 +346,8 @@ impl OpenFiles {
             ino,
             lock: Semaphore::new(READERS),
             dirty: RefCell::default(),
+            unacknowledged: RefCell::default(),
+            drops: Cell::new(0),
             flushed: Cell::new(false),
             live: Cell::new(None),
             losses: Cell::new(0),

@@ -71,10 +71,14 @@ impl FsState {
         loop {
             let flushed = self.flush_nodes(std::slice::from_ref(node), extent).await;
             if gives_up && matches!(flushed, Err(FsError::NoSpace)) {
-                if !self.drop_without_place(node).await? {
+                let (dropped, any_acknowledged) = self.drop_without_place(node).await?;
+                if dropped == 0 {
                     return result.and(flushed);
                 }
-                self.lose(node.ino, Loss::NoRoom);
+                // A write that has not returned tells its caller, or is repeated.
+                if any_acknowledged {
+                    self.lose(node.ino, Loss::NoRoom);
+                }
                 result = result.and(flushed);
                 continue;
             }
@@ -104,26 +108,24 @@ impl FsState {
             }
             false => first..first + record.blocks(),
         };
-        Ok(self.drop_blocks(node, |block| blocks.contains(&block)))
+        Ok(self.drop_blocks(node, |block| blocks.contains(&block)).0 > 0)
     }
 
-    /// Forgets the dirty blocks of a file that have no place yet. Returns whether there are any.
-    async fn drop_without_place(&self, node: &Node) -> Result<bool> {
+    /// Forgets the dirty blocks of a file that have no place yet. Returns how many there are, and
+    /// whether something of them was acknowledged.
+    async fn drop_without_place(&self, node: &Node) -> Result<(usize, bool)> {
         let blocks: Vec<u64> = node.dirty.borrow().keys().copied().collect();
         let without_place = self.meta().run(|tx| without_place(tx, node.ino, blocks)).await?;
         Ok(self.drop_blocks(node, |block| without_place.contains(&block)))
     }
 
-    /// Forgets dirty blocks of a file. Returns whether there are any.
-    fn drop_blocks(&self, node: &Node, is_dropped: impl Fn(u64) -> bool) -> bool {
-        let mut dirty = node.dirty.borrow_mut();
-        let before = dirty.len();
-        dirty.retain(|block, _| !is_dropped(*block));
-        let dropped = before - dirty.len();
-        drop(dirty);
+    /// Forgets dirty blocks of a file. Returns how many there are, and whether something of them was
+    /// acknowledged.
+    fn drop_blocks(&self, node: &Node, is_dropped: impl Fn(u64) -> bool) -> (usize, bool) {
+        let (dropped, any_acknowledged) = node.drop_dirty(is_dropped);
         self.note_dirty(self.unwritten().blocks() - dropped as u64);
         self.unwritten().note_written();
-        dropped > 0
+        (dropped, any_acknowledged)
     }
 
     /// The memory for blocks that wait is full, and they cannot be written, or this is the end of
