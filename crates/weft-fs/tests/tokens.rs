@@ -367,3 +367,77 @@ fn a_file_without_a_name_goes_when_no_node_has_it_open() {
         assert_sound(&fs).await;
     });
 }
+
+/// Operations on contents of a file, by number; the last one is none.
+async fn operate(fs: &Fs, ino: Ino, number: u32) -> Option<Result<(), FsError>> {
+    let piece = || Frozen::copy_from(&pattern(100, 5));
+    let size = SetAttr { size: Some(50_000), ..SetAttr::default() };
+    Some(match number {
+        0 => fs.read(ino, 0, 200_000).await.map(drop),
+        1 => fs.write(ino, 1000, piece()).await,
+        2 => fs.punch_hole(ino, 1000, 100).await,
+        3 => fs.set_attr(ino, size).await.map(drop),
+        4 => fs.seek(ino, 0, true).await.map(drop),
+        5 => fs.allocate(ino, 0, 300_000, false).await,
+        _ => return None,
+    })
+}
+
+/// The file is neither in memory nor locked, and another node gets all of it.
+async fn assert_released(rt: &Rt, fs: &Fs, ino: Ino, what: &str) {
+    // Blocks that failed are moved, if that is possible, and their disks are diagnosed.
+    rt.sleep(10 * SECOND).await;
+    assert_eq!(fs.status().await.expect("known").files_in_memory, 0, "{what}");
+    let (other, ended) = (Contender::new(rt, fs, 1), Rc::new(Cell::new(false)));
+    let (using, done) = (other.clone(), ended.clone());
+    drop(rt.spawn(async move {
+        for kind in [Kind::Data, Kind::Attributes] {
+            let range = if kind == Kind::Data { ALL } else { 0..1 };
+            let held = using.acquire(kind, ino, range, Mode::Exclusive).await;
+            using.done(held);
+        }
+        done.set(true);
+    }));
+    a_while(rt).await;
+    assert!(ended.get(), "{what}: another node gets its tokens");
+    other.die();
+    other.recovered();
+}
+
+#[test]
+fn an_operation_that_fails_releases_its_file() {
+    let (mut failed, missing) = (0, 999_999);
+    for number in 0..6 {
+        let result = Rc::new(Cell::new(0));
+        let count = result.clone();
+        run(move |rt| async move {
+            let (disks, fs) = on_test_disks(&rt).await;
+            let ino = make_as(&fs, "file", "raid1").await;
+            write(&fs, ino, 0, &pattern(200_000, 1)).await;
+            fs.unmount().await.expect("unmounted");
+            // Nothing is cached.
+            let fs = mount(&rt, &all(&disks)).await;
+            let all_data = (64 << 10) + (8 << 20)..SIZE - 12_288;
+            for disk in &disks {
+                let sectors = all_data.start / 512..all_data.end / 512;
+                disk.faults.dead_reads.borrow_mut().extend(sectors);
+            }
+            for of in [missing, ino] {
+                let what = format!("operation {number} of file {of}");
+                let done = operate(&fs, of, number).await.expect("there is one");
+                assert!(done.is_err() || of == ino, "{what}");
+                count.set(count.get() + u32::from(done.is_err()));
+                if done.is_err() {
+                    assert_released(&rt, &fs, of, &what).await;
+                }
+            }
+            disks.iter().for_each(|disk| disk.faults.dead_reads.borrow_mut().clear());
+            let again = operate(&fs, ino, number).await.expect("there is one");
+            again.unwrap_or_else(|error| panic!("operation {number}: {error}"));
+            fs.sync().await.expect("synced");
+        });
+        failed += result.get();
+    }
+    // Those on a file that is not there, and those that read blocks.
+    assert!(failed >= 9, "{failed}");
+}
