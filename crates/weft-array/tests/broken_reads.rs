@@ -265,7 +265,8 @@ fn a_mirror_that_broke_gives_the_same_copy_at_every_read() {
 }
 
 /// The copies of a crash's last writes differ, and the array breaks before they are resynced. A
-/// disk of it that failed once, and works again, does not bring back what was read before.
+/// disk of it that failed once, and works again, does not bring back what was read before, also
+/// when the disk of the other copy fails.
 #[test]
 fn a_disk_that_fails_now_and_then_in_a_broken_mirror_is_left_out() {
     const MEMBERS: usize = 4;
@@ -310,6 +311,16 @@ fn a_disk_that_fails_now_and_then_in_a_broken_mirror_is_left_out() {
         disks[0].faults.gone.set(false);
         assert!(read(&array, at, len).await == old, "the first copy again");
         disks[1].faults.gone.set(true);
-        assert!(read(&array, at, len).await == new, "it is the last one");
+        for _ in 0..2 {
+            let (result, _) = array.read(at, Buf::new(len)).await;
+            assert!(result.is_err(), "the second copy is the one that counts");
+        }
+        // A sector of it that was not asked for before.
+        let (result, _) = array.read(at + SECTOR, Buf::new(SECTOR as usize)).await;
+        assert!(result.is_err(), "all sectors are read from one copy");
+        disks[1].faults.gone.set(false);
+        assert!(read(&array, at, len).await == old, "the second copy works again");
+        disks[0].faults.gone.set(true);
+        assert!(read(&array, at, len).await == old, "without the first one");
     });
 }

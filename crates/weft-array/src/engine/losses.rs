@@ -29,7 +29,8 @@ impl Engine {
     /// and as far as the code allows
     ///
     /// - in a broken array, which keeps disks that failed, the copies on these where copies may
-    ///   differ: a disk that fails only now and then must not give another answer each time;
+    ///   differ: a disk that fails only now and then must not give another answer each time. If no
+    ///   other copy is left, one is chosen ([`Engine::only_copy`]);
     /// - units on replacements that are dearer to read than to compute ([`weft_stripe::is_dear`]),
     ///   and in an experiment without redirection all of them.
     #[inline]
@@ -61,6 +62,26 @@ impl Engine {
         }
         let avoided = lost.union(&more);
         if geometry.code().decodable(stripe.number, avoided) { avoided } else { lost }
+    }
+
+    /// In a broken mirror whose copies may differ and are all on disks that failed: the copy that is
+    /// read. It is the one that failed last, from which reads were answered at the end. If it
+    /// cannot be read, the read fails: another copy may take back what an earlier read returned.
+    pub(crate) fn only_copy(&self, stripe: StripeId) -> Option<usize> {
+        if !self.service.is_broken() {
+            return None;
+        }
+        let geometry = self.geometry_of(stripe);
+        if !geometry.mirrored || !self.map.needs_resync(self.region_of(stripe)) {
+            return None;
+        }
+        let on = |slots: &SlotSet| geometry.units_on(stripe.number, *slots);
+        let lost = self.lost_units(stripe);
+        let all_gone = lost.union(&on(&self.service.broken_slots()));
+        if geometry.code().decodable(stripe.number, all_gone) {
+            return None;
+        }
+        self.service.last_broken(|slots| on(slots).difference(&lost).iter().next())
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.

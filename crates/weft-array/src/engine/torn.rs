@@ -71,8 +71,9 @@ impl Engine {
         self.torn.borrow().keys().copied().collect()
     }
 
-    /// Where a write to the stripe stopped halfway at some of these offsets: the only units from
-    /// which the units `wanted` may be read there.
+    /// The only units from which the units `wanted` may be read at these offsets: where a write to
+    /// the stripe stopped halfway, and where all copies failed that may differ
+    /// ([`Engine::only_copy`]).
     #[inline]
     pub(crate) fn only_sources(
         &self,
@@ -80,10 +81,13 @@ impl Engine {
         offsets: &Range<u64>,
         wanted: UnitSet,
     ) -> Option<UnitSet> {
-        let all = self.torn.borrow();
-        let torn = all.get(&stripe)?;
-        let meets = torn.offsets.start < offsets.end && offsets.start < torn.offsets.end;
-        meets.then(|| torn.copy.map_or(wanted, UnitSet::one))
+        let meets = |torn: &&TornStripe| {
+            torn.offsets.start < offsets.end && offsets.start < torn.offsets.end
+        };
+        match self.torn.borrow().get(&stripe).filter(meets) {
+            Some(torn) => Some(torn.copy.map_or(wanted, UnitSet::one)),
+            None => self.only_copy(stripe).map(UnitSet::one),
+        }
     }
 
     /// Fails if a write to this stripe stopped halfway: no job may read or write it any more. One

@@ -16,6 +16,8 @@ pub(crate) struct Service {
     broken: RefCell<Option<String>>,
     /// The slots whose loss broke it.
     broken_slots: Cell<SlotSet>,
+    /// The same, by the order in which they failed.
+    in_order: RefCell<Vec<SlotSet>>,
 }
 
 impl Service {
@@ -27,6 +29,7 @@ impl Service {
             closed: Cell::new(false),
             broken: RefCell::default(),
             broken_slots: Cell::new(SlotSet::new()),
+            in_order: RefCell::default(),
         }
     }
 
@@ -89,7 +92,14 @@ impl Service {
 
     /// The loss of these slots breaks the array, too.
     pub fn note_broken_slots(&self, slots: SlotSet) {
-        self.broken_slots.set(self.broken_slots.get().union(&slots));
+        let before = self.broken_slots.get();
+        self.in_order.borrow_mut().push(slots.difference(&before));
+        self.broken_slots.set(before.union(&slots));
+    }
+
+    /// What `find` finds in the slots that failed last, or else in those before them.
+    pub fn last_broken<T>(&self, find: impl FnMut(&SlotSet) -> Option<T>) -> Option<T> {
+        self.in_order.borrow().iter().rev().find_map(find)
     }
 
     /// Fails if the array takes no writes.
