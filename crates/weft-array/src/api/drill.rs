@@ -88,7 +88,10 @@ pub struct DrillReport {
     pub rebuilt_bytes: u64,
     /// Bytes per second at which it did, in the second half of its time if it did not end.
     pub rate_bytes_s: u64,
-    /// How long the whole rebuild would take, in seconds; `None` if too little was rebuilt to tell.
+    /// How long the whole rebuild would take, in milliseconds; `None` if too little was rebuilt to
+    /// tell.
+    pub rebuild_ms: Option<u64>,
+    /// The same in seconds, rounded.
     pub rebuild_s: Option<u64>,
     /// Whether the drill rebuilt all of it.
     pub complete: bool,
@@ -148,7 +151,8 @@ pub async fn run(
         rebuild_bytes: progress.total * array.0.geometry().unit_bytes,
         rebuilt_bytes: progress.done * array.0.geometry().unit_bytes,
         rate_bytes_s: progress.stripes_s_times(array.0.geometry().unit_bytes),
-        rebuild_s: progress.whole_s(),
+        rebuild_ms: progress.whole_ms(),
+        rebuild_s: progress.whole_ms().map(|ms| (ms + 500) / 1000),
         complete: progress.complete,
         before,
         during,
@@ -277,15 +281,15 @@ impl Progress {
         u64::try_from(rate / u128::from(span.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// Seconds of the whole rebuild.
-    fn whole_s(&self) -> Option<u64> {
+    /// Milliseconds of the whole rebuild.
+    fn whole_ms(&self) -> Option<u64> {
         let (span, stripes) = self.measured();
         let (end, done) = *self.seen.last()?;
         if self.complete {
-            return Some((end - self.begun).div_ceil(SECOND));
+            return Some((end - self.begun) / MILLISECOND);
         }
         let left = u128::from(self.total - done) * u128::from(span);
         let left = left.checked_div(u128::from(stripes))?;
-        u64::try_from((u128::from(end - self.begun) + left).div_ceil(u128::from(SECOND))).ok()
+        u64::try_from((u128::from(end - self.begun) + left) / u128::from(MILLISECOND)).ok()
     }
 }

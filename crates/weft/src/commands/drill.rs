@@ -54,10 +54,10 @@ fn show(name: &str, found: &DrillReport) {
     let DrillReport { slot, disk, .. } = found;
     outln!("{name} without slot {slot} ({}); nothing was changed", output::visible(disk));
     let (rate, bytes) = (size::show_rate(found.rate_bytes_s), size::show(found.rebuild_bytes));
-    match (found.rebuild_s, found.rebuild_bytes) {
+    match (found.rebuild_ms, found.rebuild_bytes) {
         (_, 0) => outln!("  rebuild     nothing: the array holds no data"),
-        (Some(seconds), _) => {
-            let time = size::show_duration(Duration::from_secs(seconds));
+        (Some(ms), _) => {
+            let time = size::show_duration(Duration::from_millis(ms));
             let about = if found.complete { "" } else { "about " };
             outln!("  rebuild     {about}{time}: {bytes} at {rate}");
         }
