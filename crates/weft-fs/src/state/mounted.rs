@@ -99,6 +99,9 @@ const STEPS_TO_COMMIT: u64 = 16;
 /// Hears of a file with blocks that were written and are nowhere.
 type TellLost = Box<dyn Fn(Ino)>;
 
+/// Hears how many bytes a rebuild has too little room for.
+type TellLack = Box<dyn Fn(u64)>;
+
 /// The state of a mounted file system. Its parts are private: each has a method that lends it, and
 /// state of the whole has methods that say what happens to it.
 pub(crate) struct FsState {
@@ -170,7 +173,7 @@ pub(crate) struct FsState {
     /// Told of files with blocks that were written and are nowhere.
     tell_lost: RefCell<Option<TellLost>>,
     /// Told of a rebuild that has too little room for these blocks.
-    tell_lack: RefCell<Option<Box<dyn Fn(u64)>>>,
+    tell_lack: RefCell<Option<TellLack>>,
     /// What was written and is nowhere, of which no sync of the whole file system has told: the
     /// first loss, and files.
     losses: RefCell<(Option<FsError>, BTreeSet<Ino>)>,
