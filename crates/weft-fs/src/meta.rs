@@ -32,7 +32,17 @@ mod header;
 mod image;
 mod journal;
 mod keeper;
+/// What a simulated network connects.
+#[cfg(test)]
+mod links {
+    pub(super) use super::remote::{Connector, Stream};
+    pub(super) use super::server::KeeperServer;
+}
 mod maps;
+#[cfg(test)]
+#[path = "../tests/common/network.rs"]
+#[expect(dead_code, reason = "other tests use all of it")]
+pub(crate) mod network;
 mod node;
 mod numbers;
 mod outbox;

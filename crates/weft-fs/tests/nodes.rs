@@ -605,7 +605,8 @@ fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_store
         is_over.set(true);
         writing.await;
         let check = async |fs: &Fs| {
-            for (version, ino) in made.borrow().iter().enumerate() {
+            let made = made.borrow().clone();
+            for (version, ino) in made.iter().enumerate() {
                 assert!(read_all(fs, *ino).await == pattern(20_000, version as u64), "{version}");
             }
         };

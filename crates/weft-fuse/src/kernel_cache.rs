@@ -61,13 +61,10 @@ fn has_ended(errno: Errno) -> bool {
 
 impl KernelMemory {
     /// Attempts something until it succeeds: the token stays here until then.
-    fn attempt<F: Future<Output = Result<(), Errno>>>(
+    fn attempt<F: Future<Output = Result<(), Errno>> + 'static>(
         &self,
         attempt: impl Fn(Fd) -> F + 'static,
-    ) -> Forgotten
-    where
-        F: 'static,
-    {
+    ) -> Forgotten {
         let (rt, fd) = (self.rt.clone(), self.fd.clone());
         Box::pin(async move {
             while let Err(errno) = attempt(fd.clone()).await {

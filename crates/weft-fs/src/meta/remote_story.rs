@@ -2,14 +2,6 @@
 //! connections that end, as [`super::story`] has them in one process as well; and what the keeper
 //! makes of messages that no node sends.
 
-mod links {
-    pub(super) use crate::meta::remote::{Connector, Stream};
-    pub(super) use crate::meta::server::KeeperServer;
-}
-#[path = "../../tests/common/network.rs"]
-#[expect(dead_code, reason = "other tests use all of it")]
-mod network;
-
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,10 +17,9 @@ use weft_wire::{
     ToKeeper,
 };
 
-use self::links::{Connector, Stream};
-use self::network::{Canary, Network};
 use super::desk::{AskBack, Deliver, Desk};
-use super::remote::RemoteKeeper;
+use super::network::{Canary, Network};
+use super::remote::{Connector, RemoteKeeper, Stream};
 use super::rows::{RowChange, RowKey, TableId, all};
 use super::story::{ID, Site, story};
 use super::tests::with_rt_and_array;

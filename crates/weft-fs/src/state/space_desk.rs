@@ -524,7 +524,8 @@ mod tests {
 
         /// Each block has one owner at most.
         fn check(&self) {
-            let mut owned = vec![[false; BLOCKS as usize]; usize::from(DISKS)];
+            let blocks = usize::try_from(BLOCKS).expect("few");
+            let mut owned = vec![vec![false; blocks]; usize::from(DISKS)];
             let mut own = |run: extent::Run, whose: &str| {
                 for at in run.start..run.start + run.blocks {
                     let of = &mut owned[usize::from(run.disk)][usize::try_from(at).expect("few")];

@@ -6,14 +6,6 @@
 //! Node 0 is played by the test: it is the authority, dies with its keeper, and has no log. Some of
 //! the worlds break a rule, and must be found out.
 
-mod links {
-    pub(super) use crate::meta::remote::{Connector, Stream};
-    pub(super) use crate::meta::server::KeeperServer;
-}
-#[path = "../../tests/common/network.rs"]
-#[expect(dead_code, reason = "other tests use all of it")]
-mod network;
-
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,11 +19,11 @@ use weft_testkit::for_seeds;
 use weft_token::{Holding, Mode, NodeId, ToAuthority, ToNode};
 use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
 
-use self::network::Network;
 use super::local_node::Tokens;
 use super::needs::Need;
 use crate::format::inode::Ino;
 use crate::meta::desk::{AskBack, Deliver, Desk, DeskClient};
+use crate::meta::network::{self, Network};
 use crate::meta::remote::RemoteKeeper;
 use crate::meta::tests::with_rt_and_array;
 use crate::meta::{Meta, NEXT_INODE, Tx};

@@ -30,6 +30,9 @@ pub enum Canary {
     DurableEarly,
 }
 
+/// Hears of a keeper that starts.
+type OnStart = Rc<dyn Fn(&KeeperServer)>;
+
 /// Bytes on their way in one direction.
 struct Pipe {
     rt: Rt,
@@ -183,7 +186,7 @@ pub struct Network {
     keeper: RefCell<Option<(Rt, KeeperServer)>>,
     pipes: RefCell<Vec<Rc<Pipe>>>,
     /// Called with each keeper that starts.
-    on_start: RefCell<Option<Rc<dyn Fn(&KeeperServer)>>>,
+    on_start: RefCell<Option<OnStart>>,
     me: Weak<Self>,
     /// How often a connection was cut, and a keeper started.
     pub cuts: Cell<u64>,
