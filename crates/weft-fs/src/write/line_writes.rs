@@ -63,8 +63,10 @@ impl FsState {
         let is_logged = !log.is_empty();
         if is_logged {
             // Another log record tells recovery that all blocks are where those before it name
-            // them.
+            // them. And it lacks what a lost disk had to get: recovery must know that it is lost,
+            // also if the disk works for the node that recovers.
             if self.pool().bad.any_logged_elsewhere()
+                || self.pool().unrecorded_losses().is_some()
                 || targets.iter().any(|target| self.is_reshaped(target))
             {
                 self.commit_within_flush().await?;
