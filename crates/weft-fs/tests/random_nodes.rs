@@ -346,18 +346,41 @@ impl World {
         id
     }
 
-    /// Node 0 dies with its keeper, and another one comes. These nodes have died.
+    /// Node 0 dies with its keeper, and another one comes.
     async fn restart_0(&self) {
         self.network.kill().await;
         self.die(0);
         let living = self.nodes.borrow().values().map(|node| node.id).collect::<Vec<_>>();
         self.start_0(&living).await;
+    }
+
+    /// Node 0 is back, and all nodes that have died are recovered: it goes on.
+    async fn go_on(&self) {
         if !self.is_shared {
             for file in self.files_of(0) {
                 file.check(&self.fs_0(), "node 0").await;
             }
         }
         self.work(0);
+    }
+
+    /// Something happens to the network, or a disk fails for one of the nodes: for all, then, and
+    /// node 0 does without it. Returns whether a disk has failed.
+    fn trouble(&self, may_fail: bool) -> bool {
+        if self.chance(30) {
+            self.network.cut();
+        }
+        let fails = may_fail && self.chance(20);
+        let nodes = self.nodes.borrow();
+        if fails && let Some(running) = nodes.get(&(self.draw(3) as u16)) {
+            let disk = &running.disks[self.draw(DISKS as u64) as usize];
+            disk.faults.gone.set(true);
+        }
+        if !may_fail && self.chance(30) {
+            let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
+            drop(rt.spawn(async move { drop(fs.rebuild().await) }));
+        }
+        fails
     }
 
     /// The log of a node is as if nothing had ever been written to it.
@@ -385,7 +408,8 @@ impl World {
             _ => None,
         };
         self.network.keeper().fence(id).await.expect("durable");
-        if self.chance(30) {
+        let restarts = self.chance(30);
+        if restarts {
             // Node 0 dies meanwhile.
             let (rt, fs) = (self.nodes.borrow()[&0].rt.clone(), self.fs_0());
             drop(rt.spawn(async move { fs.recover_node(id).await }));
@@ -393,6 +417,9 @@ impl World {
             self.restart_0().await;
         }
         self.fs_0().recover_node(id).await.expect("recovered");
+        if restarts {
+            self.go_on().await;
+        }
         if self.is_shared {
             return;
         }
@@ -517,11 +544,14 @@ fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
             world.start(number).await;
             world.work(number);
         }
+        let mut may_fail = canary == Canary::None;
         for _ in 0..6 {
             rt.sleep(world.draw(60 * MILLISECOND)).await;
+            may_fail &= !world.trouble(may_fail);
             let number = 1 + world.draw(2) as u16;
             if canary == Canary::None && world.chance(25) {
                 world.restart_0().await;
+                world.go_on().await;
                 continue;
             }
             let id = world.die(number);
