@@ -11,12 +11,14 @@
 //!
 //! *Pages* it drops when they are not locked, after it has written those that were changed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use rangemap::RangeSet;
 use rustix::io::Errno;
-use weft_fs::{Dropped, Forgotten, Ino, KernelCache};
+use weft_fs::{BLOCK_BYTES, Dropped, Forgotten, Ino, KernelCache};
 use weft_rt::ring::Fd;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 
@@ -47,8 +49,80 @@ impl KernelVersion {
     }
 }
 
+/// Bytes of files that the kernel has read since it had to drop them.
+///
+/// A program's write changes pages that the kernel has, and then comes as a request. In between
+/// the pages may be dropped, and read again as they were before. These are dropped once more when
+/// the write is carried out. A page that the kernel locks for a write was not read: it is not
+/// among them, so it holds nothing up.
+#[derive(Default)]
+pub(crate) struct ReadAgain {
+    read: RefCell<BTreeMap<Ino, RangeSet<u64>>>,
+    /// What the kernel is dropping.
+    dropping: RefCell<Vec<(Ino, Range<u64>)>>,
+}
+
+impl ReadAgain {
+    /// The kernel gets these bytes of a file.
+    pub(crate) fn note(&self, ino: Ino, bytes: Range<u64>) {
+        if bytes.start < bytes.end {
+            self.read.borrow_mut().entry(ino).or_default().insert(bytes);
+        }
+    }
+
+    /// Takes those that were read of some bytes of a file.
+    fn take_read(&self, ino: Ino, bytes: &Range<u64>) -> Vec<Range<u64>> {
+        let mut files = self.read.borrow_mut();
+        let Some(of) = files.get_mut(&ino).filter(|_| bytes.start < bytes.end) else {
+            return Vec::new();
+        };
+        let part = |of: &Range<u64>| of.start.max(bytes.start)..of.end.min(bytes.end);
+        let taken = of.overlapping(bytes).map(part).collect();
+        of.remove(bytes.clone());
+        if of.is_empty() {
+            files.remove(&ino);
+        }
+        taken
+    }
+
+    /// The kernel begins to drop its pages of these bytes. [`Self::end_drop`] follows.
+    fn begin_drop(&self, ino: Ino, bytes: &Range<u64>) -> Vec<(Ino, Range<u64>)> {
+        let taken: Vec<_> = self.take_read(ino, bytes).into_iter().map(|of| (ino, of)).collect();
+        self.dropping.borrow_mut().extend(taken.iter().cloned());
+        taken
+    }
+
+    /// It has dropped them.
+    fn end_drop(&self, dropped: &[(Ino, Range<u64>)]) {
+        let mut dropping = self.dropping.borrow_mut();
+        for of in dropped {
+            if let Some(at) = dropping.iter().position(|other| other == of) {
+                dropping.swap_remove(at);
+            }
+        }
+    }
+
+    /// It does not know a file any more.
+    pub(crate) fn forget(&self, ino: Ino) {
+        self.read.borrow_mut().remove(&ino);
+    }
+
+    /// Takes those that are in the pages of these bytes. The kernel may be dropping some of them.
+    pub(crate) fn take(&self, ino: Ino, bytes: &Range<u64>) -> Vec<Range<u64>> {
+        let end = bytes.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+        let pages = bytes.start / BLOCK_BYTES * BLOCK_BYTES..end;
+        let mut taken = self.take_read(ino, &pages);
+        let dropping = self.dropping.borrow();
+        let of_file = dropping.iter().filter(|(of, _)| *of == ino).map(|(_, of)| of);
+        let parts = of_file.map(|of| of.start.max(pages.start)..of.end.min(pages.end));
+        taken.extend(parts.filter(|of| of.start < of.end));
+        taken
+    }
+}
+
 /// Tells the kernel what to forget.
 pub(crate) struct KernelMemory {
+    pub(crate) read_again: Rc<ReadAgain>,
     pub(crate) rt: Rt,
     pub(crate) fd: Fd,
     pub(crate) version: Rc<KernelVersion>,
@@ -94,13 +168,19 @@ impl KernelCache for KernelMemory {
     }
 
     fn drop_pages(&self, ino: Ino, bytes: Range<u64>, dropped: Dropped) -> Forgotten {
-        self.attempt(move |fd| {
+        let read_again = self.read_again.clone();
+        let taken = read_again.begin_drop(ino, &bytes);
+        let dropping = self.attempt(move |fd| {
             let (pages, dropped) = (pages_of(ino, &bytes), dropped.clone());
             async move {
                 // Beyond the longest file there are no pages.
                 let Ok(pages) = pages else { return Ok(()) };
                 tell(&fd, NOTIFY_INVAL_INODE, vec![pages], move || dropped.set()).await
             }
+        });
+        Box::pin(async move {
+            dropping.await;
+            read_again.end_drop(&taken);
         })
     }
 }

@@ -34,7 +34,7 @@ use weft_fs::{
     SetXattr, Time, XATTR_LIST_MAX,
 };
 use weft_rt::ring::{Fd, Ring};
-use weft_rt::{MILLISECOND, Nanos, Rt};
+use weft_rt::{Nanos, Rt, SECOND};
 use zerocopy::IntoBytes as _;
 
 use crate::answer::{
@@ -47,7 +47,7 @@ use crate::channel::{self, Body, Request};
 use crate::control::{self, Control, OpenDisk};
 use crate::counts::Counts;
 use crate::file_flags;
-use crate::kernel_cache::{KernelMemory, KernelVersion};
+use crate::kernel_cache::{KernelMemory, KernelVersion, ReadAgain};
 use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
@@ -61,9 +61,10 @@ const ENTRIES: usize = 256;
 /// Requests in progress if other nodes use the file system as well: each is that of a program, or
 /// of the kernel's in the background.
 const SHARED_IN_FLIGHT_MAX: usize = 1 << 20;
-/// How long a write waits until the kernel has dropped its pages. It may keep one locked until the
-/// write is answered; that one has no old contents.
-const DROP_WAIT_NS: Nanos = 2 * MILLISECOND;
+/// How long a write waits at most until the kernel has dropped pages. It may have locked the last
+/// one for the write itself, if it was dropping it just then: that one has no old contents, and is
+/// dropped when the write is answered.
+const DROP_WAIT_NS: Nanos = SECOND / 10;
 /// Blocks of a file from which on it takes long to cut it: a GiB.
 const CUT_BLOCKS: u64 = 256 << 10;
 
@@ -87,9 +88,11 @@ pub async fn serve(
     fs.on_lost_blocks(move |ino| forget_pages(&told_rt, &told_fd, ino, 0..u64::MAX));
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
     let (is_shared, version) = (fs.is_shared(), Rc::<KernelVersion>::default());
+    let read_again: Rc<ReadAgain> = Rc::default();
     if is_shared {
         let (rt, fd, version) = (rt.clone(), fd.clone(), version.clone());
-        fs.keep_in_kernel(Rc::new(KernelMemory { rt, fd, version }));
+        let read_again = read_again.clone();
+        fs.keep_in_kernel(Rc::new(KernelMemory { rt, fd, version, read_again }));
     }
     let tree = Rc::new(Tree {
         rt: rt.clone(),
@@ -100,6 +103,7 @@ pub async fn serve(
         setxattr_ext,
         is_shared,
         version,
+        read_again,
         writers,
         long: Rc::default(),
         folders: RefCell::default(),
@@ -150,6 +154,7 @@ struct Tree {
     /// Other nodes may use the file system as well.
     is_shared: bool,
     version: Rc<KernelVersion>,
+    read_again: Rc<ReadAgain>,
     writers: Writers,
     long: Rc<Long>,
     /// For each folder that is read, the position at which its readers end: where it ended when the
@@ -281,6 +286,7 @@ impl Tree {
         for (ino, count) in nodes {
             self.cut.borrow_mut().remove(ino);
             self.folders.borrow_mut().remove(ino);
+            self.read_again.forget(*ino);
             // A failure shows in the next request.
             let _ = self.fs.end_uses(*ino, number(count)).await;
         }

@@ -89,7 +89,13 @@ impl Tree {
         let len = (io.size as usize).min(WRITE_BYTES_MAX);
         let read = self.fs.read(head.nodeid, io.offset, len).await;
         match read {
-            Ok(data) => channel::answer(&self.fd, head, Ok(&data)),
+            Ok(data) => {
+                if self.is_shared && self.fs.was_contended(head.nodeid) {
+                    let end = io.offset.saturating_add(io.size.into());
+                    self.read_again.note(head.nodeid, io.offset..end);
+                }
+                channel::answer(&self.fd, head, Ok(&data));
+            }
             Err(error) => channel::answer(&self.fd, head, Err(errno_of(error))),
         }
     }
@@ -109,10 +115,19 @@ impl Tree {
         } else {
             self.fs.write(ino, at, data.freeze()).await.map_err(errno_of)?;
         }
-        let is_elsewhere = at != io.offset || appends && !self.version.drops_bypassed_pages();
-        if self.is_shared && !is_of_pages && (is_elsewhere || self.fs.was_contended(ino)) {
-            let end = at.max(io.offset).saturating_add(len);
-            self.drop_pages(ino, at.min(io.offset)..end).await;
+        if self.is_shared && !is_of_pages {
+            let written = at..at.saturating_add(len);
+            let mut old = self.read_again.take(ino, &written);
+            if at != io.offset {
+                // The kernel has put the bytes where it believes the end to be.
+                old.push(io.offset..io.offset.saturating_add(len));
+                old.push(written);
+            } else if appends && !self.version.drops_bypassed_pages() {
+                old.push(written);
+            }
+            for bytes in old {
+                self.drop_pages(ino, bytes).await;
+            }
         }
         if io.flags & OFlags::DSYNC.bits() != 0 {
             self.fsync(head.nodeid, io.fh).await?;
