@@ -59,6 +59,9 @@ pub struct Panel {
     pub log_y: bool,
     /// The data.
     pub series: Vec<Series>,
+    /// Where phases start on the x axis of a plot of lines, and their names.
+    #[serde(skip)]
+    pub phases: Vec<(f64, String)>,
 }
 
 /// How a panel is drawn.
@@ -161,6 +164,7 @@ impl Panel {
             shape: Shape::Bars,
             log_y: false,
             series: Vec::new(),
+            phases: Vec::new(),
         }
     }
 
@@ -171,6 +175,13 @@ impl Panel {
         y_label: impl Into<String>,
     ) -> Self {
         Self { shape: Shape::Lines, ..Self::bars(title, x_label, y_label) }
+    }
+
+    /// With a phase that starts here.
+    #[must_use]
+    pub fn with_phase(mut self, at: f64, name: impl Into<String>) -> Self {
+        self.phases.push((at, name.into()));
+        self
     }
 
     /// With one more series.

@@ -101,7 +101,7 @@ macro_rules! found {
 }
 pub(crate) use found;
 
-found!(Panel: title, x_label, y_label, shape, log_y, series);
+found!(Panel: title, x_label, y_label, shape, log_y, series, phases);
 found!(Series: name, points);
 found!(Point: x, at, ours, range, paper);
 found!(Latency: requests, mean_ns, min_ns, p50_ns, p90_ns, p99_ns, p999_ns, max_ns);

@@ -15,6 +15,13 @@ fn experiments_are_listed_and_run() {
         assert!(list.contains(name), "{list}");
     }
     assert!(list.contains("takes about") && list.contains("a moment"), "{list}");
+    // Columns stand below each other, however long a name is.
+    let at = list.find("shows").expect("a heading");
+    for line in list.lines().skip(1).filter(|line| !line.starts_with('(')) {
+        let (before, title) = line.split_at(at);
+        assert!(!title.starts_with(' ') && before.ends_with("  "), "{line}");
+        assert!(!before.trim_end_matches("  ").ends_with(' '), "{line}");
+    }
     let said = bench.weft(&["lab", "run", "drc-table1", "drc-fig11", "--seed", "5"]);
     for part in
         ["seed 5", "no trace", "paper 125", "error in the paper", "equation 1", "ours/paper"]

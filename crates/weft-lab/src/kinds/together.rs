@@ -161,7 +161,13 @@ impl Parameters {
                 table.panel(panel("duration", "s"), |run| seconds(run.0)),
             ]);
         }
-        let life = Panel::lines("response time over the life", "seconds", "ms");
+        // The first two phases take the same time in each system.
+        let took = |phase: usize| lived[0].phases[phase].0;
+        let (lost, replaced) = (seconds(took(0)), seconds(took(0) + took(1)));
+        let life = Panel::lines("response time over the life", "seconds", "ms")
+            .with_phase(0.0, "healthy")
+            .with_phase(lost, "degraded")
+            .with_phase(replaced, "rebuilt, then grown onto another disk");
         panels.push(self.systems.iter().zip(runs()).fold(life, |panel, (system, runs)| {
             let points = runs[0].series.iter().map(|point| {
                 Point::at(seconds(point.at_ns + point.len_ns / 2), millis(point.latency.mean_ns))

@@ -59,8 +59,8 @@ pub(super) fn plot(panel: &Panel) -> Vec<Mark> {
     frame(&mut marks, panel, &y, top);
     match panel.shape {
         Shape::Bars => bars(&mut marks, panel, &y),
-        Shape::Lines => lines(&mut marks, panel, &y, false),
-        Shape::LogLines => lines(&mut marks, panel, &y, true),
+        Shape::Lines => lines(&mut marks, panel, &y, top, false),
+        Shape::LogLines => lines(&mut marks, panel, &y, top, true),
     }
     marks
 }
@@ -164,7 +164,7 @@ fn bars(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis) {
     }
 }
 
-fn lines(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis, log: bool) {
+fn lines(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis, top: f64, log: bool) {
     let places = panel.series.iter().flat_map(|series| &series.points).map(|point| point.at);
     let x = Axis::over(places, log, false, LEFT + 8.0, WIDTH - RIGHT - 16.0);
     let bottom = HEIGHT - BOTTOM;
@@ -172,6 +172,11 @@ fn lines(marks: &mut Vec<Mark>, panel: &Panel, y: &Axis, log: bool) {
         let at = x.place(value);
         marks.push(line(vec![(at, bottom), (at, bottom + 5.0)], DARK, 1.0));
         marks.push(text(at, bottom + 19.0, Anchor::Middle, GREY, &label));
+    }
+    for (at, name) in &panel.phases {
+        let at = x.place(*at);
+        marks.push(line(vec![(at, top), (at, bottom)], FAINT, 1.0));
+        marks.push(text(at + 4.0, top + 13.0, Anchor::Start, GREY, name));
     }
     for (index, series) in panel.series.iter().enumerate() {
         let place = |point: &Point| (x.place(point.at), y.place(point.ours));
@@ -198,4 +203,24 @@ fn annotations(marks: &mut Vec<Mark>, point: &Point, x: f64, y: &Axis, series: &
 fn tip(series: &Series, point: &Point) -> String {
     let paper = point.paper.map_or_else(String::new, |p| format!(", the paper {}", number(p)));
     format!("{}, {}: {}{paper}", series.name, point.x, number(point.ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_phases_of_a_life_have_their_names_where_they_start() {
+        let points = [0.0, 50.0, 100.0].map(|at| Point::at(at, 1.0)).to_vec();
+        let panel = Panel::lines("life", "seconds", "ms").with("weft", points);
+        let panel = panel.with_phase(0.0, "healthy").with_phase(50.0, "degraded");
+        let marks = plot(&panel);
+        let place = |name: &str| {
+            let is_it = |mark: &&Mark| matches!(mark, Mark::Text { text, .. } if text == name);
+            let Some(Mark::Text { x, .. }) = marks.iter().find(is_it) else { panic!("{name}") };
+            *x
+        };
+        let middle = f64::midpoint(place("healthy"), WIDTH - RIGHT - 16.0 + 4.0);
+        assert!((place("degraded") - middle).abs() < 1.0, "{} {middle}", place("degraded"));
+    }
 }

@@ -38,14 +38,15 @@ pub fn list(json: bool) -> Outcome {
     }
     let threads = RunOptions::default().threads;
     let pace = Pace::new(threads, 1);
-    outln!("experiment    takes about  shows");
+    let width = all.iter().map(|experiment| experiment.name.len()).max().unwrap_or(0).max(13);
+    outln!("{:<width$} takes about  shows", "experiment");
     for experiment in all {
         let takes = match pace.seconds(&experiment) {
             seconds if seconds < 1.0 => "a moment".to_owned(),
             seconds if seconds < 60.0 => shown(seconds),
             seconds => format!("{:.0} min", seconds / 60.0),
         };
-        outln!("{:<13} {takes:>11}  {}", experiment.name, experiment.title);
+        outln!("{:<width$} {takes:>11}  {}", experiment.name, experiment.title);
     }
     outln!("(with {threads} threads; --divide 10 takes a tenth, and is less precise)");
     Ok(())
