@@ -90,8 +90,8 @@ pub struct FsClusterArgs {
     /// The name of this node, which no other process has [default: the machine's name]
     #[arg(long, requires = "cluster")]
     pub node: Option<NodeName>,
-    /// A file with the cluster's shared key, which only its owner may read. Nodes and keepers prove to
-    /// each other that they have it; contents are not encrypted
+    /// A file with the cluster's shared key, which only its owner may read. Nodes and keepers prove
+    /// to each other that they have it; contents are not encrypted
     #[arg(long, value_name = "FILE", requires = "cluster")]
     pub key: Option<PathBuf>,
 }
@@ -154,7 +154,8 @@ pub struct FsKeeperArgs {
     #[arg(long, value_name = "FOLDER")]
     pub mount: Option<PathBuf>,
     /// Take over although disks are missing, or do not confirm a fence, if most do. They count as
-    /// lost. Only if no machine that was expelled can reach them: what it writes there would be lost
+    /// lost. Only if no machine that was expelled can reach them: what it writes there would be
+    /// lost
     #[arg(long)]
     pub degraded: bool,
     /// Memory for contents

@@ -382,8 +382,8 @@ fn is_over(outlook: &Outlook, number: u16, epoch: u64) -> bool {
 }
 
 impl Attendance {
-    /// Gets nodes ready as they join, and recovers those that are no members any more. `mounted` are
-    /// those that the metadata knows of: some may have died under an earlier keeper.
+    /// Gets nodes ready as they join, and recovers those that are no members any more. `mounted`
+    /// are those that the metadata knows of: some may have died under an earlier keeper.
     async fn attend(self: Rc<Self>, mounted: Vec<NodeId>) {
         let mut known: BTreeMap<u16, u64> =
             mounted.into_iter().map(|node| (node.number, node.epoch)).collect();
