@@ -35,8 +35,8 @@ mod keeper;
 /// What a simulated network connects.
 #[cfg(test)]
 mod links {
-    pub(super) use super::remote::{Connector, Stream};
     pub(super) use super::server::KeeperServer;
+    pub(super) use super::stream::{Connector, Stream};
 }
 mod maps;
 #[cfg(test)]
@@ -61,6 +61,7 @@ pub(crate) mod server;
 mod spans;
 #[cfg(test)]
 mod story;
+pub(crate) mod stream;
 mod sums;
 mod tables;
 mod transaction;

@@ -1,5 +1,5 @@
-//! weftfs and btrfs on the same loop devices, in turns: raid1 and raid5 on four of them. ext4 on one
-//! of them shows what a file system can do that has no redundancy and no checksums of contents.
+//! weftfs and btrfs on the same loop devices, in turns: raid1 and raid5 on four of them. ext4 on
+//! one of them shows what a file system can do that has no redundancy and no checksums of contents.
 //!
 //! In each turn a file system is made and used as programs do, through the page cache. Before
 //! everything that reads it is unmounted and mounted again; what changes it is measured until it

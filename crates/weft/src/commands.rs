@@ -2,7 +2,6 @@
 //! result.
 
 pub mod attach;
-pub mod background;
 pub mod cache;
 pub mod completions;
 pub mod config;

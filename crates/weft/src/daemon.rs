@@ -51,8 +51,8 @@ use weft_rt::ring::RingConfig;
 use weft_rt::sync::Semaphore;
 use weft_rt::{MILLISECOND, Nanos};
 
+use crate::background;
 use crate::cli::{CacheOptions, ServeArgs};
-use crate::commands::background;
 use crate::control::Connections;
 use crate::control::protocol::{Request, VanishedDisk};
 use crate::control::server::Call;

@@ -9,6 +9,7 @@
 // `println!` and its kind panic when they cannot write: see weft_cli::output.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod background;
 mod block;
 mod cli;
 mod commands;
@@ -29,7 +30,6 @@ use weft_cli::command_line;
 use weft_cli::failure::Outcome;
 
 use cli::{Cli, Command, ServeArgs};
-use commands::background;
 use runtime_dir::RuntimeDir;
 
 #[global_allocator]

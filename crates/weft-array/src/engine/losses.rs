@@ -64,10 +64,10 @@ impl Engine {
         if geometry.code().decodable(stripe.number, avoided) { avoided } else { lost }
     }
 
-    /// In a broken mirror whose copies may differ and are all on disks that failed: the copy that is
-    /// read. It is the one that failed last, from which reads were answered at the end. If it
+    /// In a broken mirror whose copies may differ and are all on disks that failed: the copy that
+    /// is read. It is the one that failed last, from which reads were answered at the end. If it
     /// cannot be read, the read fails: another copy may take back what an earlier read returned.
-    pub(crate) fn only_copy(&self, stripe: StripeId) -> Option<usize> {
+    fn only_copy(&self, stripe: StripeId) -> Option<usize> {
         if !self.service.is_broken() {
             return None;
         }
@@ -82,6 +82,20 @@ impl Engine {
             return None;
         }
         self.service.last_broken(|slots| on(slots).difference(&lost).iter().next())
+    }
+
+    /// The only units from which the units `wanted` may be read at these offsets: where a write to
+    /// the stripe stopped halfway, and where all copies failed that may differ
+    /// ([`Engine::only_copy`]).
+    #[inline]
+    pub(crate) fn only_sources(
+        &self,
+        stripe: StripeId,
+        offsets: &Range<u64>,
+        wanted: UnitSet,
+    ) -> Option<UnitSet> {
+        let torn = self.torn_sources(stripe, offsets, wanted);
+        torn.or_else(|| self.only_copy(stripe).map(UnitSet::one))
     }
 
     /// The units of `stripe` that are on no disk: their member is missing, or not rebuilt here.

@@ -71,23 +71,19 @@ impl Engine {
         self.torn.borrow().keys().copied().collect()
     }
 
-    /// The only units from which the units `wanted` may be read at these offsets: where a write to
-    /// the stripe stopped halfway, and where all copies failed that may differ
-    /// ([`Engine::only_copy`]).
+    /// Where a write to the stripe stopped halfway at some of these offsets: the only units from
+    /// which the units `wanted` may be read there.
     #[inline]
-    pub(crate) fn only_sources(
+    pub(crate) fn torn_sources(
         &self,
         stripe: StripeId,
         offsets: &Range<u64>,
         wanted: UnitSet,
     ) -> Option<UnitSet> {
-        let meets = |torn: &&TornStripe| {
-            torn.offsets.start < offsets.end && offsets.start < torn.offsets.end
-        };
-        match self.torn.borrow().get(&stripe).filter(meets) {
-            Some(torn) => Some(torn.copy.map_or(wanted, UnitSet::one)),
-            None => self.only_copy(stripe).map(UnitSet::one),
-        }
+        let all = self.torn.borrow();
+        let torn = all.get(&stripe)?;
+        let meets = torn.offsets.start < offsets.end && offsets.start < torn.offsets.end;
+        meets.then(|| torn.copy.map_or(wanted, UnitSet::one))
     }
 
     /// Fails if a write to this stripe stopped halfway: no job may read or write it any more. One

@@ -25,8 +25,8 @@ use crate::state::mounted::{Fs, FsState};
 
 /// How long a rebuild waits for nodes to log elsewhere. The lost disk goes with the next one then.
 const RINGS_WAIT: Nanos = 30 * SECOND;
-/// The most records that are looked at to tell whether there is room for a rebuild: about a second's
-/// work. The rest is taken to fit on any disk.
+/// The most records that are looked at to tell whether there is room for a rebuild: about a
+/// second's work. The rest is taken to fit on any disk.
 const RECORDS_LOOKED_AT: u64 = 1 << 19;
 
 /// What a rebuild did.

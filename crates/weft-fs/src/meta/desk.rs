@@ -24,7 +24,8 @@ pub(crate) trait Desk {
     /// was known of it.
     ///
     /// # Errors
-    /// Why that cannot be: the node is refused. None: this desk is closed, and another one may open.
+    /// Why that cannot be: the node is refused. None: this desk is closed, and another one may
+    /// open.
     fn restated(
         &self,
         node: NodeId,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use weft_rt::Rt;
 use weft_rt::sync::Semaphore;
 
-use super::remote::Stream;
+use super::stream::Stream;
 
 /// The way out on a connection.
 pub(super) struct Outbox {

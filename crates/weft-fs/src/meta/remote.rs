@@ -23,14 +23,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
 use std::ops::Bound;
 use std::rc::{Rc, Weak};
 
 use futures_util::future::{Either, select};
 use redb::Value;
 use weft_array::Id;
-use weft_disk::IoFuture;
 use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
@@ -41,33 +39,8 @@ use weft_wire::{
 use super::desk::{DeskClient, LockClient, SpaceClient};
 use super::outbox::Outbox;
 use super::rows::{KeyRange, RowKey, StoreKey, TableId};
+use super::stream::{Connector, Stream, take_more};
 use crate::error::{FsError, Result};
-
-/// A stream of bytes between a node and a keeper. Boxed futures, as networks of all kinds stand
-/// side by side.
-pub trait Stream {
-    /// Waits for bytes and takes them; none at the end of the stream.
-    fn read(&self) -> IoFuture<'_, io::Result<Vec<u8>>>;
-
-    /// Sends bytes.
-    fn write(&self, bytes: Vec<u8>) -> IoFuture<'_, io::Result<()>>;
-
-    /// Ends the stream: the reads and writes of both sides fail or end.
-    fn close(&self);
-}
-
-/// Waits for bytes of a stream; whether there were any.
-pub(super) async fn take_more(stream: &dyn Stream, frames: &mut Frames) -> bool {
-    let bytes = stream.read().await.unwrap_or_default();
-    frames.push(&bytes);
-    !bytes.is_empty()
-}
-
-/// The way to the keeper, which may be another one each time.
-pub trait Connector {
-    /// Connects.
-    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>>;
-}
 
 /// After so much time without a word a connection counts as lost.
 pub(super) const SILENCE: Nanos = 10 * SECOND;

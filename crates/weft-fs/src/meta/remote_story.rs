@@ -19,9 +19,10 @@ use weft_wire::{
 
 use super::desk::{AskBack, Deliver, Desk};
 use super::network::{Canary, Network};
-use super::remote::{Connector, RemoteKeeper, Stream};
+use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};
 use super::story::{ID, Site, story};
+use super::stream::{Connector, Stream};
 use super::tests::with_rt_and_array;
 use super::{Meta, NEXT_INODE};
 

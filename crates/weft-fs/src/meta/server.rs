@@ -43,12 +43,13 @@ use super::header::{self, Areas};
 use super::keeper::Keeper;
 use super::numbers::{NEXT_INODE, NUMBERS};
 use super::outbox::Outbox;
-use super::remote::{SILENCE, Stream, is_value, take_more};
+use super::remote::{SILENCE, is_value};
 use super::rings::{ROW_BYTES_OF, row_bytes_name};
 use super::room::{row_bytes_for_all, row_bytes_max};
 use super::rows::{
     KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, all, by_table, is_empty,
 };
+use super::stream::{Stream, take_more};
 use super::turns::{Connected, Turns};
 use super::{ROW_BYTES, ROWS_MAX, rows_at_a_time};
 use crate::error::{FsError, Result};

@@ -107,9 +107,9 @@ impl FsState {
 
 impl Fs {
     /// Recovers what a dead node has logged: all that it has called durable is there then, parity
-    /// matches, and its tokens are free. Its blocks become free in the background. This is node 0. The
-    /// disks take nothing of that node any more, and its keeper has fenced it. Repeated, it changes
-    /// nothing. Returns how many lines were repaired.
+    /// matches, and its tokens are free. Its blocks become free in the background. This is node 0.
+    /// The disks take nothing of that node any more, and its keeper has fenced it. Repeated, it
+    /// changes nothing. Returns how many lines were repaired.
     ///
     /// # Errors
     /// If the keeper has not fenced the node, no copy of its log is left, or the metadata has

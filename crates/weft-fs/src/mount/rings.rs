@@ -214,8 +214,8 @@ impl FsState {
         if any { self.commit_anyway().await } else { Ok(()) }
     }
 
-    /// The blocks of all rings of a node are freed with the next commit, also of the one that it was
-    /// to leave.
+    /// The blocks of all rings of a node are freed with the next commit, also of the one that it
+    /// was to leave.
     fn has_left_none(&self, node: u16) {
         self.left_rings().borrow_mut().retain(|(of, _)| *of != node);
     }

@@ -41,8 +41,8 @@ pub struct JobStatus {
     pub done_blocks: u64,
     /// Blocks in all, as known when it started.
     pub total_blocks: u64,
-    /// Blocks of lost disks for which the working disks have no room, as known when it started; none
-    /// if a disk has joined or grown since.
+    /// Blocks of lost disks for which the working disks have no room, as known when it started;
+    /// none if a disk has joined or grown since.
     pub lacking_blocks: u64,
 }
 

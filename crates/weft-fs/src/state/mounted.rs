@@ -820,8 +820,8 @@ impl Fs {
         }));
     }
 
-    /// Tells when a rebuild starts for which the disks have too little room, and how many bytes they
-    /// lack.
+    /// Tells when a rebuild starts for which the disks have too little room, and how many bytes
+    /// they lack.
     pub fn on_lack_of_room(&self, tell: impl Fn(u64) + 'static) {
         *self.0.tell_lack.borrow_mut() = Some(Box::new(tell));
     }

@@ -1,8 +1,8 @@
 //! Node 0's account of the blocks that other nodes have.
 //!
-//! Blocks that were granted are taken in the map of node 0, as those of files are. Which of them are
-//! whose is not written down anywhere: a node uses them, others free them. What is known is how many
-//! free blocks a node said it has, for reports.
+//! Blocks that were granted are taken in the map of node 0, as those of files are. Which of them
+//! are whose is not written down anywhere: a node uses them, others free them. What is known is how
+//! many free blocks a node said it has, for reports.
 //!
 //! *A node dies.* After its log is recovered, node 0 takes the token of everything exclusively. To
 //! return theirs, the other nodes give back all free blocks that they have. Then the blocks that no
@@ -628,8 +628,8 @@ mod tests {
         }
     }
 
-    /// Random grants, give backs, commits, lost messages, deaths of nodes and of node 0: no block has
-    /// two owners, and none is lost after the free blocks were worked out again.
+    /// Random grants, give backs, commits, lost messages, deaths of nodes and of node 0: no block
+    /// has two owners, and none is lost after the free blocks were worked out again.
     #[test]
     fn blocks_have_one_owner_and_none_is_lost() {
         for_seeds(0..15, |rng| live(rng.next_u64(), Canary::None));

@@ -25,17 +25,17 @@
 //!
 //! Beside these there is a token for each open file: a node has it shared as long as a program
 //! there has the file open, if there may be other nodes, and asks for it before all else; who frees
-//! the contents of a file without a name has it exclusively. While the kernel keeps pages of a file, a
-//! node has all of the file, exclusively if a program there has it open for writing
+//! the contents of a file without a name has it exclusively. While the kernel keeps pages of a
+//! file, a node has all of the file, exclusively if a program there has it open for writing
 //! ([`crate::state::kernel_cache`]).
 //!
 //! What is not marked *shared* is exclusive: one node has it. `fsync` and flushes take none: they
 //! make durable what the node has tokens for.
 //!
 //! *One writer of a file.* A flush changes rows that belong to more than the blocks that it writes:
-//! records cover many lines and are rewritten as a whole, the inode has the number of blocks, and the
-//! maps of the disks count the file's records. So a node that writes has the attributes, too, and no
-//! other node has blocks of the file that wait to be written.
+//! records cover many lines and are rewritten as a whole, the inode has the number of blocks, and
+//! the maps of the disks count the file's records. So a node that writes has the attributes, too,
+//! and no other node has blocks of the file that wait to be written.
 //!
 //! *Lines.* Parity is updated by one node at a time, and a lost block is computed from the rest of
 //! its line. So ranges of blocks are widened by the widest line there may be on either side

@@ -2,17 +2,17 @@
 //! [`crate::state::space_desk`]).
 //!
 //! A node asks ahead of need, in the background. An operation that finds no room asks once more and
-//! waits: first for as much as the node wants to have, and then, before it fails, for no more than it
-//! needs. At this last wish node 0 asks all nodes to give back what they do not need; so an
+//! waits: first for as much as the node wants to have, and then, before it fails, for no more than
+//! it needs. At this last wish node 0 asks all nodes to give back what they do not need; so an
 //! operation fails only if there is no room that any node could return, but for what waits to be
 //! written there and what is lost until the next rebuild of the map. It is the same for operations
 //! of node 0.
 //!
-//! *Promises.* What a write was promised ([`crate::write::reserve`]) is counted in the blocks that its
-//! node has: these do not go back while it waits. Node 0 grants nothing that it has promised.
+//! *Promises.* What a write was promised ([`crate::write::reserve`]) is counted in the blocks that
+//! its node has: these do not go back while it waits. Node 0 grants nothing that it has promised.
 //!
-//! *The token of everything.* A node asks for blocks only while it holds it, and has returned all that
-//! is free when it gives that up so that another node may hold it exclusively.
+//! *The token of everything.* A node asks for blocks only while it holds it, and has returned all
+//! that is free when it gives that up so that another node may hold it exclusively.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -219,8 +219,8 @@ impl FsState {
 
 /// Other nodes, and operations of all of them.
 impl FsState {
-    /// Blocks of each disk that must not go back: what was promised needs them. All, if a disk may be
-    /// full by then.
+    /// Blocks of each disk that must not go back: what was promised needs them. All, if a disk may
+    /// be full by then.
     fn promised_blocks(&self) -> u64 {
         let waiting = self.promised().waiting_blocks(self.unwritten().blocks());
         match waiting {
@@ -271,8 +271,8 @@ impl FsState {
         Ok(before + self.end_wish(stock).await? > 0)
     }
 
-    /// Sends the wish that was not answered, and takes what comes. Returns how many blocks that are.
-    /// The caller holds `asking`.
+    /// Sends the wish that was not answered, and takes what comes. Returns how many blocks that
+    /// are. The caller holds `asking`.
     async fn end_wish(&self, stock: &Stock) -> Result<u64> {
         let mut came = 0;
         while let Some((wish, statements)) = stock.wish() {

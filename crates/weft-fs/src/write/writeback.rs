@@ -119,8 +119,8 @@ impl FsState {
         Ok(self.drop_blocks(node, |block| without_place.contains(&block)))
     }
 
-    /// Forgets dirty blocks of a file. Returns how many there are, and whether something of them was
-    /// acknowledged.
+    /// Forgets dirty blocks of a file. Returns how many there are, and whether something of them
+    /// was acknowledged.
     fn drop_blocks(&self, node: &Node, is_dropped: impl Fn(u64) -> bool) -> (usize, bool) {
         let (dropped, any_acknowledged) = node.drop_dirty(is_dropped);
         self.note_dirty(self.unwritten().blocks() - dropped as u64);

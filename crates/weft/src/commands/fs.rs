@@ -32,12 +32,12 @@ use weft_fs::{CreateOptions, FsError, Job, MountOptions, Time, plan_room};
 use weft_fuse::{awake, control, mount, tree};
 use weft_rt::{Nanos, SECOND};
 
+use crate::background;
 use crate::block::loop_device::LoopDevice;
 use crate::cli::{
     FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
     FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
-use crate::commands::background;
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
 

@@ -37,8 +37,8 @@ use weft_cli::{size, thread};
 use weft_disk::Disk;
 use weft_rt::{Nanos, SECOND};
 
+use crate::background;
 use crate::cli::ServeArgs;
-use crate::commands::background;
 use crate::control::protocol::{NotStarted, UnusedDisk};
 use crate::daemon::alerts::{self, Alert};
 use crate::daemon::scan::{self, FoundArray, SCANNED_AGAIN, Scan, SearchPlace};
