@@ -4,7 +4,7 @@
 //! cached stays valid, files keep their pages when they are opened again, and names, also that
 //! there is none, and attributes are believed for a day. The server tells it about all other
 //! changes. If there may be more nodes, the kernel is told to forget before another node changes
-//! something ([`crate::kernel_cache`]), and answers that it might keep in spite of that may not be
+//! something (`kernel_cache.rs`), and answers that it might keep in spite of that may not be
 //! kept. Writes come at once: only then a write that finds no room can be refused itself. Pages
 //! that a program maps and writes the kernel gathers. Permissions are the kernel's business
 //! (`default_permissions`, with the access control lists that it reads), and so are locks, unless
