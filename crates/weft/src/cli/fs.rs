@@ -84,7 +84,7 @@ Examples:
 /// A process's part in a cluster.
 #[derive(Debug, Clone, Args)]
 pub struct FsClusterArgs {
-    /// The cluster's coordinator, for shared disks: etcd://HOST[:PORT][,HOST[:PORT]…]
+    /// The cluster's coordinator, for shared disks: `etcd://HOST[:PORT][,HOST[:PORT]…]`
     #[arg(long, value_name = "URL", value_parser = parse_cluster)]
     pub cluster: Option<EtcdUri>,
     /// The name of this node, which no other process has [default: the machine's name]
@@ -140,7 +140,7 @@ Examples:
 pub struct FsKeeperArgs {
     /// The file system, which gives the cluster its name
     pub name: String,
-    /// All its disks, served by `weft disks serve`: nbd://HOST[:PORT]/DISK
+    /// All its disks, served by `weft disks serve`: `nbd://HOST[:PORT]/DISK`
     #[arg(required = true, value_name = "DISK")]
     pub disks: Vec<String>,
     /// Its part in the cluster
@@ -183,7 +183,7 @@ pub struct FsEvictArgs {
     /// The node
     #[arg(value_name = "NODE")]
     pub evicted: NodeName,
-    /// The cluster's coordinator: etcd://HOST[:PORT][,HOST[:PORT]…]
+    /// The cluster's coordinator: `etcd://HOST[:PORT][,HOST[:PORT]…]`
     #[arg(long, value_name = "URL", value_parser = parse_cluster)]
     pub cluster: EtcdUri,
 }
@@ -340,7 +340,7 @@ pub struct FsStatusArgs {
     /// Where it is mounted, or its name
     pub folder: PathBuf,
     /// Show the cluster's nodes and keeper, from any machine that reaches its coordinator:
-    /// etcd://HOST[:PORT][,HOST[:PORT]…]
+    /// `etcd://HOST[:PORT][,HOST[:PORT]…]`
     #[arg(long, value_name = "URL", value_parser = parse_cluster)]
     pub cluster: Option<EtcdUri>,
     /// Exit with 3 if something needs attention
