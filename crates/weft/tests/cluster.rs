@@ -46,6 +46,13 @@ fn has(path: &Path, byte: u8, len: usize) {
     assert!(found.len() == len && found.iter().all(|other| *other == byte), "{what}");
 }
 
+/// What a command printed is what the document says.
+#[track_caller]
+fn is_documented(table: &str, printed: &serde_json::Value) {
+    let document = include_str!("../../../docs/json.md");
+    crate::schema::Schema::read(document).check(table, printed);
+}
+
 #[test]
 fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
     if !have(&NEEDS) {
@@ -59,6 +66,7 @@ fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
     let mut two = cluster.keeper("two", &[]);
     two.says("stands by");
     let status = cluster.status();
+    is_documented("weft fs status --cluster", &status);
     assert_eq!(status["keeper"]["node"], "one", "{status}");
     assert_eq!(status["attention"], serde_json::json!([]), "{status}");
 
@@ -71,7 +79,8 @@ fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
 
     // It is told by the record, or by a disk; and takes no disk for lost.
     let uri = cluster.uri();
-    cluster.bench.weft(&["fs", "evict", "home", "two", "--cluster", &uri]);
+    let evicted = cluster.bench.weft(&["fs", "evict", "home", "two", "--cluster", &uri, "--json"]);
+    is_documented("weft fs evict", &serde_json::from_str(&evicted).expect("JSON"));
     let said = two.fails();
     assert!(said.contains("was fenced") && said.contains("start it again"), "{said}");
     one.mounts();

@@ -27,7 +27,7 @@ Examples:
 
 Several machines (docs/cluster.md):
   weft fs create home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3
-  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --mount /mnt")]
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3")]
 pub struct FsArgs {
     /// What to do.
     #[command(subcommand)]
@@ -133,9 +133,9 @@ Peers prove to each other that they have the key; contents are not encrypted. Wi
 on this machine can connect.
 
 Examples:
-  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --key /etc/weft/home.key \
---listen 10.0.0.7:10811
-  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --mount /mnt
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 \\
+    --key /etc/weft/home.key --listen 10.0.0.7:10811
+  weft fs keeper home nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --mount /mnt
   weft fs status home --cluster etcd://e1,e2,e3")]
 pub struct FsKeeperArgs {
     /// The file system, which gives the cluster its name
@@ -267,7 +267,7 @@ Examples:
   weft fs mount home /mnt /srv/disks
 
 With --cluster it is one of several machines, and a keeper must run (weft fs keeper):
-  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1,e2,e3 --key /etc/weft/home.key")]
+  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k")]
 pub struct FsMountArgs {
     /// The file system
     pub name: String,
