@@ -320,8 +320,12 @@ fn the_progress_of_a_rebuild_stays_below_all_of_it() {
     run(|rt| async move {
         let disks = all(&holding(&rt, &Power::new(), 48 << 20, &vec![Medium::new(512); 3]));
         let fs = with_few_pages(&rt, &disks).await;
-        let mirrored = make_as(&fs, "mirrored", "raid1").await;
-        write(&fs, mirrored, 0, &pattern(2 << 20, 1)).await;
+        // Of three, the lost disk has a copy of one at least.
+        for name in ["one", "two", "three"] {
+            let mirrored = make_as(&fs, name, "raid1").await;
+            write(&fs, mirrored, 0, &pattern(2 << 20, 1)).await;
+            fs.sync().await.expect("synced");
+        }
         let wide = make_as(&fs, "wide", "rs:2+1").await;
         write(&fs, wide, 0, &pattern(8 << 20, 2)).await;
         fs.sync().await.expect("synced");
