@@ -387,17 +387,14 @@ impl Attendance {
     async fn attend(self: Rc<Self>, mounted: Vec<NodeId>) {
         let mut known: BTreeMap<u16, u64> =
             mounted.into_iter().map(|node| (node.number, node.epoch)).collect();
-        let mut ready: BTreeMap<u16, u64> = BTreeMap::new();
         while !self.has_ended.get() {
             let over = self
                 .membership
                 .until(|outlook| {
                     let mut over = known.iter().filter(|(n, epoch)| is_over(outlook, **n, **epoch));
                     let over = over.next().map(|(number, epoch)| (*number, *epoch));
-                    let is_new = |(number, (_, epoch)): (&u16, &(NodeName, u64))| {
-                        ready.get(number) != Some(epoch)
-                    };
-                    (over.is_some() || nodes_of(outlook).iter().any(is_new)).then_some(over)
+                    let is_any_new = nodes_of(outlook).keys().any(|n| !known.contains_key(n));
+                    (over.is_some() || is_any_new).then_some(over)
                 })
                 .await;
             if self.has_ended.get() {
@@ -406,29 +403,15 @@ impl Attendance {
             let outcome = match over {
                 Some((number, epoch)) => {
                     let recovered = self.recover(NodeId { number, epoch }).await;
-                    recovered.map(|()| {
-                        known.remove(&number);
-                        ready.remove(&number);
-                    })
+                    recovered.map(|()| drop(known.remove(&number)))
                 }
                 None => {
                     let mut outcome = Ok(());
-                    for (number, (_, epoch)) in nodes_of(&self.membership.outlook()) {
-                        if known.contains_key(&number) && ready.get(&number) != Some(&epoch) {
-                            if known.get(&number) == Some(&epoch) {
-                                // It was mounted under the keeper before.
-                                ready.insert(number, epoch);
-                            }
-                            continue;
-                        }
-                        if ready.get(&number) == Some(&epoch) {
-                            continue;
-                        }
+                    let mut new = nodes_of(&self.membership.outlook());
+                    new.retain(|number, _| !known.contains_key(number));
+                    for (number, (_, epoch)) in new {
                         match self.fs.prepare_node(number).await {
-                            Ok(()) => {
-                                known.insert(number, epoch);
-                                ready.insert(number, epoch);
-                            }
+                            Ok(()) => drop(known.insert(number, epoch)),
                             Err(error) => outcome = Err((number, error)),
                         }
                     }
