@@ -60,6 +60,15 @@ impl FsState {
         Ok(())
     }
 
+    /// A node has nothing any more: it has ended in order, or is dead and recovered.
+    fn note_node_gone(&self, node: NodeId) {
+        self.tokens().recovered(node);
+        self.end_locks(node);
+        self.forget_space_of(node);
+        // Files without names may have been open there only, or have waited for its tokens.
+        self.sharing().ended().note();
+    }
+
     async fn forget_at_hand(&self, ino: Ino, blocks: Range<u64>) -> Result<()> {
         let mut rest = blocks;
         loop {
@@ -139,11 +148,7 @@ impl Desk for FsDesk {
     fn left(&self, node: NodeId) {
         if let Some(fs) = self.0.upgrade() {
             fs.tokens().fence(node);
-            fs.tokens().recovered(node);
-            fs.end_locks(node);
-            fs.space_desk().forget(node);
-            // It may have waited until others closed files without names.
-            fs.sharing().ended().note();
+            fs.note_node_gone(node);
         }
     }
 
@@ -229,9 +234,6 @@ impl Fs {
 
     /// What a dead node left is recovered: other nodes may have its tokens.
     pub fn recovered_node(&self, node: NodeId) {
-        self.0.tokens().recovered(node);
-        self.0.forget_space_of(node);
-        self.0.end_locks(node);
-        self.0.sharing().ended().note();
+        self.0.note_node_gone(node);
     }
 }
