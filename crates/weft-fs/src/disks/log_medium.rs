@@ -24,7 +24,7 @@ use weft_rt::{Buf, Frozen};
 use crate::disks::member::Member;
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
-use crate::format::block::{BLOCK, BLOCK_BYTES};
+use crate::format::block::BLOCK_BYTES;
 use crate::meta::{RingRun, Tx};
 use crate::raid_log::{Medium, ring};
 
@@ -210,18 +210,10 @@ impl Ring {
         len: impl Fn(&[u8]) -> Option<usize>,
         decode: impl Fn(&mut [u8]) -> Option<T>,
     ) -> Result<Option<(Buf, T)>> {
-        let mut any = false;
-        for (copy, member) in self.in_use() {
-            let Some(first) = copy.read(&member, at, BLOCK).await else { continue };
-            any = true;
-            let Some(len) = len(&first) else { continue };
-            let Some(whole) = copy.read(&member, at, len).await else { continue };
-            let mut bytes = Buf::copy_from(&whole);
-            if let Some(found) = decode(&mut bytes) {
-                return Ok(Some((whole, found)));
-            }
-        }
-        if any { Ok(None) } else { Err(self.none_left()) }
+        let read =
+            async |(copy, member): &(&RingCopy, Rc<Member>), len| copy.read(member, at, len).await;
+        let found = ring::first_right(self.in_use(), read, len, decode).await;
+        found.map_err(|ring::Unreadable| self.none_left())
     }
 
     /// How many copies were given up, if the metadata does not have all of that.

@@ -8,33 +8,51 @@
 //! them.
 
 use weft_array::Array;
+use weft_code::SlotNo;
 use weft_rt::Buf;
 
 use crate::error::Result;
 use crate::format::block::BLOCK;
 
-/// What lies at an offset of the metadata array, of the first copy that has it: its bytes, and what
-/// they are. `len` gives its length if the first block is that of such an entry, and `decode` its
-/// contents if all of it is correct.
+/// What the first copy has that has an entry at some place: its bytes, and what they are. `read`
+/// reads so many bytes there of a copy, `len` gives the length of the entry if the first block is
+/// that of one, and `decode` its contents if all of it is correct.
+///
+/// # Errors
+/// If no copy can be read.
+pub(crate) async fn first_right<C, T>(
+    copies: impl IntoIterator<Item = C>,
+    read: impl AsyncFn(&C, usize) -> Option<Buf>,
+    len: impl Fn(&[u8]) -> Option<usize>,
+    decode: impl Fn(&mut [u8]) -> Option<T>,
+) -> std::result::Result<Option<(Buf, T)>, Unreadable> {
+    let mut any = false;
+    for copy in copies {
+        let Some(first) = read(&copy, BLOCK).await else { continue };
+        any = true;
+        let Some(len) = len(&first) else { continue };
+        let Some(whole) = read(&copy, len).await else { continue };
+        let mut bytes = Buf::copy_from(&whole);
+        if let Some(found) = decode(&mut bytes) {
+            return Ok(Some((whole, found)));
+        }
+    }
+    if any { Ok(None) } else { Err(Unreadable) }
+}
+
+/// No copy can be read.
+pub(crate) struct Unreadable;
+
+/// The same on the metadata array, at an offset.
 pub(crate) async fn read_any<T>(
     array: &Array,
     at: u64,
     len: impl Fn(&[u8]) -> Option<usize>,
     decode: impl Fn(&mut [u8]) -> Option<T>,
 ) -> Result<Option<(Buf, T)>> {
-    let mut any = false;
-    for copy in array.copies() {
-        let Some(first) = array.read_copy(copy, at, BLOCK).await else { continue };
-        any = true;
-        let Some(len) = len(&first) else { continue };
-        let Some(whole) = array.read_copy(copy, at, len).await else { continue };
-        let mut bytes = Buf::copy_from(&whole);
-        if let Some(found) = decode(&mut bytes) {
-            return Ok(Some((whole, found)));
-        }
-    }
-    if any {
-        return Ok(None);
+    let read = async |copy: &SlotNo, len| array.read_copy(*copy, at, len).await;
+    if let Ok(found) = first_right(array.copies(), read, &len, &decode).await {
+        return Ok(found);
     }
     // No single copy can be read: the array's own error counts.
     let (result, first) = array.read(at, Buf::new(BLOCK)).await;
