@@ -196,9 +196,11 @@ impl FsState {
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
-        // Other nodes hear that nothing is to come to these disks: they look at what is stored.
-        self.commit().await?;
-        drop(self.hold_all_tokens().await);
+        if self.sharing().is_shared() {
+            // Other nodes hear that nothing is to come to these disks: they look at what is stored.
+            self.commit().await?;
+            drop(self.hold_all_tokens().await);
+        }
         let used =
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
