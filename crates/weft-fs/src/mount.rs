@@ -9,7 +9,7 @@
 //! epoch.
 
 pub(crate) mod claim;
-mod free_blocks;
+pub(crate) mod free_blocks;
 pub(crate) mod given_disks;
 mod learned_disks;
 pub(crate) mod node;
@@ -19,7 +19,6 @@ pub(crate) mod sizing;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -30,23 +29,22 @@ use weft_disk::{CopyOnWriteDisk, Disk, IoFuture, QueueConfig, QueuedDisk, Ranges
 use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
-use crate::disks::free_map::Space;
 use crate::disks::log_medium::LogMedium;
 use crate::disks::member::{Member, PresentDisk, slice_of};
 use crate::disks::old_block_cache::OldBlockCache;
-use crate::disks::pool::{Pool, runs_of};
+use crate::disks::pool::Pool;
 use crate::disks::reopen::{PathDisk, Reopen};
 use crate::disks::successor::{put_joined, successor_in};
 use crate::error::{FsError, Result};
-use crate::format::extent::Run;
 use crate::format::inode::Time;
 use crate::format::label::{Label, NAME_BYTES_MAX};
 use crate::format::redundancy::Redundancy;
 use crate::format::use_number;
 use crate::meta::remote::RemoteKeeper;
 use crate::meta::stream::Connector;
-use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_RINGS, LEAVING, Meta, RingRun, Tx, array_options};
-use crate::mount::given_disks::{Given, check_keys, check_place};
+use crate::meta::{DiskRow, FORMAT, FORMAT_WITH_RINGS, LEAVING, Meta, Tx, array_options};
+use crate::mount::free_blocks::{avoid_bad, claim_space, give_pieces_back};
+use crate::mount::given_disks::Given;
 use crate::mount::recovery::{recover, recover_log};
 use crate::mount::sizing::plan_room;
 use crate::raid_log::{Log, Medium as _, scan};
@@ -628,107 +626,4 @@ async fn given_parts(
     }
     let (label, _) = given.found.values().next().expect("there is one");
     Ok((label.fs_id, Parts { parts, slices }))
-}
-
-/// Takes the blocks that are pieces of the metadata, those of rings, and those that records name. A
-/// stale copy of
-/// the metadata may name blocks that became pieces after it was written: returns how many pieces in
-/// the labels of such disks come before these.
-async fn claim_space(meta: &Meta, pool: &Pool, is_stale: bool) -> Result<BTreeMap<u16, usize>> {
-    for member in pool.members() {
-        let pieces = member.present().map(|present| present.label.borrow().pieces.clone());
-        take_pieces(&member.space, member.number, &pieces.unwrap_or_default())?;
-    }
-    let mut wrong_pieces: BTreeMap<u16, usize> = BTreeMap::new();
-    meta.run(|tx| {
-        let next = check_keys(tx)?;
-        let mut take = |run: &Run, what: &dyn Fn() -> String| {
-            let take = |member: Rc<Member>| {
-                let is_taken = member.space.borrow_mut().take(run.start, run.blocks);
-                let wrong = (is_stale && !is_taken).then(|| first_piece_within(&member, run));
-                if let Some(wrong) = wrong.flatten() {
-                    let first = wrong_pieces.entry(member.number).or_insert(wrong);
-                    *first = wrong.min(*first);
-                    return true;
-                }
-                is_taken
-            };
-            if pool.member(run.disk).is_none() || !pool.chain(run.disk).all(take) {
-                return Err(FsError::Damaged(format!(
-                    "{} lies at block {} of disk {}, which is not there or has another owner",
-                    what(),
-                    run.start,
-                    run.disk
-                )));
-            }
-            Ok(())
-        };
-        for (node, RingRun { run, .. }) in tx.rings()? {
-            take(&run, &|| format!("the log of node {node}"))?;
-        }
-        tx.each_record(|ino, first, record| {
-            check_place(next, (ino, first), &record)?;
-            let what = || format!("block {first} of inode {ino}");
-            runs_of(&record).try_for_each(|run| take(&run, &what))
-        })
-    })
-    .await?;
-    Ok(wrong_pieces)
-}
-
-/// The place in the label's list of the first piece of the metadata that has blocks of a run.
-fn first_piece_within(member: &Member, run: &Run) -> Option<usize> {
-    let label = member.present()?.label.borrow();
-    let end = run.start + run.blocks;
-    label.pieces.iter().position(|piece| piece.start < end && run.start < piece.end)
-}
-
-/// Lets labels have only their first pieces. The metadata, which is stale, uses no others: a slice
-/// got them later.
-///
-/// # Errors
-/// If the metadata lies on them, or a disk fails.
-async fn give_pieces_back(meta: &Meta, pool: &Pool, counts: &BTreeMap<u16, usize>) -> Result<()> {
-    let needed = meta.array()?.status().member_bytes;
-    for (number, count) in counts {
-        let member = pool.member(*number);
-        let Some(present) = member.as_ref().and_then(|member| member.present()) else { continue };
-        let label = present.label.borrow().with_first_pieces(*count);
-        if label.metadata_bytes() < needed {
-            return Err(FsError::Damaged(format!(
-                "files have blocks of disk {number} on which the metadata lies"
-            )));
-        }
-        label.write_pieces(&*present.whole).await?;
-    }
-    Ok(())
-}
-
-/// Takes the pieces of a disk's metadata slice.
-pub(crate) fn take_pieces(
-    space: &RefCell<Space>,
-    number: u16,
-    pieces: &[Range<u64>],
-) -> Result<()> {
-    for piece in pieces {
-        if !space.borrow_mut().take(piece.start, piece.end - piece.start) {
-            return Err(FsError::Damaged(format!(
-                "blocks {} to {} of disk {number} are a piece of the metadata, and are not there or have \
-                 another owner",
-                piece.start,
-                piece.end - 1
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Takes the blocks that are known to be bad.
-async fn avoid_bad(meta: &Meta, pool: &Pool) -> Result<()> {
-    for (disk, block) in meta.run(|tx| tx.bad_blocks()).await? {
-        if let Some(member) = pool.member(disk) {
-            member.space.borrow_mut().mark_bad(block);
-        }
-    }
-    Ok(())
 }

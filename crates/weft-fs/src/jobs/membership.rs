@@ -34,7 +34,8 @@ use crate::format::label::Label;
 use crate::jobs::departure::NEXT;
 use crate::jobs::rebuild::RebuildReport;
 use crate::meta::{DiskRow, LEAVING, Tx};
-use crate::mount::{DISKS_MAX, JOINING, check_unused, end_join, present, row, take_pieces};
+use crate::mount::free_blocks::take_pieces;
+use crate::mount::{DISKS_MAX, JOINING, check_unused, end_join, present, row};
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
 

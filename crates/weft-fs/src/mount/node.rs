@@ -23,8 +23,9 @@ use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::meta::remote::RemoteKeeper;
 use crate::meta::{LEAVING, Meta};
+use crate::mount::free_blocks::avoid_bad;
 use crate::mount::given_disks::Given;
-use crate::mount::{RemoteMetadata, avoid_bad, find_successors, format_of, present};
+use crate::mount::{RemoteMetadata, find_successors, format_of, present};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
