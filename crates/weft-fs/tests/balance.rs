@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use futures_util::future::join;
 use weft_disk::Disk;
@@ -360,8 +361,7 @@ fn a_balance_that_is_cancelled_does_not_go_on() {
         assert_eq!(fs.cancel().await.expect("cancelled"), Job::Balance);
         let outcome = job.await;
         assert!(matches!(outcome, Err(FsError::Cancelled)), "{outcome:?}");
-        let crashed = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
-        *after.borrow_mut() = crashed.collect();
+        *after.borrow_mut() = left_on(&disks, Leave::Nothing);
         settle(&rt, &fs).await;
         assert!(ended.borrow().is_empty(), "{ended:?}");
         assert_sound(&fs).await;

@@ -7,6 +7,7 @@ use std::task::Poll;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport};
 use weft_rt::{MICROSECOND, MILLISECOND, Rt};
@@ -162,8 +163,7 @@ fn a_cancel_is_durable_when_it_is_acknowledged() {
         assert_eq!(leaving(&fs).await, [1]);
         assert_eq!(fs.cancel().await.expect("it waits"), Job::Remove(1));
         assert_eq!(leaving(&fs).await, [0; 0]);
-        let crashed = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
-        *after.borrow_mut() = crashed.collect();
+        *after.borrow_mut() = left_on(&disks, Leave::Nothing);
         let nothing = fs.cancel().await.expect_err("it was cancelled");
         assert_eq!(nothing.to_string(), "no job is running");
         let ended = kept(&fs);
@@ -198,8 +198,7 @@ fn a_running_job_that_was_cancelled_does_not_go_on_after_a_crash() {
         fs.sync().await.expect("synced");
         assert_eq!(leaving(&fs).await, [1]);
         fs.cancel().await.expect("cancelled");
-        let crashed = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
-        *after.borrow_mut() = crashed.collect();
+        *after.borrow_mut() = left_on(&disks, Leave::Nothing);
         job.await.expect_err("cancelled");
     });
     run(move |rt| async move {

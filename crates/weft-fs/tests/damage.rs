@@ -2,22 +2,15 @@
 
 use std::rc::Rc;
 
-use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::model::Pair;
+use crate::common::test_disks::on_test_disks;
 use crate::common::*;
 use weft_disk::{Disk, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, Ino, ROOT};
-use weft_rt::{Frozen, Rt};
+use weft_rt::Frozen;
 
-const SIZE: u64 = 24 << 20;
 /// Where the data blocks of a disk begin.
 const DATA_AT: u64 = (64 << 10) + (8 << 20);
-
-async fn on_test_disks(rt: &Rt, count: usize) -> (Vec<Rc<TestDisk>>, Fs) {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
-    let fs = made(rt, &all(&disks)).await;
-    (disks, fs)
-}
 
 /// Disk and byte offset of a line of a column, in the file's first record.
 async fn place(fs: &Fs, ino: Ino, unit: usize, line: u64) -> (usize, u64) {

@@ -7,21 +7,15 @@ use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::model::Pair;
+use crate::common::test_disks::{SIZE, left_on, on_test_disks};
 use crate::common::*;
 use weft_disk::{Disk, DiskErrorKind, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen, SetAttr};
 use weft_rt::{Frozen, Rt, SECOND};
 
-const SIZE: u64 = 24 << 20;
 /// Where the data blocks of a disk begin.
 const DATA_AT: u64 = (64 << 10) + (8 << 20);
 const REDUNDANT: [&str; 4] = ["auto", "raid1", "raid6", "rs:2+2"];
-
-async fn on_test_disks(rt: &Rt, count: usize) -> (Vec<Rc<TestDisk>>, Fs) {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
-    let fs = made(rt, &all(&disks)).await;
-    (disks, fs)
-}
 
 /// Disk and block of a line of a column, in the record that covers a block of the file.
 async fn spot(fs: &Fs, ino: Ino, block: u64) -> (usize, u64) {
@@ -74,8 +68,7 @@ async fn assert_no_disk_is_lost(fs: &Fs) {
 
 /// What is on the disks goes to new ones, with the same faults.
 fn reopened(rt: &Rt, disks: &[Rc<TestDisk>], left: Leave) -> Vec<Rc<TestDisk>> {
-    let media: Vec<Medium> = disks.iter().map(|disk| left.of(&disk.medium.borrow())).collect();
-    let again = holding(rt, &Power::new(), SIZE, &media);
+    let again = holding(rt, &Power::new(), SIZE, &left_on(disks, left));
     for (disk, before) in again.iter().zip(disks) {
         *disk.faults.dead_reads.borrow_mut() = before.faults.dead_reads.borrow().clone();
         *disk.faults.dead_writes.borrow_mut() = before.faults.dead_writes.borrow().clone();

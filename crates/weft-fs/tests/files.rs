@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::test_disks::{SIZE, left_on};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind, MountOptions, ROOT, Rename, SetAttr};
 use weft_rt::{Frozen, MILLISECOND, SECOND};
@@ -324,7 +325,6 @@ fn new_lines_are_written_before_overwrites() {
 #[test]
 fn a_file_that_replaces_another_is_whole_after_a_crash_without_fsync() {
     run(|rt| async move {
-        const SIZE: u64 = 24 << 20;
         let power = Power::new();
         let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); 3]);
         let fs = made(&rt, &all(&disks)).await;
@@ -338,8 +338,7 @@ fn a_file_that_replaces_another_is_whole_after_a_crash_without_fsync() {
         fs.rename(names.0, names.1, Rename::Replace).await.expect("renamed");
         // Somebody makes names durable.
         fs.fsync(ROOT).await.expect("synced");
-        let left: Vec<Medium> =
-            disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+        let left = left_on(&disks, Leave::Nothing);
         drop(fs);
         let disks = holding(&rt, &Power::new(), SIZE, &left);
         let fs = mount(&rt, &all(&disks)).await;

@@ -11,20 +11,9 @@ use weft_rt::{Frozen, Rt};
 use weft_testkit::for_seeds;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk};
+use crate::common::space::fill_up;
+use crate::common::test_disks::left_on;
 use crate::common::*;
-
-/// Appends to a file until that is refused. Returns what it holds.
-async fn fill(fs: &weft_fs::Fs, ino: Ino, at_a_time: usize) -> Vec<u8> {
-    let mut held = Vec::new();
-    loop {
-        let part = pattern(at_a_time, held.len() as u64);
-        match fs.write(ino, held.len() as u64, Frozen::copy_from(&part)).await {
-            Ok(()) => held.extend_from_slice(&part),
-            Err(FsError::NoSpace) => return held,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
 
 #[test]
 fn what_a_large_disk_alone_has_is_promised_to_no_line() {
@@ -39,9 +28,9 @@ fn what_a_large_disk_alone_has_is_promised_to_no_line() {
             for at in 0..64 {
                 write(&fs, sparse, at * 2 * BLOCK, &pattern(BLOCK as usize, at)).await;
             }
-            let held = fill(&fs, ino, 64 << 10).await;
+            let held = fill_up(&fs, ino, 64 << 10).await;
             fs.sync().await.expect("all that was taken has its room");
-            let rest = fill(&fs, sparse, BLOCK as usize).await;
+            let rest = fill_up(&fs, sparse, BLOCK as usize).await;
             fs.sync().await.expect("and this as well");
             assert!(held.len() as u64 > room / 10 * 8, "{} of {room} for {redundancy}", held.len());
             assert_eq!(rest.len() % BLOCK as usize, 0);
@@ -197,7 +186,7 @@ fn what_was_synced_on_full_fragmented_disks_survives_a_power_cut() {
                 }
                 let left = [Leave::Nothing, Leave::All, Leave::Some(rng.next_u64())];
                 let left = left[index(rng.below(3))];
-                media = disks.iter().map(|disk| left.of(&disk.medium.borrow())).collect();
+                media = left_on(&disks, left);
                 drop(fs);
             }
         });

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Label, MountOptions};
@@ -21,10 +22,6 @@ async fn stored(rt: &Rt) -> (Rc<Power>, Vec<Rc<TestDisk>>) {
     fill(&fs).await;
     fs.unmount().await.expect("unmounted");
     (power, disks)
-}
-
-fn media(disks: &[Rc<TestDisk>]) -> Vec<Medium> {
-    disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
 }
 
 fn bytes_of(medium: &Medium) -> Vec<u8> {
@@ -100,7 +97,7 @@ fn a_mount_that_is_refused_changes_nothing() {
     for missing in 0..5 {
         run(move |rt| async move {
             let (_power, disks) = stored(&rt).await;
-            let before: Vec<_> = media(&disks).iter().map(bytes_of).collect();
+            let before: Vec<_> = left_on(&disks, Leave::All).iter().map(bytes_of).collect();
             let left: Vec<_> = (0..5)
                 .filter(|n| *n != missing)
                 .map(|n| disks[n].clone() as Rc<dyn Disk>)
@@ -111,7 +108,7 @@ fn a_mount_that_is_refused_changes_nothing() {
                 "{why}"
             );
             rt.sleep(60 * SECOND).await;
-            let after: Vec<_> = media(&disks).iter().map(bytes_of).collect();
+            let after: Vec<_> = left_on(&disks, Leave::All).iter().map(bytes_of).collect();
             let copies = missing < 3;
             for n in (0..5).filter(|_| copies) {
                 assert!(before[n] == after[n], "without disk {missing}, disk {n} has changed");

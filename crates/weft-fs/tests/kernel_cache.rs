@@ -7,7 +7,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::common::contender::Contender;
-use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::disk::TestDisk;
+use crate::common::test_disks::{on_test_disks, seen};
+use crate::common::waits::{a_while, begin};
 use crate::common::*;
 use weft_fs::{Dropped, Forgotten, Fs, Ino, KernelCache, ROOT, SetAttr};
 use weft_random::Rng;
@@ -15,22 +17,8 @@ use weft_rt::sync::{Permit, Semaphore};
 use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_token::{Kind, Mode};
 
-const SIZE: u64 = 24 << 20;
 const ALL: Range<u64> = 0..u64::MAX;
 const PAGE: usize = BLOCK as usize;
-
-async fn on_test_disks(rt: &Rt) -> (Vec<Rc<TestDisk>>, Fs) {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
-    let fs = made(rt, &all(&disks)).await;
-    (disks, fs)
-}
-
-/// What is durable now, as a node sees it that reads the disks.
-async fn seen(rt: &Rt, disks: &[Rc<TestDisk>]) -> Fs {
-    let durable = |disk: &Rc<TestDisk>| Leave::Nothing.of(&disk.medium.borrow());
-    let media: Vec<Medium> = disks.iter().map(durable).collect();
-    mount(rt, &all(&holding(rt, &Power::new(), SIZE, &media))).await
-}
 
 /// A page of a file: none if it is not there, else its contents and whether they are changed.
 struct Page {
@@ -166,24 +154,32 @@ impl KernelCache for Door {
     }
 }
 
-fn begin(rt: &Rt, operation: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
-    let ended = Rc::new(Cell::new(false));
-    let flag = ended.clone();
-    drop(rt.spawn(async move {
-        operation.await;
-        flag.set(true);
-    }));
-    ended
+/// A file of 20 pages that a program has mapped, and another node.
+struct Mapped {
+    disks: Vec<Rc<TestDisk>>,
+    fs: Fs,
+    ino: Ino,
+    kernel: Rc<Kernel>,
+    other: Rc<Contender>,
 }
 
-async fn a_while(rt: &Rt) {
-    rt.sleep(50 * MILLISECOND).await;
+impl Mapped {
+    async fn new(rt: &Rt) -> Self {
+        let (disks, fs) = on_test_disks(rt, 4).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        write(&fs, ino, 0, &pattern(20 * PAGE, 1)).await;
+        let kernel = Kernel::new(rt, &fs);
+        fs.begin_use(ino);
+        fs.begin_writes(ino).await;
+        let other = Contender::new(rt, &fs, 1);
+        Self { disks, fs, ino, kernel, other }
+    }
 }
 
 #[test]
 fn the_kernel_forgets_what_another_node_may_change() {
     run(|rt| async move {
-        let (_, fs) = on_test_disks(&rt).await;
+        let (_, fs) = on_test_disks(&rt, 4).await;
         let ino = make(&fs, "file").await;
         let kernel = Kernel::new(&rt, &fs);
         fs.begin_use(ino);
@@ -221,13 +217,7 @@ fn the_kernel_forgets_what_another_node_may_change() {
 #[test]
 fn changed_pages_come_back_before_another_node_reads() {
     run(|rt| async move {
-        let (disks, fs) = on_test_disks(&rt).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        write(&fs, ino, 0, &pattern(20 * PAGE, 1)).await;
-        let kernel = Kernel::new(&rt, &fs);
-        fs.begin_use(ino);
-        fs.begin_writes(ino).await;
-        let other = Contender::new(&rt, &fs, 1);
+        let Mapped { disks, fs, ino, kernel, other } = Mapped::new(&rt).await;
         for (n, mode) in [(0, Mode::Shared), (1, Mode::Exclusive)] {
             kernel.store(ino, 5, 10 + n).await;
             let data = other.acquire(Kind::Data, ino, ALL, mode).await;
@@ -249,13 +239,7 @@ fn changed_pages_come_back_before_another_node_reads() {
 #[test]
 fn a_new_size_is_set_while_changed_pages_come_back() {
     run(|rt| async move {
-        let (_, fs) = on_test_disks(&rt).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        write(&fs, ino, 0, &pattern(20 * PAGE, 1)).await;
-        let kernel = Kernel::new(&rt, &fs);
-        fs.begin_use(ino);
-        fs.begin_writes(ino).await;
-        let other = Contender::new(&rt, &fs, 1);
+        let Mapped { fs, ino, kernel, other, .. } = Mapped::new(&rt).await;
         kernel.store(ino, 3, 9).await;
         // While a size is set, Linux writes no page; here the page's lock stands for that.
         let (_, locked) = kernel.page(ino, 3).await;
@@ -283,7 +267,7 @@ fn a_new_size_is_set_while_changed_pages_come_back() {
 fn programs_and_other_nodes_find_what_was_written_last() {
     for seed in 0..12 {
         run(move |rt| async move {
-            let (disks, fs) = on_test_disks(&rt).await;
+            let (disks, fs) = on_test_disks(&rt, 4).await;
             let mut inos = Vec::new();
             for name in ["one", "two"] {
                 let ino = make_as(&fs, name, "raid5").await;

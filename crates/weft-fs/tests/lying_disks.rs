@@ -12,6 +12,7 @@ use weft_testkit::for_seeds;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::model::Pair;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 
 const MIB: u64 = 1 << 20;
@@ -179,10 +180,7 @@ fn thin_pools_that_are_full_for_a_while_lose_nothing_that_was_synced() {
                 disks.iter().for_each(|disk| *disk.faults.room.borrow_mut() = None);
                 if stopped || rng.chance(30) {
                     drop(fs);
-                    let left = |disk: &Rc<crate::common::disk::TestDisk>| {
-                        Leave::Completed.of(&disk.medium.borrow())
-                    };
-                    let media: Vec<Medium> = disks.iter().map(left).collect();
+                    let media = left_on(&disks, Leave::Completed);
                     disks = holding(&rt, &Power::new(), 32 * MIB, &media);
                     fs = mount_by(&rt, &all(&disks), seed).await;
                 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::SEVERAL_STEPS;
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_disk::WriteOpts;
 use weft_fs::{CreateOptions, Fs, FsError, Job, JobReport, Label, ROOT, SetAttr, create};
@@ -234,7 +235,7 @@ fn a_disk_that_a_mount_has_taken_in_is_there_after_a_power_cut() {
         run(move |rt| async move {
             let disks = holding(&rt, &Power::new(), SIZE, &killed);
             let fs = mounted(&rt, &disks, &format!("step {n}")).await;
-            let left = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+            let left = left_on(&disks, Leave::Nothing);
             *result.borrow_mut() = (numbers(&fs).await, left);
         });
         let (before, left): (Vec<u16>, Vec<Medium>) = found.take();

@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::test_disks::{SIZE, left_on};
 use crate::common::*;
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Ino, MetaCopy, MountOptions, ROOT};
 use weft_rt::{Rt, SECOND};
 
-const SIZE: u64 = 24 << 20;
 const SLICE: Range<u64> = (64 << 10)..((64 << 10) + (8 << 20));
 const DATA_AT: u64 = SLICE.end;
 /// The RAID log in a slice.
@@ -33,11 +33,6 @@ fn new_disks(rt: &Rt, count: usize) -> (Rc<Power>, Vec<Rc<TestDisk>>) {
     let power = Power::new();
     let disks = holding(rt, &power, SIZE, &vec![Medium::new(512); count]);
     (power, disks)
-}
-
-/// What a crash leaves.
-fn media(disks: &[Rc<TestDisk>], left: Leave) -> Vec<Medium> {
-    disks.iter().map(|disk| left.of(&disk.medium.borrow())).collect()
 }
 
 fn slice_of(disk: &TestDisk) -> Vec<u8> {
@@ -263,7 +258,7 @@ fn what_was_synced_is_there_if_one_copy_of_it_has_rotted() {
                 .collect();
             assert!(!fresh.is_empty());
             drop(fs);
-            let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Nothing));
+            let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Nothing));
             for at in fresh {
                 flip(&disks[0], at + 200);
             }
@@ -293,13 +288,13 @@ fn a_mount_is_refused_while_there_is_no_room_for_what_only_the_log_has() {
         write(&fs, ino, 4096, &pattern(4096, 2)).await;
         fs.fsync(ino).await.expect("synced");
         drop(fs);
-        let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Nothing));
+        let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Nothing));
         fill(&disks);
         let refused = Fs::mount(&rt, &all(&disks), mounting()).await.map(drop);
         assert!(matches!(refused, Err(FsError::Unmountable(_))), "{refused:?}");
         rt.sleep(SECOND).await;
         // There is room again.
-        let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Nothing));
+        let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Nothing));
         let fs = mount(&rt, &all(&disks)).await;
         let found = fs.read(ino, 4096, 4096).await;
         assert!(found.is_ok_and(|found| *found == pattern(4096, 2)), "fsync was acknowledged");
@@ -321,11 +316,11 @@ fn a_mount_without_room_below_the_disks_leaves_old_or_new() {
         let synced = fs.fsync(ino).await;
         assert!(synced.is_err(), "there is no room for a block");
         drop(fs);
-        let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Completed));
+        let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Completed));
         fill(&disks);
         let mounted = Fs::mount(&rt, &all(&disks), mounting()).await;
         drop(mounted);
-        let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Completed));
+        let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Completed));
         let fs = mount(&rt, &all(&disks)).await;
         let found = fs.read(ino, 4096, 4096).await;
         let found = found.expect("the old contents were durable");
@@ -420,7 +415,7 @@ fn a_log_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it() {
             async move { fs.fsync(ino).await }
         });
         rt.sleep(SECOND / 100).await;
-        *given.borrow_mut() = Some((media(&disks, Leave::Nothing), ino, n, written));
+        *given.borrow_mut() = Some((left_on(&disks, Leave::Nothing), ino, n, written));
         drop(synced);
     });
     let (left, ino, n, written) = first.take().expect("a crash");
@@ -460,7 +455,7 @@ async fn rotten(rt: &Rt, count: usize, on: &[usize], crashed: bool) -> (Vec<Rc<T
         make(&fs, "x").await;
         fs.sync().await.expect("synced");
     }
-    let disks = holding(rt, &power, SIZE, &media(&disks, Leave::Nothing));
+    let disks = holding(rt, &power, SIZE, &left_on(&disks, Leave::Nothing));
     for disk in on {
         let names = find_in(&slice_of(&disks[*disk]), NAME.as_bytes());
         assert!(!names.is_empty());
@@ -615,7 +610,7 @@ fn a_journal_record_that_one_copy_has_is_not_acted_on_before_the_others_have_it(
             async move { fs.sync().await }
         });
         rt.sleep(SECOND / 100).await;
-        let left = media(&disks, Leave::Nothing);
+        let left = left_on(&disks, Leave::Nothing);
         let journal = |medium: &Medium| {
             let mut bytes = vec![0; (JOURNAL.end - JOURNAL.start) as usize];
             medium.read(JOURNAL.start, &mut bytes);
@@ -659,7 +654,7 @@ fn a_table_of_checksums_of_which_one_copy_is_wrong_is_made_right() {
                     make(&fs, &format!("file {n}")).await;
                 }
                 fs.unmount().await.expect("unmounted");
-                let disks = holding(&rt, &power, SIZE, &media(&disks, Leave::Nothing));
+                let disks = holding(&rt, &power, SIZE, &left_on(&disks, Leave::Nothing));
                 let table = table_in(&slice_of(&disks[on]));
                 for at in table.step_by(512) {
                     match is_old {

@@ -3,10 +3,12 @@
 
 use std::rc::Rc;
 
-use crate::common::network::{Canary, Network};
+use crate::common::cluster::{die, joined, node_0_at, node_0_in};
+use crate::common::network::Network;
+use crate::common::space::{fill_up, free_blocks};
 use crate::common::*;
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, Ino, META_CACHE_BYTES, RemoteMetadata, create};
+use weft_fs::{Fs, FsError};
 use weft_random::Rng;
 use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
@@ -31,10 +33,7 @@ impl Cluster {
         nodes: u16,
         seed: u64,
     ) -> Self {
-        create(rt, disks, &options()).await.expect("created");
-        let network = Network::new(rt, options().id, META_CACHE_BYTES, seed, Canary::None);
-        let keeper = first_node(domain, disks, &network, 1).await;
-        keeper.serve_nodes(&network.keeper(), &[]);
+        let (network, keeper) = node_0_in(domain, rt, disks, seed).await;
         let mut cluster = Self { network, nodes: vec![keeper] };
         for number in 1..=nodes {
             let node = cluster.mount(rt, disks, number, 7).await;
@@ -45,9 +44,7 @@ impl Cluster {
 
     async fn mount(&self, rt: &Rt, disks: &[Rc<dyn Disk>], number: u16, epoch: u64) -> Fs {
         self.nodes[0].prepare_node(number).await.expect("prepared");
-        let (way, node) = (self.network.clone(), NodeId { number, epoch });
-        let node = RemoteMetadata { node, way };
-        Fs::mount_node(rt, disks, mounting(), node).await.expect("mounted")
+        joined(rt, disks, &self.network, (number, epoch)).await
     }
 
     /// The nodes end, and the last one with the keeper. Then the blocks that are free are those of
@@ -67,38 +64,6 @@ impl Cluster {
         assert_sound(&fs).await;
         assert_eq!(free, free_blocks(&fs).await, "node 0 has all free blocks, and no others");
         fs
-    }
-}
-
-async fn first_node(rt: &Rt, disks: &[Rc<dyn Disk>], network: &Rc<Network>, epoch: u64) -> Fs {
-    let way = network.clone();
-    let keeper = move |array| {
-        let way = way.clone();
-        async move {
-            way.start(&array).await;
-            Ok(RemoteMetadata { node: NodeId { number: 0, epoch }, way })
-        }
-    };
-    Fs::mount_with_keeper(rt, disks, mounting(), keeper).await.expect("mounted")
-}
-
-/// Free bytes of each disk, when what was deleted is free.
-async fn free_blocks(fs: &Fs) -> Vec<u64> {
-    fs.free_deleted().await.expect("committed");
-    let status = fs.status().await.expect("known");
-    status.disks.iter().map(|disk| disk.free_bytes / BLOCK).collect()
-}
-
-/// Appends to a file until that is refused. Returns what it holds.
-async fn fill(fs: &Fs, ino: Ino, at_a_time: usize) -> Vec<u8> {
-    let mut held = Vec::new();
-    loop {
-        let part = pattern(at_a_time, held.len() as u64);
-        match fs.write(ino, held.len() as u64, Frozen::copy_from(&part)).await {
-            Ok(()) => held.extend_from_slice(&part),
-            Err(FsError::NoSpace) => return held,
-            Err(error) => panic!("{error}"),
-        }
     }
 }
 
@@ -138,7 +103,7 @@ fn what_one_node_frees_another_one_can_have() {
         for turn in 0..6 {
             let (writer, other) = if turn % 2 == 0 { (first, second) } else { (second, first) };
             let ino = make_as(writer, "file", "none").await;
-            let held = fill(writer, ino, 64 << 10).await;
+            let held = fill_up(writer, ino, 64 << 10).await;
             assert!(held.len() > 15 << 20, "{} in turn {turn}", held.len());
             writer.sync().await.expect("what was taken has its room");
             assert!(read_all(other, ino).await == held);
@@ -161,7 +126,7 @@ fn nodes_that_fill_the_disks_together_find_all_the_room_that_there_is() {
             let disks = ram(&[16, 20, 18, 16]);
             let alone = made(&rt, &disks).await;
             let ino = make_as(&alone, "file", redundancy).await;
-            let all = fill(&alone, ino, 16 << 10).await.len();
+            let all = fill_up(&alone, ino, 16 << 10).await.len();
             drop(alone);
             let disks = ram(&[16, 20, 18, 16]);
             let cluster = Cluster::new(&rt, &disks, 2, 3).await;
@@ -169,7 +134,7 @@ fn nodes_that_fill_the_disks_together_find_all_the_room_that_there_is() {
             for (n, node) in cluster.nodes.iter().enumerate() {
                 files.push((node.clone(), make_as(node, &format!("f{n}"), redundancy).await));
             }
-            let fills = files.iter().map(|(node, ino)| fill(node, *ino, 16 << 10));
+            let fills = files.iter().map(|(node, ino)| fill_up(node, *ino, 16 << 10));
             let held = futures_util::future::join_all(fills).await;
             let sum: usize = held.iter().map(Vec::len).sum();
             for node in &cluster.nodes {
@@ -207,13 +172,11 @@ fn what_a_dead_node_had_is_found_again() {
         rt.sleep(100 * MILLISECOND).await;
         of_node.fail_domain();
         drop(dead);
-        let id = NodeId { number: 2, epoch: 8 };
-        cluster.network.keeper().fence(id).await.expect("durable");
-        keeper.recover_node(id).await.expect("recovered");
+        die(&keeper, &cluster.network, 2, 8).await;
         assert!(read_all(&keeper, ino).await[..1 << 20] == bytes);
         let again = cluster.mount(&rt, &disks, 2, 9).await;
         let other = make_as(&again, "other", "none").await;
-        let held = fill(&again, other, 64 << 10).await;
+        let held = fill_up(&again, other, 64 << 10).await;
         again.sync().await.expect("what was taken has its room");
         assert!(read_all(&cluster.nodes[1], other).await == held);
         cluster.nodes.push(again);
@@ -252,7 +215,7 @@ fn the_next_node_0_learns_which_blocks_are_not_free() {
                 domain.fail_domain();
                 cluster.network.kill().await;
                 domain = rt.domain(|| {});
-                let keeper = first_node(&domain, &disks, &cluster.network, life).await;
+                let keeper = node_0_at(&domain, &disks, &cluster.network, (life, mounting())).await;
                 let expected = [1, 2].map(|number| NodeId { number, epoch: 7 });
                 keeper.serve_nodes(&cluster.network.keeper(), &expected);
                 // It writes when it may, to blocks that no other node has.

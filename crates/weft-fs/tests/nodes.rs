@@ -6,55 +6,16 @@ use std::future::Ready;
 use std::io;
 use std::rc::Rc;
 
-use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::cluster::*;
 use crate::common::links::{Connector, Stream};
-use crate::common::network::{Canary, Network};
+use crate::common::network::Network;
+use crate::common::test_disks::{blank, seen};
 use crate::common::*;
 use futures_util::future::{Either, select};
-use weft_disk::{Disk, IoFuture};
-use weft_fs::{
-    Fs, FsError, Kind, Label, Locked, LogCopy, META_CACHE_BYTES, ROOT, RemoteMetadata, create,
-};
-use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
+use weft_disk::IoFuture;
+use weft_fs::{Fs, FsError, Kind, Locked, ROOT};
+use weft_rt::{Frozen, Rt, SECOND};
 use weft_token::{FileLock, LockFamily, LockedFile, Mode, NodeId};
-
-const SIZE: u64 = 24 << 20;
-
-fn blank(rt: &Rt) -> Vec<Rc<TestDisk>> {
-    holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 4])
-}
-
-/// What is durable on disks now, on disks of their own.
-fn durable(rt: &Rt, disks: &[Rc<TestDisk>]) -> Vec<Rc<TestDisk>> {
-    let durable = |disk: &Rc<TestDisk>| Leave::Nothing.of(&disk.medium.borrow());
-    let media: Vec<Medium> = disks.iter().map(durable).collect();
-    holding(rt, &Power::new(), SIZE, &media)
-}
-
-/// Node 0 of a new file system, and the network of its keeper.
-async fn node_0(rt: &Rt, disks: &[Rc<dyn Disk>]) -> (Rc<Network>, Fs) {
-    create(rt, disks, &options()).await.expect("created");
-    node_0_again(rt, disks, 1).await
-}
-
-async fn node_0_again(rt: &Rt, disks: &[Rc<dyn Disk>], epoch: u64) -> (Rc<Network>, Fs) {
-    let network = Network::new(rt, options().id, META_CACHE_BYTES, epoch, Canary::None);
-    let fs = node_0_at(rt, disks, &network, epoch).await;
-    fs.serve_nodes(&network.keeper(), &[]);
-    (network, fs)
-}
-
-async fn node_0_at(rt: &Rt, disks: &[Rc<dyn Disk>], network: &Rc<Network>, epoch: u64) -> Fs {
-    let way = network.clone();
-    let keeper = move |array| {
-        let way = way.clone();
-        async move {
-            way.start(&array).await;
-            Ok(RemoteMetadata { node: NodeId { number: 0, epoch }, way })
-        }
-    };
-    Fs::mount_with_keeper(rt, disks, mounting(), keeper).await.expect("mounted")
-}
 
 /// A way to the keeper that can be closed.
 struct Door {
@@ -79,59 +40,16 @@ async fn soon<T>(rt: &Rt, future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
-    node(rt, disks, way, id).await.expect("mounted")
-}
-
-/// A node is dead: no disk and no keeper takes anything of it any more.
-async fn die(fs: &Fs, network: &Network, number: u16, epoch: u64) -> usize {
-    let node = NodeId { number, epoch };
-    network.keeper().fence(node).await.expect("durable");
-    fs.recover_node(node).await.expect("recovered")
-}
-
-/// The blocks of the log of a node, by disk.
-async fn log_of(fs: &Fs, number: u16) -> Vec<LogCopy> {
-    let nodes = fs.nodes().await.expect("known");
-    let node = nodes.into_iter().find(|of| of.node.number == number).expect("it has a log");
-    node.log
-}
-
-fn log_disks(log: &[LogCopy]) -> Vec<u16> {
-    let mut disks: Vec<u16> = log.iter().map(|copy| copy.disk).collect();
-    disks.sort_unstable();
-    disks
-}
-
-async fn node<W: Connector + 'static>(
-    rt: &Rt,
-    disks: &[Rc<dyn Disk>],
-    way: &Rc<W>,
-    (number, epoch): (u16, u64),
-) -> weft_fs::Result<Fs> {
-    let way: Rc<dyn Connector> = way.clone();
-    let node = NodeId { number, epoch };
-    Fs::mount_node(rt, disks, mounting(), RemoteMetadata { node, way }).await
-}
-
 #[test]
 fn a_node_reads_what_node_0_has_written_and_overwrites_it() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        let mut bytes = pattern(200_000, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        let other = node(&rt, &all(&disks), &network, (1, 7)).await.expect("mounted");
+        let (nodes, ino, mut bytes) = TwoNodes::with_file(&rt, 4, "raid5", 200_000).await;
+        let TwoNodes { disks, fs, other, .. } = nodes;
         assert_eq!(find(&other, "file").await, ino);
         assert!(read_all(&other, ino).await == bytes);
-        bytes[50_000..60_000].copy_from_slice(&pattern(10_000, 2));
-        write(&other, ino, 50_000, &bytes[50_000..60_000]).await;
-        other.fsync(ino).await.expect("synced");
+        overwrite(&other, ino, &mut bytes, 50_000..60_000, 2).await;
         // Only the log has it, and a mount alone recovers that.
-        let left = durable(&rt, &disks);
-        let found = mount(&rt, &all(&left)).await;
+        let found = seen(&rt, &disks).await;
         assert!(read_all(&found, ino).await == bytes);
         assert_sound(&found).await;
         found.unmount().await.expect("unmounted");
@@ -147,9 +65,7 @@ fn a_node_reads_what_node_0_has_written_and_overwrites_it() {
 #[test]
 fn a_node_does_not_do_what_takes_the_metadata_itself() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let other = node(&rt, &all(&disks), &network, (1, 7)).await.expect("mounted");
+        let TwoNodes { fs, other, .. } = TwoNodes::new(&rt, 4).await;
         let refused = |result: weft_fs::Result<()>| match result {
             Err(FsError::Invalid(why)) => assert!(why.contains("only its keeper"), "{why}"),
             other => panic!("{other:?}"),
@@ -171,17 +87,9 @@ fn a_node_does_not_do_what_takes_the_metadata_itself() {
 #[test]
 fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        let mut bytes = pattern(300_000, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
-        bytes[40_000..200_000].copy_from_slice(&pattern(160_000, 2));
-        write(&other, ino, 40_000, &bytes[40_000..200_000]).await;
-        other.fsync(ino).await.expect("synced");
+        let (nodes, ino, mut bytes) = TwoNodes::with_file(&rt, 4, "raid5", 300_000).await;
+        let TwoNodes { disks, network, fs, of_node, other } = nodes;
+        overwrite(&other, ino, &mut bytes, 40_000..200_000, 2).await;
         let status = fs.nodes().await.expect("known").remove(0);
         assert_eq!((status.node, status.is_mounted), (NodeId { number: 1, epoch: 7 }, true));
         let refused = |result: Result<(), FsError>, what: &str| match result {
@@ -201,9 +109,7 @@ fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
         refused(node(&rt, &all(&disks), &network, (1, 7)).await.map(drop), "mounted once more");
         let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
         assert!(read_all(&again, ino).await == bytes);
-        bytes[100_000..150_000].copy_from_slice(&pattern(50_000, 3));
-        write(&again, ino, 100_000, &bytes[100_000..150_000]).await;
-        again.fsync(ino).await.expect("synced");
+        overwrite(&again, ino, &mut bytes, 100_000..150_000, 3).await;
         assert_eq!(die(&fs, &network, 1, 7).await, 0, "that one is over");
         again.unmount().await.expect("unmounted");
         assert_eq!(die(&fs, &network, 1, 8).await, 0, "it has ended in order");
@@ -216,100 +122,12 @@ fn a_dead_node_is_recovered_once_and_mounts_again_in_a_later_epoch_only() {
     });
 }
 
-/// The node waits for a moment, and goes on there.
-#[test]
-fn the_log_of_a_mounted_node_moves_off_a_disk_that_leaves_and_off_one_that_is_lost() {
-    run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let ino = make_as(&fs, "file", "raid1").await;
-        let mut bytes = pattern(100_000, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
-        let before = log_of(&fs, 1).await;
-        let leaving = log_disks(&before)[0];
-        let report = fs.remove_disk(leaving).await.expect("removed");
-        assert_eq!(report.removed_disks, [leaving]);
-        let moved = log_of(&fs, 1).await;
-        assert!(moved.len() == 3 && !log_disks(&moved).contains(&leaving), "{moved:?}");
-        let lost = log_disks(&moved)[0];
-        fs.fail_disk(lost).await.expect("failed");
-        let report = fs.rebuild().await.expect("rebuilt");
-        assert_eq!(report.removed_disks, [lost]);
-        let moved = log_of(&fs, 1).await;
-        assert!(moved.len() == 3 && !log_disks(&moved).contains(&lost), "{moved:?}");
-        assert_sound(&fs).await;
-        bytes[..8192].copy_from_slice(&pattern(8192, 2));
-        assert!(read_all(&other, ino).await == pattern(100_000, 1));
-        write(&other, ino, 0, &bytes[..8192]).await;
-        other.fsync(ino).await.expect("synced");
-        of_node.fail_domain();
-        drop(other);
-        assert!(die(&fs, &network, 1, 7).await > 0);
-        let left = (0..5).filter(|n| ![leaving, lost].contains(n));
-        let left: Vec<_> = left.map(|n| disks[usize::from(n)].clone()).collect();
-        let again = joined(&rt, &all(&left), &network, (1, 8)).await;
-        assert!(read_all(&again, ino).await == bytes);
-        assert!(read_all(&fs, ino).await == bytes);
-        assert_sound(&fs).await;
-    });
-}
-
-/// The disk of a copy works, but a block of the log on it cannot be written: the copy is given up,
-/// and the next mount of the node has as many as before.
-#[test]
-fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
-    run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        let mut bytes = pattern(100_000, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
-        let log = log_of(&fs, 1).await;
-        let label = Label::read(&*disks[0]).await.expect("readable").expect("a label");
-        let (blocks, data) = (&log[0].blocks[0], label.data().start);
-        *disks[usize::from(log[0].disk)].faults.unwritable.borrow_mut() =
-            data + blocks.start * BLOCK..data + blocks.end * BLOCK;
-        for version in 2..6 {
-            bytes[..8192].copy_from_slice(&pattern(8192, version));
-            write(&other, ino, 0, &bytes[..8192]).await;
-            other.fsync(ino).await.expect("synced");
-        }
-        let now = log_of(&fs, 1).await;
-        let given_up: Vec<bool> = now.iter().map(|copy| copy.is_given_up).collect();
-        assert_eq!(given_up, [true, false, false]);
-        let status = other.status().await.expect("known");
-        assert!(status.disks.iter().all(|disk| !disk.lost), "a block failed, and no disk");
-        // One of the others is lost with the node.
-        of_node.fail_domain();
-        drop(other);
-        disks[usize::from(log[1].disk)].faults.gone.set(true);
-        assert!(die(&fs, &network, 1, 7).await > 0);
-        let left: Vec<_> =
-            (0..4).filter(|n| *n != log[1].disk).map(|n| disks[usize::from(n)].clone()).collect();
-        fs.rebuild().await.expect("rebuilt");
-        let again = joined(&rt, &all(&left), &network, (1, 8)).await;
-        assert!(read_all(&again, ino).await == bytes);
-        assert_eq!(log_of(&fs, 1).await.iter().filter(|copy| !copy.is_given_up).count(), 3);
-        rt.sleep(SECOND).await;
-        assert_sound(&fs).await;
-    });
-}
-
 /// The last name of a file goes on one node while it is open on another: contents stay until it is
 /// closed there, or until that node is dead and recovered.
 #[test]
 fn what_one_node_has_open_stays_when_another_removes_it() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        let TwoNodes { network, fs, of_node, other, .. } = TwoNodes::new(&rt, 4).await;
         let bytes = pattern(100_000, 1);
         let inos: Vec<u64> = {
             let mut inos = Vec::new();
@@ -361,9 +179,7 @@ fn what_one_node_has_open_stays_when_another_removes_it() {
 #[test]
 fn appends_of_two_nodes_are_one_after_another() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
+        let TwoNodes { fs, other, .. } = TwoNodes::new(&rt, 4).await;
         let ino = make_as(&fs, "log", "raid1").await;
         fs.sync().await.expect("synced");
         let mut appends = Vec::new();
@@ -399,80 +215,12 @@ fn appends_of_two_nodes_are_one_after_another() {
     });
 }
 
-#[test]
-fn a_disk_that_fails_for_one_node_is_lost_for_all() {
-    run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        let mut bytes = pattern(200_000, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        let of_node = rt.domain(|| {});
-        let own: Vec<_> =
-            disks.iter().map(|disk| disk.for_host(&of_node, &Power::new(), 1)).collect();
-        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
-        let third = joined(&rt, &all(&disks), &network, (2, 7)).await;
-        assert!(read_all(&third, ino).await == bytes);
-        own[2].faults.gone.set(true);
-        for version in 2..4 {
-            bytes[10_000..150_000].copy_from_slice(&pattern(140_000, version));
-            write(&other, ino, 10_000, &bytes[10_000..150_000]).await;
-            other.fsync(ino).await.expect("synced");
-        }
-        rt.sleep(SECOND).await;
-        let lost = async |fs: &Fs| {
-            let disks = fs.status().await.expect("known").disks;
-            disks.iter().map(|disk| disk.lost).collect::<Vec<_>>()
-        };
-        assert_eq!(lost(&fs).await, [false, false, true, false]);
-        assert!(read_all(&third, ino).await == bytes);
-        assert_eq!(lost(&third).await, [false, false, true, false]);
-        bytes[..5000].copy_from_slice(&pattern(5000, 9));
-        write(&other, ino, 0, &bytes[..5000]).await;
-        other.fsync(ino).await.expect("synced");
-        of_node.fail_domain();
-        drop(other);
-        die(&fs, &network, 1, 7).await;
-        assert!(read_all(&fs, ino).await == bytes);
-        let report = fs.rebuild().await.expect("rebuilt");
-        assert_eq!(report.removed_disks, [2]);
-        assert!(read_all(&third, ino).await == bytes);
-        assert_eq!(lost(&third).await, [false; 3]);
-        third.unmount().await.expect("unmounted");
-        assert_sound(&fs).await;
-    });
-}
-
-#[test]
-fn a_node_stops_when_a_disk_has_joined_that_it_was_not_given() {
-    run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
-        let (network, fs) = node_0(&rt, &all(&disks[..4])).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        write(&fs, ino, 0, &pattern(100_000, 1)).await;
-        let other = joined(&rt, &all(&disks[..4]), &network, (1, 7)).await;
-        assert!(read_all(&other, ino).await == pattern(100_000, 1));
-        fs.add_disk(disks[4].clone(), false).await.expect("added");
-        let stopped = other.read(ino, 0, 10).await;
-        let Err(FsError::Stopped(why)) = stopped else { panic!("{stopped:?}") };
-        assert!(why.contains("mount this node again"), "{why}");
-        drop(other);
-        assert_eq!(die(&fs, &network, 1, 7).await, 0);
-        let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
-        assert!(read_all(&again, ino).await == pattern(100_000, 1));
-    });
-}
-
 /// Locks of programs on two nodes: they exclude each other, wait, are interrupted, fail instead of
 /// a circle, come with a node to another connection, and go with a dead node.
 #[test]
 fn locks_go_across_nodes() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        let TwoNodes { network, fs, of_node, other, .. } = TwoNodes::new(&rt, 4).await;
         let file = |family| LockedFile { family, ino: 9 };
         let (posix, flock) = (file(LockFamily::Posix), file(LockFamily::Flock));
         let lock = |node: &Fs, number: u64, bytes: std::ops::Range<u64>, mode: Mode| FileLock {
@@ -532,12 +280,9 @@ fn locks_go_across_nodes() {
 #[test]
 fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        create(&rt, &all(&disks), &options()).await.expect("created");
-        let network = Network::new(&rt, options().id, META_CACHE_BYTES, 1, Canary::None);
+        let disks = blank(&rt, 4);
         let of_first = rt.domain(|| {});
-        let first = node_0_at(&of_first, &all(&disks), &network, 1).await;
-        first.serve_nodes(&network.keeper(), &[]);
+        let (network, first) = node_0_in(&of_first, &rt, &all(&disks), 1).await;
         let mut folders = Vec::new();
         for name in [b"a", b"b"] {
             let folder = first.make(ROOT, name, new_file(Kind::Folder)).await.expect("made").0;
@@ -557,7 +302,7 @@ fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
         network.kill().await;
         of_first.fail_domain();
         drop(first);
-        let fs = node_0_at(&rt, &all(&disks), &network, 2).await;
+        let fs = node_0_at(&rt, &all(&disks), &network, (2, mounting())).await;
         let living = [1, 2].map(|number| NodeId { number, epoch: 7 });
         fs.serve_nodes(&network.keeper(), &living);
         let (other, making) = (Rc::new(RefCell::new(None)), early.clone());
@@ -578,123 +323,11 @@ fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
 }
 
 #[test]
-fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_stored() {
-    run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
-        let (made, is_over) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(false)));
-        let (files, ends, writer, clock) =
-            (made.clone(), is_over.clone(), other.clone(), rt.clone());
-        let writing = rt.spawn(async move {
-            while !ends.get() && files.borrow().len() < 200 {
-                let version = files.borrow().len() as u64;
-                let ino = make_as(&writer, &version.to_string(), "raid5").await;
-                write(&writer, ino, 0, &pattern(20_000, version)).await;
-                // It has its places, which only this node knows.
-                writer.write_back(ino).await.expect("written");
-                files.borrow_mut().push(ino);
-                clock.sleep(5 * MILLISECOND).await;
-            }
-        });
-        rt.sleep(100 * MILLISECOND).await;
-        let of_log = log_disks(&log_of(&fs, 1).await);
-        let leaving = (0..5).find(|disk| !of_log.contains(disk)).expect("there are more");
-        let report = fs.remove_disk(leaving).await.expect("removed");
-        assert_eq!(report.removed_disks, [leaving]);
-        is_over.set(true);
-        writing.await;
-        let check = async |fs: &Fs| {
-            let made = made.borrow().clone();
-            for (version, ino) in made.iter().enumerate() {
-                assert!(read_all(fs, *ino).await == pattern(20_000, version as u64), "{version}");
-            }
-        };
-        check(&fs).await;
-        other.unmount().await.expect("unmounted");
-        fs.unmount().await.expect("unmounted");
-        let left = (0..5).filter(|n| *n != leaving).map(|n| disks[usize::from(n)].clone());
-        let fs = mount(&rt, &all(&left.collect::<Vec<_>>())).await;
-        check(&fs).await;
-        assert_sound(&fs).await;
-    });
-}
-
-/// What fails is the way of this node to the disks, and not the disks.
-#[test]
-fn a_node_that_reaches_no_disk_stops_and_no_disk_is_lost() {
-    run(|rt| async move {
-        let disks = blank(&rt);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let of_node = rt.domain(|| {});
-        let own: Vec<_> =
-            disks.iter().map(|disk| disk.for_host(&of_node, &Power::new(), 1)).collect();
-        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
-        let ino = make_as(&other, "file", "raid5").await;
-        write(&other, ino, 0, &pattern(200_000, 1)).await;
-        other.fsync(ino).await.expect("synced");
-        own.iter().for_each(|disk| disk.faults.gone.set(true));
-        let new = make_as(&other, "new", "raid5").await;
-        write(&other, new, 0, &pattern(100_000, 2)).await;
-        assert!(other.fsync(new).await.is_err());
-        rt.sleep(10 * SECOND).await;
-        let stopped = other.sync().await;
-        assert!(matches!(stopped, Err(FsError::Stopped(_))), "{stopped:?}");
-        of_node.fail_domain();
-        drop(other);
-        die(&fs, &network, 1, 7).await;
-        let status = fs.status().await.expect("known");
-        assert!(status.disks.iter().all(|disk| !disk.lost), "{:?}", status.disks);
-        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
-        fs.unmount().await.expect("unmounted");
-        let fs = mount(&rt, &all(&disks)).await;
-        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
-        assert_sound(&fs).await;
-    });
-}
-
-/// What frees the blocks of a ring that a node leaves must do so once.
-#[test]
-fn a_node_that_dies_before_it_takes_another_ring_leaves_the_old_one_once() {
-    run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let of_node = rt.domain(|| {});
-        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
-        let old = log_of(&fs, 1).await;
-        of_node.fail_domain();
-        drop(other);
-        let lost = log_disks(&old)[0];
-        fs.fail_disk(lost).await.expect("failed");
-        // It waits for the node in vain.
-        assert!(fs.rebuild().await.expect("rebuilt").removed_disks.is_empty());
-        die(&fs, &network, 1, 7).await;
-        fs.prepare_node(1).await.expect("prepared");
-        let now = log_of(&fs, 1).await;
-        assert!(now.iter().all(|copy| !old.contains(copy)), "{now:?}");
-        // Others use its blocks.
-        let ino = make_as(&fs, "file", "raid5").await;
-        let bytes = pattern(6 << 20, 1);
-        write(&fs, ino, 0, &bytes).await;
-        fs.sync().await.expect("synced");
-        rt.sleep(20 * SECOND).await;
-        let more = make_as(&fs, "more", "raid5").await;
-        write(&fs, more, 0, &pattern(6 << 20, 2)).await;
-        fs.sync().await.expect("synced");
-        assert!(read_all(&fs, ino).await == bytes);
-        assert_sound(&fs).await;
-    });
-}
-
-#[test]
 fn a_dead_node_is_recovered_while_another_one_is_prepared() {
     run(|rt| async move {
-        let disks = blank(&rt);
-        create(&rt, &all(&disks), &options()).await.expect("created");
-        let network = Network::new(&rt, options().id, META_CACHE_BYTES, 1, Canary::None);
+        let disks = blank(&rt, 4);
         let of_first = rt.domain(|| {});
-        let first = node_0_at(&of_first, &all(&disks), &network, 1).await;
-        first.serve_nodes(&network.keeper(), &[]);
+        let (network, first) = node_0_in(&of_first, &rt, &all(&disks), 1).await;
         let of_node = rt.domain(|| {});
         let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
         of_node.fail_domain();
@@ -702,7 +335,7 @@ fn a_dead_node_is_recovered_while_another_one_is_prepared() {
         network.kill().await;
         of_first.fail_domain();
         drop(first);
-        let fs = node_0_at(&rt, &all(&disks), &network, 2).await;
+        let fs = node_0_at(&rt, &all(&disks), &network, (2, mounting())).await;
         let dead = NodeId { number: 1, epoch: 7 };
         fs.serve_nodes(&network.keeper(), &[dead]);
         let (preparing, prepared) = (fs.clone(), Rc::new(Cell::new(false)));

@@ -5,20 +5,13 @@ use std::rc::Rc;
 
 use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::model::Pair;
+use crate::common::test_disks::on_test_disks;
 use crate::common::*;
 use weft_fs::{Fs, Ino, MountOptions};
 use weft_random::Rng;
-use weft_rt::Rt;
 
-const SIZE: u64 = 24 << 20;
 /// Where the data blocks of a disk begin.
 const DATA_AT: u64 = (64 << 10) + (8 << 20);
-
-async fn on_test_disks(rt: &Rt, count: usize) -> (Vec<Rc<TestDisk>>, Fs) {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
-    let fs = made(rt, &all(&disks)).await;
-    (disks, fs)
-}
 
 /// Blocks of data that were read from the disks so far.
 fn reads(disks: &[Rc<TestDisk>]) -> u64 {

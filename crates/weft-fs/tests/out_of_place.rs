@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_disk::Disk;
 use weft_fs::{CreateOptions, Extent, Fs, FsError, Ino, MountOptions};
@@ -166,8 +167,7 @@ fn old_places_stay_as_they_are_until_a_commit() {
         }
         let overwritten = out_of_place_blocks(&fs).await;
         assert!(overwritten > 20 * BLOCKS, "{overwritten} blocks");
-        let media: Vec<Medium> =
-            held.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect();
+        let media = left_on(&held, Leave::All);
         drop(fs);
         let fs = mount(&rt, &all(&holding(&rt, &Power::new(), 40 << 20, &media))).await;
         let found = read_all(&fs, find(&fs, "file").await).await;

@@ -11,6 +11,7 @@ use weft_rt::{Frozen, MICROSECOND, Rt};
 use weft_testkit::for_seeds;
 
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::test_disks::left_on;
 use crate::common::*;
 
 const MIB: u64 = 1 << 20;
@@ -31,9 +32,7 @@ async fn stale(rt: &Rt, disks: &[Rc<dyn Disk>]) -> Fs {
 }
 
 async fn free_blocks(fs: &Fs) -> u64 {
-    fs.free_deleted().await.expect("freed");
-    let status = fs.status().await.expect("known");
-    status.disks.iter().map(|disk| disk.free_bytes).sum::<u64>() / BLOCK
+    space::free_blocks(fs).await.iter().sum()
 }
 
 async fn blocks_of(fs: &Fs, ino: Ino) -> u64 {
@@ -212,8 +211,7 @@ fn reserved_blocks_outlive_lost_disks() {
                 fs.fsync(ino).await.expect("synced");
                 assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
                 drop(fs);
-                let media: Vec<Medium> =
-                    disks.iter().map(|disk| Leave::Completed.of(&disk.medium.borrow())).collect();
+                let media = left_on(&disks, Leave::Completed);
                 let disks = holding(&rt, &Power::new(), 24 * MIB, &media);
                 let fs = mount_degraded(&rt, &all(&disks)).await;
                 assert!(read_all(&fs, ino).await == bytes, "{redundancy}");
@@ -332,8 +330,7 @@ fn what_is_known_of_reserved_places_outlives_a_crash() {
                 assert_eq!(before.0, end, "{what}");
                 let bytes = read_all(&fs, ino).await;
                 drop(fs);
-                let media: Vec<Medium> =
-                    disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow())).collect();
+                let media = left_on(&disks, Leave::Nothing);
                 let disks = holding(&rt, &Power::new(), 24 * MIB, &media);
                 let fs = mount(&rt, &all(&disks)).await;
                 assert_eq!(known(&fs).await, before, "{what}");

@@ -14,19 +14,20 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
+use crate::common::cluster::{network, node_0_at};
 use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::links::Stream;
 use crate::common::moments::drawn_leave;
-use crate::common::network::{Canary as NetworkCanary, Network};
+use crate::common::network::Network;
+use crate::common::test_disks::{SIZE, blank, for_host};
 use crate::common::*;
-use weft_fs::{Fs, Ino, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
+use weft_fs::{Fs, Ino, NodeStatus, RemoteMetadata, create};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_testkit::for_seeds;
 use weft_token::NodeId;
 use weft_wire::{End, Frames, FromKeeper, Key, Part, Question, RowChange, Table, ToKeeper};
 
-const SIZE: u64 = 24 << 20;
 const DISKS: usize = 5;
 const SECTOR: usize = 512;
 /// Sectors and redundancies of files. One is longer than what a node gets of it at a time.
@@ -234,9 +235,9 @@ struct World {
 
 impl World {
     async fn new(rt: &Rt, seed: u64, is_shared: bool, canary: Canary) -> Self {
-        let media = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+        let media = blank(rt, DISKS);
         create(rt, &all(&media), &options()).await.expect("created");
-        let network = Network::new(rt, options().id, META_CACHE_BYTES, seed, NetworkCanary::None);
+        let network = network(rt, seed);
         let mut world = Self {
             rt: rt.clone(),
             rng: RefCell::new(Rng::new(seed)),
@@ -285,8 +286,7 @@ impl World {
     fn host(&self, rt: &Rt) -> (u64, Vec<Rc<TestDisk>>) {
         let host = self.hosts.get();
         self.hosts.set(host + 1);
-        let disks = self.media.iter().map(|disk| disk.for_host(rt, &Power::new(), host));
-        (host, disks.collect())
+        (host, for_host(rt, &self.media, host))
     }
 
     fn add(&self, running: Running) {
@@ -297,17 +297,9 @@ impl World {
     async fn start_0(&self, expected: &[NodeId]) {
         let (rt, failed) = domain(&self.rt);
         let (epoch, disks) = self.host(&rt);
-        let (way, id) = (self.network.clone(), NodeId { number: 0, epoch });
-        let keeper = move |array| {
-            let way = way.clone();
-            async move {
-                way.start(&array).await;
-                Ok(RemoteMetadata { node: id, way })
-            }
-        };
-        let options = mounting_by(epoch);
-        let mounted = Fs::mount_with_keeper(&rt, &all(&disks), options, keeper).await;
-        let fs = mounted.expect("mounted");
+        let id = NodeId { number: 0, epoch };
+        let mounting = (epoch, mounting_by(epoch));
+        let fs = node_0_at(&rt, &all(&disks), &self.network, mounting).await;
         fs.serve_nodes(&self.network.keeper(), expected);
         self.add(Running { id, rt, failed, fs, disks });
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
@@ -249,8 +250,7 @@ fn what_files_are_to_have_is_durable_when_the_job_has_begun() {
         fill(&fs).await;
         let inos = [find(&fs, "none").await, find(&fs, "auto").await];
         fs.want_redundancy(&inos, REDUNDANCY).await.expect("set");
-        let left = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
-        result.borrow_mut().extend(left);
+        result.borrow_mut().extend(left_on(&disks, Leave::Nothing));
     });
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &media.take());

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
+use crate::common::test_disks::left_on;
 use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport, ScrubReport};
 use weft_rt::{MICROSECOND, Rt};
@@ -161,8 +162,7 @@ fn a_scrub_that_is_cancelled_does_not_go_on() {
         fill_small(&fs).await;
         let job = half_scrubbed(&rt, &fs).await;
         assert_eq!(fs.cancel().await.expect("cancelled"), Job::Scrub);
-        let crashed = disks.iter().map(|disk| Leave::Nothing.of(&disk.medium.borrow()));
-        *after.borrow_mut() = crashed.collect();
+        *after.borrow_mut() = left_on(&disks, Leave::Nothing);
         let outcome = job.await;
         assert!(matches!(outcome, Err(FsError::Cancelled)), "{outcome:?}");
         rot(&fs, &disks, 2).await;

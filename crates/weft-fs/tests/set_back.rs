@@ -5,10 +5,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::test_disks::{SIZE, left_on};
 use crate::common::*;
 use weft_fs::{Fs, FsError, MountOptions};
 
-const SIZE: u64 = 24 << 20;
 const DISKS: usize = 4;
 const REDUNDANCIES: [&str; 3] = ["auto", "raid1", "raid6"];
 
@@ -31,9 +31,7 @@ fn left(on: usize, taken: Taken) -> Vec<Medium> {
     let out = result.clone();
     run(move |rt| async move {
         let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
-        let media = || -> Vec<Medium> {
-            disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
-        };
+        let media = || left_on(&disks, Leave::All);
         let mut fs = made(&rt, &all(&disks)).await;
         for (n, redundancy) in REDUNDANCIES.iter().enumerate() {
             let ino = make_as(&fs, redundancy, redundancy).await;
@@ -113,11 +111,7 @@ fn a_crash_in_a_mount_or_unmount_sets_no_disk_back() {
         let watched = disks.clone();
         power.watch(move || {
             let n = out.borrow().len();
-            let left = |disk: &Rc<crate::common::disk::TestDisk>| {
-                crate::common::moments::leave(n).of(&disk.medium.borrow())
-            };
-            let media = watched.iter().map(left).collect();
-            out.borrow_mut().push(media);
+            out.borrow_mut().push(left_on(&watched, crate::common::moments::leave(n)));
         });
         fs.unmount().await.expect("unmounted");
         let fs = mount(&rt, &all(&disks)).await;

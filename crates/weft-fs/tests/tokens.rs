@@ -4,39 +4,15 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use crate::common::contender::Contender;
-use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::model::{Named, Pair};
+use crate::common::test_disks::{SIZE, on_test_disks, seen};
+use crate::common::waits::{a_while, begin};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino, Kind as FileKind, ROOT, SetAttr};
-use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
+use weft_rt::{Frozen, Rt, SECOND};
 use weft_token::{Kind, Mode};
 
-const SIZE: u64 = 24 << 20;
 const ALL: std::ops::Range<u64> = 0..u64::MAX;
-
-async fn on_test_disks(rt: &Rt) -> (Vec<Rc<TestDisk>>, Fs) {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
-    let fs = made(rt, &all(&disks)).await;
-    (disks, fs)
-}
-
-/// What is durable now, as a node sees it that reads the disks.
-async fn seen(rt: &Rt, disks: &[Rc<TestDisk>]) -> Fs {
-    let durable = |disk: &Rc<TestDisk>| Leave::Nothing.of(&disk.medium.borrow());
-    let media: Vec<Medium> = disks.iter().map(durable).collect();
-    mount(rt, &all(&holding(rt, &Power::new(), SIZE, &media))).await
-}
-
-/// Begins an operation, and tells whether it has ended.
-fn begin(rt: &Rt, operation: impl Future<Output = ()> + 'static) -> Rc<Cell<bool>> {
-    let ended = Rc::new(Cell::new(false));
-    let flag = ended.clone();
-    drop(rt.spawn(async move {
-        operation.await;
-        flag.set(true);
-    }));
-    ended
-}
 
 fn begin_write(rt: &Rt, fs: &Fs, ino: Ino, block: u64, version: u64) -> Rc<Cell<bool>> {
     let fs = fs.clone();
@@ -46,14 +22,10 @@ fn begin_write(rt: &Rt, fs: &Fs, ino: Ino, block: u64, version: u64) -> Rc<Cell<
     })
 }
 
-async fn a_while(rt: &Rt) {
-    rt.sleep(50 * MILLISECOND).await;
-}
-
 #[test]
 fn another_node_reads_what_was_written_and_holds_writers_up() {
     run(|rt| async move {
-        let (disks, fs) = on_test_disks(&rt).await;
+        let (disks, fs) = on_test_disks(&rt, 4).await;
         let ino = make_as(&fs, "file", "raid5").await;
         let mut bytes = pattern(100_000, 1);
         write(&fs, ino, 0, &bytes).await;
@@ -84,7 +56,7 @@ fn another_node_reads_what_was_written_and_holds_writers_up() {
 #[test]
 fn ranges_are_widened_to_lines_and_no_further() {
     run(|rt| async move {
-        let (disks, fs) = on_test_disks(&rt).await;
+        let (disks, fs) = on_test_disks(&rt, 4).await;
         let ino = make_as(&fs, "file", "raid5").await;
         write(&fs, ino, 0, &pattern(200 * BLOCK as usize, 1)).await;
         let other = Contender::new(&rt, &fs, 1);
@@ -116,7 +88,7 @@ fn ranges_are_widened_to_lines_and_no_further() {
 #[test]
 fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
     run(|rt| async move {
-        let (disks, fs) = on_test_disks(&rt).await;
+        let (disks, fs) = on_test_disks(&rt, 4).await;
         let ino = make(&fs, "file").await;
         fs.sync().await.expect("synced");
         let other = Contender::new(&rt, &fs, 1);
@@ -154,7 +126,7 @@ fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
 #[test]
 fn who_has_everything_stops_all_others() {
     run(|rt| async move {
-        let (disks, fs) = on_test_disks(&rt).await;
+        let (disks, fs) = on_test_disks(&rt, 4).await;
         let ino = make_as(&fs, "file", "raid1").await;
         write(&fs, ino, 0, &pattern(5000, 1)).await;
         let other = Contender::new(&rt, &fs, 1);
@@ -185,7 +157,7 @@ fn who_has_everything_stops_all_others() {
 #[test]
 fn what_a_dead_node_held_is_free_when_it_is_recovered() {
     run(|rt| async move {
-        let (_, fs) = on_test_disks(&rt).await;
+        let (_, fs) = on_test_disks(&rt, 4).await;
         let ino = make(&fs, "file").await;
         write(&fs, ino, 0, &pattern(5000, 1)).await;
         let other = Contender::new(&rt, &fs, 1);
@@ -218,7 +190,7 @@ fn what_a_dead_node_held_is_free_when_it_is_recovered() {
 #[test]
 fn old_contents_are_not_at_hand_when_another_node_may_write() {
     run(|rt| async move {
-        let (_, fs) = on_test_disks(&rt).await;
+        let (_, fs) = on_test_disks(&rt, 4).await;
         let ino = make_as(&fs, "file", "raid5").await;
         let other_file = make_as(&fs, "other", "raid5").await;
         for ino in [ino, other_file] {
@@ -242,7 +214,7 @@ fn old_contents_are_not_at_hand_when_another_node_may_write() {
 fn another_node_always_finds_what_was_done() {
     for seed in 0..6 {
         run(move |rt| async move {
-            let (disks, fs) = on_test_disks(&rt).await;
+            let (disks, fs) = on_test_disks(&rt, 4).await;
             let mut pair = Pair::new(fs, seed, &["auto", "raid1", "raid5"]);
             let others = [Contender::new(&rt, &pair.fs, 1), Contender::new(&rt, &pair.fs, 2)];
             for step in 0..120 {
@@ -280,7 +252,7 @@ fn another_node_always_finds_what_was_done() {
 fn operations_agree_with_the_reference_while_others_contend() {
     for seed in 0..6 {
         run(move |rt| async move {
-            let (_, fs) = on_test_disks(&rt).await;
+            let (_, fs) = on_test_disks(&rt, 4).await;
             let mut pair = Pair::new(fs, seed, &["auto", "raid1", "raid5"]);
             for n in 0..2 {
                 let contend =
@@ -299,7 +271,7 @@ fn operations_agree_with_the_reference_while_others_contend() {
 #[test]
 fn a_file_without_a_name_goes_when_no_node_has_it_open() {
     run(|rt| async move {
-        let (_, fs) = on_test_disks(&rt).await;
+        let (_, fs) = on_test_disks(&rt, 4).await;
         fs.share();
         let free = async || fs.status().await.expect("known").disks[0].free_bytes;
         let other = Contender::new(&rt, &fs, 1);
@@ -392,8 +364,7 @@ async fn assert_released(rt: &Rt, fs: &Fs, ino: Ino, what: &str) {
     let (using, done) = (other.clone(), ended.clone());
     drop(rt.spawn(async move {
         for kind in [Kind::Data, Kind::Attributes] {
-            let range = if kind == Kind::Data { ALL } else { 0..1 };
-            let held = using.acquire(kind, ino, range, Mode::Exclusive).await;
+            let held = using.acquire_all(kind, ino, Mode::Exclusive).await;
             using.done(held);
         }
         done.set(true);
@@ -411,7 +382,7 @@ fn an_operation_that_fails_releases_its_file() {
         let result = Rc::new(Cell::new(0));
         let count = result.clone();
         run(move |rt| async move {
-            let (disks, fs) = on_test_disks(&rt).await;
+            let (disks, fs) = on_test_disks(&rt, 4).await;
             let ino = make_as(&fs, "file", "raid1").await;
             write(&fs, ino, 0, &pattern(200_000, 1)).await;
             fs.unmount().await.expect("unmounted");

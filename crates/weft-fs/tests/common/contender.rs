@@ -26,6 +26,14 @@ pub struct Contender {
 /// A token that it uses.
 pub type InUse = (Space, UseId);
 
+/// All that tokens of a kind are for.
+fn all_of(kind: Kind) -> Range<u64> {
+    match kind {
+        Kind::Everything | Kind::Attributes | Kind::Open => 0..1,
+        Kind::Names | Kind::Data => 0..u64::MAX,
+    }
+}
+
 impl Contender {
     pub fn new(rt: &Rt, fs: &Fs, number: u16) -> Rc<Self> {
         let contender = Rc::new(Self {
@@ -76,11 +84,7 @@ impl Contender {
     /// Waits for a token, and uses it.
     pub async fn acquire(&self, kind: Kind, ino: Ino, range: Range<u64>, mode: Mode) -> InUse {
         let space = Space { kind, ino };
-        let wanted = match kind {
-            Kind::Everything | Kind::Attributes | Kind::Open => 0..1,
-            Kind::Names | Kind::Data => 0..u64::MAX,
-        };
-        let ask = Ask { space, needed: range, wanted, mode };
+        let ask = Ask { space, needed: range, wanted: all_of(kind), mode };
         let acquired = self.holder.borrow_mut().acquire(ask);
         match acquired {
             Acquired::Now(of) => (space, of),
@@ -92,6 +96,11 @@ impl Contender {
                 (space, of)
             }
         }
+    }
+
+    /// The same, for all that there is of its kind.
+    pub async fn acquire_all(&self, kind: Kind, ino: Ino, mode: Mode) -> InUse {
+        self.acquire(kind, ino, all_of(kind), mode).await
     }
 
     pub fn done(&self, (space, of): InUse) {

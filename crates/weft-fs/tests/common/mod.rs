@@ -1,6 +1,7 @@
 //! Shared by the tests of the file system: disks with a power switch, a file system on them, and
 //! short names for what tests do with files.
 
+pub mod cluster;
 pub mod contender;
 /// The disks of the array's crash tests.
 #[allow(dead_code, reason = "the array uses the rest")]
@@ -11,6 +12,9 @@ pub mod model;
 pub mod moments;
 #[allow(dead_code, reason = "the tests of the metadata use the rest")]
 pub mod network;
+pub mod space;
+pub mod test_disks;
+pub mod waits;
 
 /// What a simulated network connects.
 pub mod links {

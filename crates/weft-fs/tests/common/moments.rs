@@ -9,10 +9,9 @@ use weft_random::Rng;
 use weft_rt::Rt;
 
 use super::disk::{Leave, Medium, Power, TestDisk, holding};
+pub use super::test_disks::SIZE;
 use super::*;
 
-/// Bytes of a disk.
-pub const SIZE: u64 = 24 << 20;
 /// Files, which are called after their redundancy.
 pub const FILES: [&str; 4] = ["auto", "none", "raid1", "raid6"];
 

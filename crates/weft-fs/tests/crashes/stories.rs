@@ -9,6 +9,7 @@ use weft_rt::Rt;
 use super::client::Client;
 use super::moments::{DISKS, SIZE};
 use crate::common::disk::{Leave, Medium, Power, holding};
+use crate::common::test_disks::left_on;
 use crate::common::*;
 
 /// The files of the story: redundancies on four disks that survive one lost disk.
@@ -176,7 +177,7 @@ pub(crate) async fn short_files(rt: &Rt) -> Vec<Medium> {
         let longer = SetAttr { size: Some(20_000), ..SetAttr::default() };
         fs.set_attr(ino, longer).await.expect("room");
     }
-    disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
+    left_on(&disks, Leave::All)
 }
 
 pub(crate) const SHORT: usize = 5672;
@@ -230,7 +231,7 @@ pub(crate) async fn cut_files(rt: &Rt) -> Vec<Medium> {
         let shorter = SetAttr { size: Some(CUT as u64), ..SetAttr::default() };
         fs.set_attr(ino, shorter).await.expect("cut");
     }
-    disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect()
+    left_on(&disks, Leave::All)
 }
 
 pub(crate) const CUT: usize = 10 * 4096;

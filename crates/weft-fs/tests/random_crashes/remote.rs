@@ -8,16 +8,16 @@ use std::rc::Rc;
 
 use super::disks::{Left, Media, given, open};
 use super::history::{History, Snapshot};
+use crate::common::cluster::node_0_at;
 use crate::common::disk::{Medium, Power};
 use crate::common::model::Pair;
 use crate::common::moments::drawn_leave;
 use crate::common::network::{Canary, Network};
 use crate::common::*;
-use weft_fs::{Fs, META_CACHE_BYTES, MountOptions, RemoteMetadata, create};
+use weft_fs::{META_CACHE_BYTES, MountOptions, create};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt};
 use weft_testkit::for_seeds;
-use weft_token::NodeId;
 
 const LIVES: u64 = 4;
 const SIZE: u64 = 24 << 20;
@@ -53,16 +53,8 @@ async fn life(
     }
     let cache = *rng.pick(&[256 << 10, META_CACHE_BYTES]);
     let network = Network::new(rt, options().id, cache, rng.next_u64(), canary);
-    let way = network.clone();
     let mounting = MountOptions { nonce: seed, ..mounting_by(seed) };
-    let keeper = move |array| {
-        let way = way.clone();
-        async move {
-            way.start(&array).await;
-            Ok(RemoteMetadata { node: NodeId { number: 0, epoch: number + 1 }, way })
-        }
-    };
-    let fs = Fs::mount_with_keeper(rt, &given(&disks), mounting, keeper).await.expect("mounted");
+    let fs = node_0_at(rt, &given(&disks), &network, (number + 1, mounting)).await;
     drop(rt.spawn(network.clone().storm((50 + rng.below(500)) * MILLISECOND)));
     let what = format!("life {number}");
     let mut pair = Pair::new(fs, seed, &["auto", "raid1", "raid5"]);

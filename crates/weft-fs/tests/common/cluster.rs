@@ -1,0 +1,136 @@
+//! Nodes that mount one file system: node 0, which has the metadata, and nodes that reach its
+//! keeper over a network.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use weft_disk::Disk;
+use weft_fs::{Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Result, create};
+use weft_rt::Rt;
+use weft_token::NodeId;
+
+use super::disk::TestDisk;
+use super::links::Connector;
+use super::network::{Canary, Network};
+use super::test_disks::blank;
+use super::{all, make_as, mounting, options, pattern, write};
+
+/// A network without faults for the keeper of a file system with these [`options`].
+pub fn network(rt: &Rt, seed: u64) -> Rc<Network> {
+    Network::new(rt, options().id, META_CACHE_BYTES, seed, Canary::None)
+}
+
+/// Node 0 mounts, and its keeper starts on this network.
+pub async fn node_0_at(
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    network: &Rc<Network>,
+    (epoch, mounting): (u64, MountOptions),
+) -> Fs {
+    let way = network.clone();
+    let keeper = move |array| {
+        let way = way.clone();
+        async move {
+            way.start(&array).await;
+            Ok(RemoteMetadata { node: NodeId { number: 0, epoch }, way })
+        }
+    };
+    Fs::mount_with_keeper(rt, disks, mounting, keeper).await.expect("mounted")
+}
+
+/// Node 0 of a new file system, in a domain in which it can die, and the network of its keeper.
+pub async fn node_0_in(
+    domain: &Rt,
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    seed: u64,
+) -> (Rc<Network>, Fs) {
+    create(rt, disks, &options()).await.expect("created");
+    let network = network(rt, seed);
+    let fs = node_0_at(domain, disks, &network, (1, mounting())).await;
+    fs.serve_nodes(&network.keeper(), &[]);
+    (network, fs)
+}
+
+/// Node 0 of a new file system, and the network of its keeper.
+pub async fn node_0(rt: &Rt, disks: &[Rc<dyn Disk>]) -> (Rc<Network>, Fs) {
+    node_0_in(rt, rt, disks, 1).await
+}
+
+/// Another node mounts.
+pub async fn node<W: Connector + 'static>(
+    rt: &Rt,
+    disks: &[Rc<dyn Disk>],
+    way: &Rc<W>,
+    (number, epoch): (u16, u64),
+) -> Result<Fs> {
+    let way: Rc<dyn Connector> = way.clone();
+    let node = NodeId { number, epoch };
+    Fs::mount_node(rt, disks, mounting(), RemoteMetadata { node, way }).await
+}
+
+pub async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {
+    node(rt, disks, way, id).await.expect("mounted")
+}
+
+/// A node is dead: no disk and no keeper takes anything of it any more.
+pub async fn die(fs: &Fs, network: &Network, number: u16, epoch: u64) -> usize {
+    let node = NodeId { number, epoch };
+    network.keeper().fence(node).await.expect("durable");
+    fs.recover_node(node).await.expect("recovered")
+}
+
+/// Node 0 and node 1 on the same disks.
+pub struct TwoNodes {
+    pub disks: Vec<Rc<TestDisk>>,
+    pub network: Rc<Network>,
+    /// Node 0.
+    pub fs: Fs,
+    /// The domain of node 1, in which it can die.
+    pub of_node: Rt,
+    /// Node 1, in epoch 7.
+    pub other: Fs,
+}
+
+impl TwoNodes {
+    pub async fn new(rt: &Rt, disks: usize) -> Self {
+        Self::after(rt, disks, async |_| ()).await.0
+    }
+
+    /// Node 0 has synced a file before node 1 mounts. Returns its number and contents as well.
+    pub async fn with_file(
+        rt: &Rt,
+        disks: usize,
+        redundancy: &str,
+        len: usize,
+    ) -> (Self, Ino, Vec<u8>) {
+        let made = async |fs: &Fs| synced_file(fs, redundancy, len).await;
+        let (nodes, (ino, bytes)) = Self::after(rt, disks, made).await;
+        (nodes, ino, bytes)
+    }
+
+    /// After what node 0 does before node 1 mounts.
+    async fn after<T>(rt: &Rt, disks: usize, first: impl AsyncFnOnce(&Fs) -> T) -> (Self, T) {
+        let disks = blank(rt, disks);
+        let (network, fs) = node_0(rt, &all(&disks)).await;
+        let done = first(&fs).await;
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &all(&disks), &network, (1, 7)).await;
+        (Self { disks, network, fs, of_node, other }, done)
+    }
+}
+
+/// A new file, and what it holds.
+pub async fn synced_file(fs: &Fs, redundancy: &str, len: usize) -> (Ino, Vec<u8>) {
+    let (ino, bytes) = (make_as(fs, "file", redundancy).await, pattern(len, 1));
+    write(fs, ino, 0, &bytes).await;
+    fs.sync().await.expect("synced");
+    (ino, bytes)
+}
+
+/// A part of a file gets a new version, which is synced.
+pub async fn overwrite(fs: &Fs, ino: Ino, bytes: &mut [u8], part: Range<usize>, version: u64) {
+    bytes[part.clone()].copy_from_slice(&pattern(part.len(), version));
+    write(fs, ino, part.start as u64, &bytes[part]).await;
+    fs.fsync(ino).await.expect("synced");
+}
