@@ -82,7 +82,7 @@ pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
 pub use meta::server::KeeperServer;
-pub use meta::stream::{Connector, Stream};
+pub use meta::stream::{Connector, Stream, memory_stream};
 pub use meta::{MetaCacheCounts, MetaPageCounts};
 pub use mount::rings::{LogCopy, NodeStatus};
 pub use mount::sizing::{PlannedRoom, plan_room};

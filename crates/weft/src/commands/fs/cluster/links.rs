@@ -1,15 +1,13 @@
 //! Streams between nodes and keepers: in the memory of one process, and over channels.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::rc::{Rc, Weak};
 
 use weft_cluster::channel::Channel;
 use weft_disk::IoFuture;
-use weft_fs::{Connector, KeeperServer, Stream};
+use weft_fs::{Connector, KeeperServer, Stream, memory_stream};
 use weft_rt::Rt;
-use weft_rt::sync::Notify;
 
 /// A channel as a stream of weftfs.
 pub(super) struct ChannelStream(pub(super) Rc<Channel>);
@@ -25,57 +23,6 @@ impl Stream for ChannelStream {
 
     fn close(&self) {
         self.0.close();
-    }
-}
-
-/// Bytes in one direction.
-#[derive(Default)]
-struct Pipe {
-    bytes: RefCell<VecDeque<Vec<u8>>>,
-    is_closed: Cell<bool>,
-    told: Notify,
-}
-
-/// One end of a stream in memory.
-struct MemoryStream {
-    incoming: Rc<Pipe>,
-    outgoing: Rc<Pipe>,
-}
-
-impl Stream for MemoryStream {
-    fn read(&self) -> IoFuture<'_, io::Result<Vec<u8>>> {
-        Box::pin(async move {
-            loop {
-                let told = self.incoming.told.wait();
-                if let Some(bytes) = self.incoming.bytes.borrow_mut().pop_front() {
-                    return Ok(bytes);
-                }
-                if self.incoming.is_closed.get() {
-                    return Ok(Vec::new());
-                }
-                told.await;
-            }
-        })
-    }
-
-    fn write(&self, bytes: Vec<u8>) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async move {
-            if self.outgoing.is_closed.get() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            if !bytes.is_empty() {
-                self.outgoing.bytes.borrow_mut().push_back(bytes);
-                self.outgoing.told.notify_all();
-            }
-            Ok(())
-        })
-    }
-
-    fn close(&self) {
-        for pipe in [&self.incoming, &self.outgoing] {
-            pipe.is_closed.set(true);
-            pipe.told.notify_all();
-        }
     }
 }
 
@@ -129,11 +76,9 @@ impl Connector for MemoryWay {
     fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
         Box::pin(async {
             let server = self.server().ok_or(io::ErrorKind::ConnectionRefused)?;
-            let (there, back) = (Rc::new(Pipe::default()), Rc::new(Pipe::default()));
-            let near = MemoryStream { incoming: back.clone(), outgoing: there.clone() };
-            let far = Rc::new(MemoryStream { incoming: there, outgoing: back });
+            let (near, far) = memory_stream();
             self.rt.spawn(async move { server.serve(far).await });
-            Ok(Rc::new(near) as Rc<dyn Stream>)
+            Ok(near)
         })
     }
 }
