@@ -15,11 +15,7 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use weft_disk::{Disk, RamDisk};
-use weft_fs::{
-    AccessTimes, CreateOptions, Fs, Kind, META_CACHE_BYTES, MountOptions, ROOT, Redundancy, Time,
-    create,
-};
+use weft_fs::{Fs, Kind, MountOptions, ROOT};
 use weft_random::Rng;
 use weft_rt::ring::{self, Fd, Ring, RingConfig};
 use weft_rt::sync::Notify;
@@ -28,13 +24,13 @@ use weft_testkit::for_seeds;
 use zerocopy::IntoBytes as _;
 
 use crate::answer::number;
+use crate::test_mounts::{MIB, MOUNTING, created, no_disk};
 use crate::tree;
 use crate::wire::{
     self, CopyIn, FallocateIn, InHeader, InitIn, IoIn, LseekIn, Rename2In, SetattrIn, fallocate,
     op, set,
 };
 
-const MIB: u64 = 1 << 20;
 const USERS: [u32; 3] = [1000, 1001, 1002];
 /// Programs of each user, and requests of each program.
 const PROGRAMS: usize = 8;
@@ -43,7 +39,6 @@ const REQUESTS: usize = 150;
 const OTHERS_MAX: u64 = 600;
 /// Sizes of values and targets: rows that fit a page, just do and just do not, and take several.
 const SIZES: [usize; 12] = [0, 1, 200, 1000, 1365, 2100, 4000, 4095, 4100, 17_000, 65_000, 65_536];
-const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
 
 /// An answer: an errno, or what the request gives.
 type Answered = Result<Vec<u8>, Errno>;
@@ -446,36 +441,11 @@ async fn remove_all(kernel: &Kernel, folder: u64) {
     }
 }
 
-async fn mounted(rt: &Rt) -> Fs {
-    let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 48 * MIB, 512)) as Rc<dyn Disk>;
-    let disks: Vec<_> = (0..4).map(disk).collect();
-    let options = CreateOptions {
-        name: "test".into(),
-        redundancy: Redundancy::Auto,
-        slice_bytes: Some(8 * MIB),
-        force: false,
-        id: [7; 16],
-        now: NOW,
-    };
-    create(rt, &disks, &options).await.expect("created");
-    let options = MountOptions {
-        degraded: false,
-        stale: false,
-        read_only: false,
-        access_times: AccessTimes::Relative,
-        cache_bytes: MIB,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: 1,
-        host: None,
-        now: NOW,
-        clock: None,
-    };
-    Fs::mount(rt, &disks, options).await.expect("mounted")
-}
-
 async fn play(rt: Rt, ring: Ring, seed: u64) {
     let mut rng = Rng::new(seed);
-    let fs = mounted(&rt).await;
+    let disks = created(&rt, 4, 48).await;
+    let options = MountOptions { cache_bytes: MIB, ..MOUNTING };
+    let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, kernels) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -483,9 +453,7 @@ async fn play(rt: Rt, ring: Ring, seed: u64) {
     for end in [&ours, &kernels] {
         rustix::net::sockopt::set_socket_send_buffer_size(end, 2 << 20).expect("set");
     }
-    let open: crate::control::OpenDisk =
-        Rc::new(|_| Box::pin(async { Err("there is none".to_owned()) }));
-    let served = tree::serve(rt.clone(), ring.clone(), ours, fs.clone(), open, None);
+    let served = tree::serve(rt.clone(), ring.clone(), ours, fs.clone(), no_disk(), None);
     drop(rt.spawn(served));
     let kernel = Rc::new(Kernel {
         rt: rt.clone(),

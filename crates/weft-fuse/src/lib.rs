@@ -32,6 +32,10 @@ mod answer;
 pub mod awake;
 mod capability;
 mod channel;
+#[cfg(test)]
+#[expect(dead_code, reason = "the tests of the file system use all of it")]
+#[path = "../../weft-fs/tests/common/contender.rs"]
+mod contender;
 pub mod control;
 mod counts;
 mod file_flags;
@@ -42,6 +46,8 @@ pub mod mount;
 pub mod session;
 #[cfg(test)]
 mod shared_mount;
+#[cfg(test)]
+mod test_mounts;
 pub mod tree;
 #[cfg(test)]
 mod two_mounts;

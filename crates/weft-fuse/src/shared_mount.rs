@@ -5,108 +5,24 @@
 //! The file system is served on the test's thread. The program runs on another one, and asks the
 //! first to be the other node.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use rustix::mount::{MountFlags, UnmountFlags};
-use weft_disk::{Disk, RamDisk};
-use weft_fs::{
-    AccessTimes, CreateOptions, Fs, Ino, META_CACHE_BYTES, MountOptions, ROOT, Redundancy, Time,
-    create,
-};
+use rustix::mount::UnmountFlags;
+use weft_fs::{AccessTimes, Fs, Ino, MountOptions, ROOT};
 use weft_random::Rng;
 use weft_rt::ring::{self, RingConfig};
 use weft_rt::{Frozen, MILLISECOND, Rt};
 use weft_testkit::{Need, have};
-use weft_token::{Acquired, Ask, Event, Holder, Kind, Mode, NodeId, Space, ToAuthority, UseId};
+use weft_token::{Kind, Mode};
 
-use crate::{mount, tree};
-
-const MIB: u64 = 1 << 20;
-const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
-
-/// Another node, which wants tokens and keeps nothing.
-struct Other {
-    fs: Fs,
-    id: RefCell<Option<NodeId>>,
-    holder: RefCell<Holder>,
-    ready: RefCell<BTreeSet<UseId>>,
-}
-
-impl Other {
-    fn new(fs: &Fs) -> Rc<Self> {
-        let other = Rc::new(Self {
-            fs: fs.clone(),
-            id: RefCell::default(),
-            holder: RefCell::default(),
-            ready: RefCell::default(),
-        });
-        let weak = Rc::downgrade(&other);
-        let id = fs.join_node(1, move |message| {
-            if let Some(other) = weak.upgrade() {
-                let events = other.holder.borrow_mut().take(message);
-                other.handle(events);
-            }
-        });
-        *other.id.borrow_mut() = Some(id);
-        other
-    }
-
-    fn handle(&self, events: Vec<Event>) {
-        for event in events {
-            match event {
-                Event::Ready(of) => drop(self.ready.borrow_mut().insert(of)),
-                Event::Send(message) => self.send(message),
-                Event::Write { space, range, .. } => {
-                    let events = self.holder.borrow_mut().written(space, &range);
-                    self.handle(events);
-                }
-            }
-        }
-    }
-
-    fn send(&self, message: ToAuthority) {
-        if let Some(id) = *self.id.borrow() {
-            self.fs.from_node(id, message);
-        }
-    }
-
-    async fn acquire(&self, rt: &Rt, kind: Kind, ino: Ino, mode: Mode) -> (Space, UseId) {
-        let space = Space { kind, ino };
-        let all: Range<u64> = match kind {
-            Kind::Everything | Kind::Attributes => 0..1,
-            _ => 0..u64::MAX,
-        };
-        let ask = Ask { space, needed: all.clone(), wanted: all, mode };
-        let acquired = self.holder.borrow_mut().acquire(ask);
-        match acquired {
-            Acquired::Now(of) => (space, of),
-            Acquired::Later(of, message) => {
-                self.send(message);
-                while !self.ready.borrow_mut().remove(&of) {
-                    rt.sleep(MILLISECOND / 5).await;
-                }
-                (space, of)
-            }
-        }
-    }
-
-    fn done(&self, (space, of): (Space, UseId)) {
-        let events = self.holder.borrow_mut().done(space, of);
-        self.handle(events);
-    }
-}
+use crate::contender::Contender;
+use crate::test_mounts::{MOUNTING, created, folder, serve};
 
 /// What the program asks the other thread for.
 enum Wish {
@@ -153,37 +69,10 @@ impl Door {
     }
 }
 
-async fn mounted(rt: &Rt) -> Fs {
-    let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 48 * MIB, 512)) as Rc<dyn Disk>;
-    let disks: Vec<_> = (0..3).map(disk).collect();
-    let options = CreateOptions {
-        name: "test".into(),
-        redundancy: Redundancy::Auto,
-        slice_bytes: Some(8 * MIB),
-        force: false,
-        id: [7; 16],
-        now: NOW,
-    };
-    create(rt, &disks, &options).await.expect("created");
-    let options = MountOptions {
-        degraded: false,
-        stale: false,
-        read_only: false,
-        access_times: AccessTimes::None,
-        cache_bytes: 8 * MIB,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: 1,
-        host: None,
-        now: NOW,
-        clock: None,
-    };
-    Fs::mount(rt, &disks, options).await.expect("mounted")
-}
-
-async fn answer(rt: &Rt, fs: &Fs, other: &Other, wish: Wish) -> Vec<u8> {
+async fn answer(rt: &Rt, fs: &Fs, other: &Contender, wish: Wish) -> Vec<u8> {
     match wish {
         Wish::Token(kind, ino, mode, time) => {
-            let token = other.acquire(rt, kind, ino, mode).await;
+            let token = other.acquire_all(kind, ino, mode).await;
             rt.sleep(u64::try_from(time.as_nanos()).expect("short")).await;
             other.done(token);
             Vec::new()
@@ -195,7 +84,7 @@ async fn answer(rt: &Rt, fs: &Fs, other: &Other, wish: Wish) -> Vec<u8> {
         }
         Wish::Append(ino, bytes) => {
             for kind in [Kind::Attributes, Kind::Data] {
-                let token = other.acquire(rt, kind, ino, Mode::Exclusive).await;
+                let token = other.acquire_all(kind, ino, Mode::Exclusive).await;
                 other.done(token);
             }
             fs.append(ino, Frozen::copy_from(&bytes)).await.expect("written");
@@ -209,24 +98,18 @@ fn with_mount(program: impl FnOnce(&Door) + Send + 'static) {
     if !have(&[Need::Root, Need::Fuse, Need::Tool("python3")]) {
         return;
     }
-    static MOUNTS: AtomicU32 = AtomicU32::new(0);
-    let count = MOUNTS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("weft-shared-mount-{}-{count}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
-    fs::create_dir(&folder).expect("made");
+    let folder = folder("shared-mount");
     let temporary = folder.clone();
     let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
     let inner = rt.clone();
     rt.block_on(async move {
         let rt = inner;
-        let fs = mounted(&rt).await;
+        let disks = created(&rt, 3, 48).await;
+        let options = MountOptions { access_times: AccessTimes::None, ..MOUNTING };
+        let fs = Fs::mount(&rt, &disks, options).await.expect("mounted");
         fs.share();
-        let channel = mount::mount_on(&folder, "test", None, MountFlags::NODEV).expect("mounted");
-        let open: crate::control::OpenDisk =
-            Rc::new(|_| Box::pin(async { Err("there is none".to_owned()) }));
-        let served = tree::serve(rt.clone(), ring, OwnedFd::from(channel), fs.clone(), open, None);
-        let served = rt.spawn(served);
-        let other = Other::new(&fs);
+        let served = serve(&rt, &ring, &fs, &folder);
+        let other = Contender::new(&rt, &fs, 1);
         let ((wishes, wished), (answers, answered)) = (channel_of(), channel_of());
         let at = folder.clone();
         let thread = std::thread::spawn(move || {
@@ -245,7 +128,7 @@ fn with_mount(program: impl FnOnce(&Door) + Send + 'static) {
             rt.sleep(MILLISECOND).await;
         }
         thread.join().expect("the program does not fail");
-        served.await.expect("served");
+        served.await;
         assert_eq!(fs.check(true).await.expect("checked").findings, []);
         fs.unmount().await.expect("unmounted");
     });

@@ -1,92 +1,32 @@
 //! Two nodes with a mount each: programs on one find at once what programs on the other have done.
 //!
 //! Both are served on the test's thread; node 1 reaches the keeper, which is with node 0, over
-//! pipes in memory. The programs run on other threads.
+//! a stream in memory. The programs run on other threads.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, UnmountFlags};
-use weft_disk::{Disk, IoFuture, RamDisk};
+use rustix::mount::UnmountFlags;
+use weft_disk::IoFuture;
 use weft_fs::{
-    AccessTimes, Connector, CreateOptions, Fs, KeeperServer, META_CACHE_BYTES, MountOptions,
-    Redundancy, RemoteMetadata, Stream, Time, create,
+    Connector, Fs, KeeperServer, META_CACHE_BYTES, RemoteMetadata, Stream, memory_stream,
 };
 use weft_random::Rng;
-use weft_rt::ring::{self, Ring, RingConfig};
-use weft_rt::sync::Notify;
+use weft_rt::ring::{self, RingConfig};
 use weft_rt::{MILLISECOND, Rt};
 use weft_testkit::{Need, have};
 use weft_token::NodeId;
 
 use crate::shared_mount::{LOCKS, Mapped, Program};
-use crate::{mount, tree};
+use crate::test_mounts::{ID, MOUNTING, created, folder, serve};
 
-const MIB: u64 = 1 << 20;
-const ID: [u8; 16] = [7; 16];
-const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
 /// Programs that take longer wait for ever.
 const PATIENCE: Duration = Duration::from_secs(100);
-
-#[derive(Default)]
-struct Pipe {
-    bytes: RefCell<VecDeque<Vec<u8>>>,
-    is_closed: Cell<bool>,
-    told: Notify,
-}
-
-impl Pipe {
-    fn close(&self) {
-        self.is_closed.set(true);
-        self.told.notify_all();
-    }
-}
-
-struct End {
-    incoming: Rc<Pipe>,
-    outgoing: Rc<Pipe>,
-}
-
-impl Stream for End {
-    fn read(&self) -> IoFuture<'_, io::Result<Vec<u8>>> {
-        Box::pin(async {
-            loop {
-                let told = self.incoming.told.wait();
-                if let Some(bytes) = self.incoming.bytes.borrow_mut().pop_front() {
-                    return Ok(bytes);
-                }
-                if self.incoming.is_closed.get() {
-                    return Ok(Vec::new());
-                }
-                told.await;
-            }
-        })
-    }
-
-    fn write(&self, bytes: Vec<u8>) -> IoFuture<'_, io::Result<()>> {
-        Box::pin(async move {
-            if self.outgoing.is_closed.get() {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            self.outgoing.bytes.borrow_mut().push_back(bytes);
-            self.outgoing.told.notify_all();
-            Ok(())
-        })
-    }
-
-    fn close(&self) {
-        self.incoming.close();
-        self.outgoing.close();
-    }
-}
 
 /// The way to the keeper.
 struct Way {
@@ -97,40 +37,17 @@ struct Way {
 impl Connector for Way {
     fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
         Box::pin(async {
-            let (to, from) = (Rc::<Pipe>::default(), Rc::<Pipe>::default());
-            let theirs = Rc::new(End { incoming: to.clone(), outgoing: from.clone() });
             let keeper = self.keeper.borrow().clone().ok_or(io::ErrorKind::NotFound)?;
-            drop(self.rt.spawn(async move { keeper.serve(theirs).await }));
-            Ok(Rc::new(End { incoming: from, outgoing: to }) as Rc<dyn Stream>)
+            let (near, far) = memory_stream();
+            drop(self.rt.spawn(async move { keeper.serve(far).await }));
+            Ok(near)
         })
     }
 }
 
 /// Node 0, and node 1.
 async fn nodes(rt: &Rt) -> [Fs; 2] {
-    let disk = |n| Rc::new(RamDisk::new(&format!("disk{n}"), 64 * MIB, 512)) as Rc<dyn Disk>;
-    let disks: Vec<_> = (0..3).map(disk).collect();
-    let options = CreateOptions {
-        name: "test".into(),
-        redundancy: Redundancy::Auto,
-        slice_bytes: Some(8 * MIB),
-        force: false,
-        id: ID,
-        now: NOW,
-    };
-    create(rt, &disks, &options).await.expect("created");
-    let options = MountOptions {
-        degraded: false,
-        stale: false,
-        read_only: false,
-        access_times: AccessTimes::Relative,
-        cache_bytes: 8 * MIB,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: 1,
-        host: None,
-        now: NOW,
-        clock: None,
-    };
+    let disks = created(rt, 3, 64).await;
     let way = Rc::new(Way { rt: rt.clone(), keeper: RefCell::default() });
     let (start, starting) = (way.clone(), rt.clone());
     let keeper = move |array| {
@@ -141,32 +58,13 @@ async fn nodes(rt: &Rt) -> [Fs; 2] {
             Ok(RemoteMetadata { node: NodeId { number: 0, epoch: 1 }, way })
         }
     };
-    let fs = Fs::mount_with_keeper(rt, &disks, options, keeper).await.expect("mounted");
+    let fs = Fs::mount_with_keeper(rt, &disks, MOUNTING, keeper).await.expect("mounted");
     let server = way.keeper.borrow().clone().expect("it runs");
     fs.serve_nodes(&server, &[]);
     fs.prepare_node(1).await.expect("prepared");
     let node = RemoteMetadata { node: NodeId { number: 1, epoch: 7 }, way };
-    let other = Fs::mount_node(rt, &disks, options, node).await.expect("mounted");
+    let other = Fs::mount_node(rt, &disks, MOUNTING, node).await.expect("mounted");
     [fs, other]
-}
-
-fn folder(name: &str) -> PathBuf {
-    static FOLDERS: AtomicU32 = AtomicU32::new(0);
-    let count = FOLDERS.fetch_add(1, Ordering::Relaxed);
-    let name = format!("weft-two-mounts-{}-{count}-{name}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
-    fs::create_dir(&folder).expect("made");
-    folder
-}
-
-fn serve(rt: &Rt, ring: &Ring, fs: &Fs, folder: &Path) -> impl Future<Output = ()> + use<> {
-    let channel = mount::mount_on(folder, "test", None, MountFlags::NODEV).expect("mounted");
-    let open: crate::control::OpenDisk =
-        Rc::new(|_| Box::pin(async { Err("there is none".to_owned()) }));
-    let channel = OwnedFd::from(channel);
-    let served = tree::serve(rt.clone(), ring.clone(), channel, fs.clone(), open, None);
-    let served = rt.spawn(served);
-    async move { served.await.expect("served") }
 }
 
 /// Runs programs with the folders of two mounts.
@@ -174,7 +72,7 @@ fn with_mounts(programs: impl FnOnce(&[PathBuf; 2]) + Send + 'static) {
     if !have(&[Need::Root, Need::Fuse, Need::Tool("python3")]) {
         return;
     }
-    let folders = [folder("a"), folder("b")];
+    let folders = [folder("two-mounts-a"), folder("two-mounts-b")];
     let made = folders.clone();
     let (rt, ring) = ring::start(RingConfig::default()).expect("this machine has io_uring");
     let inner = rt.clone();
