@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
-use crate::common::test_disks::left_on;
+use crate::common::test_disks::{blank, left_on};
 use crate::common::*;
 use futures_util::future::join;
 use weft_disk::Disk;
@@ -248,7 +248,7 @@ fn a_balance_goes_on_after_a_crash_at_each_step() {
 fn a_disk_is_lost_meanwhile() {
     for (wait, number) in (0..60).flat_map(|n| [(n, 0), (n, 3)]) {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+            let disks = blank(&rt, 5);
             let fs = made(&rt, &all(&disks[..3])).await;
             for name in ["raid1", "raid5"] {
                 let ino = make_as(&fs, name, name).await;

@@ -7,7 +7,7 @@ use std::task::Poll;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
-use crate::common::test_disks::left_on;
+use crate::common::test_disks::{blank, left_on};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport};
 use weft_rt::{MICROSECOND, MILLISECOND, Rt};
@@ -80,7 +80,7 @@ fn a_removal_is_cancelled_at_any_moment() {
     for wait in (0..40).chain((40..400).step_by(2)).map(|n| n * n * MICROSECOND) {
         let counts = counts.clone();
         run(move |rt| async move {
-            let disks = all(&holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]));
+            let disks = all(&blank(&rt, 5));
             let fs = made(&rt, &disks).await;
             fill(&fs).await;
             let job = begin(&rt, &fs, Job::Remove(1));
@@ -187,7 +187,7 @@ fn a_running_job_that_was_cancelled_does_not_go_on_after_a_crash() {
     let left = Rc::new(RefCell::new(Vec::new()));
     let after = left.clone();
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let disks = blank(&rt, 5);
         let fs = made(&rt, &all(&disks)).await;
         fill(&fs).await;
         let job = begin(&rt, &fs, Job::Remove(1));

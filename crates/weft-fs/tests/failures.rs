@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
+use crate::common::disk::{Leave, Power, TestDisk, holding};
 use crate::common::model::Pair;
-use crate::common::test_disks::{SIZE, left_on, on_test_disks};
+use crate::common::test_disks::{SIZE, blank, left_on, on_test_disks};
 use crate::common::*;
 use weft_disk::{Disk, DiskErrorKind, Fault, FaultDisk, Faults};
 use weft_fs::{Fs, FsError, FsStatus, Ino, ROOT, Reopen, SetAttr};
@@ -464,7 +464,7 @@ enum Found {
 
 impl Ways {
     fn new(rt: &Rt, count: usize) -> (Self, Vec<Rc<dyn Disk>>) {
-        let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); count]);
+        let disks = blank(rt, count);
         let way = |disk: &Rc<TestDisk>| FaultDisk::new(rt, disk.clone());
         let (ways, faults): (Vec<FaultDisk>, Vec<Faults>) = disks.iter().map(way).unzip();
         let (faults, opened_again) = (Rc::new(RefCell::new(faults)), Rc::default());

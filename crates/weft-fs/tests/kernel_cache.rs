@@ -186,9 +186,9 @@ fn the_kernel_forgets_what_another_node_may_change() {
         assert_eq!(kernel.load(ino, 0).await, 0);
         let other = Contender::new(&rt, &fs, 1);
         for mode in [Mode::Shared, Mode::Exclusive] {
-            let names = other.acquire(Kind::Names, ROOT, ALL, mode).await;
-            let attributes = other.acquire(Kind::Attributes, ino, 0..1, mode).await;
-            let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+            let names = other.acquire_all(Kind::Names, ROOT, mode).await;
+            let attributes = other.acquire_all(Kind::Attributes, ino, mode).await;
+            let data = other.acquire_all(Kind::Data, ino, mode).await;
             let forgotten: Vec<_> = kernel.forgotten.take().into_iter().collect();
             match mode {
                 Mode::Shared => {
@@ -208,7 +208,7 @@ fn the_kernel_forgets_what_another_node_may_change() {
         // What the kernel does not know, it is not told of.
         let drops = kernel.drops.get();
         fs.end_uses(ino, 1).await.expect("ended");
-        let attributes = other.acquire(Kind::Attributes, ino, 0..1, Mode::Exclusive).await;
+        let attributes = other.acquire_all(Kind::Attributes, ino, Mode::Exclusive).await;
         assert_eq!((kernel.forgotten.take().len(), kernel.drops.get()), (0, drops));
         other.done(attributes);
     });
@@ -220,7 +220,7 @@ fn changed_pages_come_back_before_another_node_reads() {
         let Mapped { disks, fs, ino, kernel, other } = Mapped::new(&rt).await;
         for (n, mode) in [(0, Mode::Shared), (1, Mode::Exclusive)] {
             kernel.store(ino, 5, 10 + n).await;
-            let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+            let data = other.acquire_all(Kind::Data, ino, mode).await;
             assert!(!kernel.has_pages(ino), "{mode:?}: a program might change them");
             let there = read_all(&seen(&rt, &disks).await, ino).await;
             assert_eq!(there[5 * PAGE + 7], 10 + n, "{mode:?}");
@@ -245,7 +245,7 @@ fn a_new_size_is_set_while_changed_pages_come_back() {
         let (_, locked) = kernel.page(ino, 3).await;
         let of_other = other.clone();
         let got = begin(&rt, async move {
-            let data = of_other.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+            let data = of_other.acquire_all(Kind::Data, ino, Mode::Exclusive).await;
             of_other.done(data);
         });
         a_while(&rt).await;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, holding};
 use crate::common::jobs::SEVERAL_STEPS;
 use crate::common::moments::*;
-use crate::common::test_disks::left_on;
+use crate::common::test_disks::{blank, left_on};
 use crate::common::*;
 use weft_disk::WriteOpts;
 use weft_fs::{CreateOptions, Fs, FsError, Job, JobReport, Label, ROOT, SetAttr, create};
@@ -274,7 +274,7 @@ fn a_crash_while_a_disk_leaves_loses_nothing() {
 #[test]
 fn a_scrub_repairs_what_has_rotted_and_says_what_it_cannot() {
     run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 5]);
+        let disks = blank(&rt, 5);
         let fs = made(&rt, &all(&disks)).await;
         fill(&fs).await;
         let clean = fs.scrub().await.expect("scrubbed");

@@ -9,6 +9,7 @@ use futures_util::future::select;
 
 use crate::common::disk::{Medium, Power, holding};
 use crate::common::moments::*;
+use crate::common::test_disks::blank;
 use crate::common::*;
 use weft_disk::{Disk, WriteOpts};
 use weft_fs::{CreateOptions, Fs, FsError, Kind, Label, MountOptions, ROOT, create};
@@ -257,7 +258,7 @@ async fn make_until_scarce(fs: &Fs) -> u64 {
 fn a_growth_goes_on_if_the_operation_that_waits_for_it_is_dropped() {
     for turns in 0..60 {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+            let disks = blank(&rt, 4);
             let fs = made_small(&rt, &all(&disks)).await;
             let made = make_until_scarce(&fs).await;
             let before = most(&fs).await;
@@ -282,7 +283,7 @@ fn a_growth_goes_on_if_the_operation_that_waits_for_it_is_dropped() {
 fn a_copy_of_a_label_that_could_not_be_written_is_written_later() {
     for is_first in [true, false] {
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+            let disks = blank(&rt, 4);
             let given = all(&disks);
             let fs = made_small(&rt, &given).await;
             fill(&fs).await;

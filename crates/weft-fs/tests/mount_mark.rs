@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use futures_util::future::join;
 
-use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::disk::{Medium, TestDisk};
 use crate::common::moments::*;
+use crate::common::test_disks::blank;
 use crate::common::*;
 use weft_disk::{Class, Disk, Layer, ReadFuture};
 use weft_fs::{Fs, FsError, Host, MountOptions, Result, create};
@@ -17,7 +18,7 @@ fn on(host: &str, nonce: u64) -> MountOptions {
 }
 
 async fn new_disks(rt: &Rt) -> Vec<Rc<TestDisk>> {
-    let disks = holding(rt, &Power::new(), SIZE, &vec![Medium::new(512); 3]);
+    let disks = blank(rt, 3);
     create(rt, &all(&disks), &options()).await.expect("created");
     disks
 }

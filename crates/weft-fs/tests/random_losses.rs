@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use crate::common::disk::{Medium, Power, TestDisk, holding};
+use crate::common::disk::TestDisk;
+use crate::common::test_disks::blank;
 use crate::common::*;
 use weft_fs::{Fs, FsError, Ino};
 use weft_random::Rng;
 use weft_rt::{Frozen, MILLISECOND};
 use weft_testkit::for_seeds;
 
-const SIZE: u64 = 24 << 20;
 const DISKS: usize = 5;
 const BLOCKS: usize = 64;
 /// Where the metadata is on a disk.
@@ -145,7 +145,7 @@ fn what_was_acknowledged_is_there_when_all_disks_are_back() {
     for_seeds(0..24, |rng| {
         let seed = rng.next_u64();
         run(move |rt| async move {
-            let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+            let disks = blank(&rt, DISKS);
             let fs = made_by(&rt, &all(&disks), seed).await;
             let mut files = Vec::new();
             for name in REDUNDANCIES {

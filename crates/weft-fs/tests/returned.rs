@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::{SEVERAL_STEPS, with_few_pages};
 use crate::common::moments::*;
+use crate::common::test_disks::blank;
 use crate::common::*;
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, Job, JobReport, Label, MountOptions, ROOT};
@@ -365,7 +366,7 @@ fn a_disk_whose_return_was_cut_short_is_not_taken_for_one_that_has_left() {
 #[test]
 fn a_disk_that_comes_back_with_blocks_that_cannot_be_written_has_them_elsewhere() {
     run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let disks = blank(&rt, 4);
         let fs = made(&rt, &all(&disks)).await;
         let ino = make_as(&fs, "file", "raid6").await;
         let mut bytes = pattern(40 * BLOCK as usize, 1);

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
-use crate::common::test_disks::left_on;
+use crate::common::test_disks::{blank, left_on};
 use crate::common::*;
 use weft_code::CodeSpec;
 use weft_disk::Disk;
@@ -245,7 +245,7 @@ fn what_files_are_to_have_is_durable_when_the_job_has_begun() {
     let media = Rc::new(RefCell::new(Vec::new()));
     let result = media.clone();
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let disks = blank(&rt, 4);
         let fs = made(&rt, &all(&disks)).await;
         fill(&fs).await;
         let inos = [find(&fs, "none").await, find(&fs, "auto").await];

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use crate::common::disk::{Leave, Medium, Power, TestDisk, holding};
 use crate::common::jobs::*;
 use crate::common::moments::*;
-use crate::common::test_disks::left_on;
+use crate::common::test_disks::{blank, left_on};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Job, JobReport, ScrubReport};
 use weft_rt::{MICROSECOND, Rt};
@@ -63,7 +63,7 @@ fn scrubbed(ended: &Ended) -> ScrubReport {
 #[test]
 fn a_scrub_goes_on_after_an_unmount() {
     run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let disks = blank(&rt, 4);
         let fs = made(&rt, &all(&disks)).await;
         fill_small(&fs).await;
         let clean = fs.scrub().await.expect("scrubbed");
@@ -96,7 +96,7 @@ fn a_scrub_goes_on_after_an_unmount() {
 #[test]
 fn a_scrub_goes_on_behind_a_rebuild() {
     run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let disks = blank(&rt, 4);
         let fs = made(&rt, &all(&disks)).await;
         fill_small(&fs).await;
         let ended = kept(&fs);
@@ -157,7 +157,7 @@ fn a_scrub_that_is_cancelled_does_not_go_on() {
     let left = Rc::new(RefCell::new(Vec::new()));
     let after = left.clone();
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 4]);
+        let disks = blank(&rt, 4);
         let fs = made(&rt, &all(&disks)).await;
         fill_small(&fs).await;
         let job = half_scrubbed(&rt, &fs).await;

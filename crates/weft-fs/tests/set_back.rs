@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::disk::{Leave, Medium, Power, holding};
-use crate::common::test_disks::{SIZE, left_on};
+use crate::common::test_disks::{SIZE, blank, left_on};
 use crate::common::*;
 use weft_fs::{Fs, FsError, MountOptions};
 
@@ -30,7 +30,7 @@ fn left(on: usize, taken: Taken) -> Vec<Medium> {
     let result: Rc<RefCell<Vec<Medium>>> = Rc::default();
     let out = result.clone();
     run(move |rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); DISKS]);
+        let disks = blank(&rt, DISKS);
         let media = || left_on(&disks, Leave::All);
         let mut fs = made(&rt, &all(&disks)).await;
         for (n, redundancy) in REDUNDANCIES.iter().enumerate() {
@@ -133,7 +133,7 @@ fn a_crash_in_a_mount_or_unmount_sets_no_disk_back() {
 #[test]
 fn a_disk_whose_place_for_the_number_has_failed_stays() {
     run(|rt| async move {
-        let disks = holding(&rt, &Power::new(), SIZE, &vec![Medium::new(512); 3]);
+        let disks = blank(&rt, 3);
         let fs = made(&rt, &all(&disks)).await;
         let places = (12 << 10) / 512..(20 << 10) / 512;
         disks[1].faults.dead_writes.borrow_mut().extend(places);

@@ -12,8 +12,6 @@ use weft_fs::{Fs, FsError, Ino, Kind as FileKind, ROOT, SetAttr};
 use weft_rt::{Frozen, Rt, SECOND};
 use weft_token::{Kind, Mode};
 
-const ALL: std::ops::Range<u64> = 0..u64::MAX;
-
 fn begin_write(rt: &Rt, fs: &Fs, ino: Ino, block: u64, version: u64) -> Rc<Cell<bool>> {
     let fs = fs.clone();
     begin(rt, async move {
@@ -32,7 +30,7 @@ fn another_node_reads_what_was_written_and_holds_writers_up() {
         let other = Contender::new(&rt, &fs, 1);
         for mode in [Mode::Shared, Mode::Exclusive] {
             assert_ne!(fs.status().await.expect("known").dirty_bytes, 0);
-            let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+            let data = other.acquire_all(Kind::Data, ino, mode).await;
             assert!(read_all(&seen(&rt, &disks).await, ino).await == bytes, "{mode:?}");
             if mode == Mode::Shared {
                 assert!(read_all(&fs, ino).await == bytes, "readers do not wait");
@@ -95,7 +93,7 @@ fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
         let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
         fs.set_attr(ino, mode(0o600)).await.expect("set");
         write(&fs, ino, 0, &pattern(10_000, 1)).await;
-        let attributes = other.acquire(Kind::Attributes, ino, 0..1, Mode::Exclusive).await;
+        let attributes = other.acquire_all(Kind::Attributes, ino, Mode::Exclusive).await;
         let there = seen(&rt, &disks).await.attr(ino).await.expect("there");
         assert_eq!((there.mode & 0o777, there.size), (0o600, 10_000));
         let (ours, theirs) = (fs.clone(), fs.clone());
@@ -108,7 +106,7 @@ fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
         assert!(looked.get() && found.get());
 
         let new = make(&fs, "new").await;
-        let names = other.acquire(Kind::Names, ROOT, ALL, Mode::Shared).await;
+        let names = other.acquire_all(Kind::Names, ROOT, Mode::Shared).await;
         assert_eq!(find(&seen(&rt, &disks).await, "new").await, new);
         assert_eq!(find(&fs, "new").await, new, "looking up does not wait");
         let ours = fs.clone();
@@ -118,7 +116,7 @@ fn attributes_and_names_are_durable_when_another_node_has_their_tokens() {
         other.done(names);
         a_while(&rt).await;
         assert!(gone.get());
-        let _names = other.acquire(Kind::Names, ROOT, ALL, Mode::Shared).await;
+        let _names = other.acquire_all(Kind::Names, ROOT, Mode::Shared).await;
         seen(&rt, &disks).await.lookup(ROOT, b"new").await.expect_err("it is gone");
     });
 }
@@ -130,7 +128,7 @@ fn who_has_everything_stops_all_others() {
         let ino = make_as(&fs, "file", "raid1").await;
         write(&fs, ino, 0, &pattern(5000, 1)).await;
         let other = Contender::new(&rt, &fs, 1);
-        let everything = other.acquire(Kind::Everything, 0, 0..1, Mode::Exclusive).await;
+        let everything = other.acquire_all(Kind::Everything, 0, Mode::Exclusive).await;
         let there = seen(&rt, &disks).await;
         assert_eq!(read_all(&there, ino).await, pattern(5000, 1));
         let (ours, theirs) = (fs.clone(), fs.clone());
@@ -142,7 +140,7 @@ fn who_has_everything_stops_all_others() {
         a_while(&rt).await;
         assert!(looked.get() && checked.get());
         // The other way round: a look at all metadata waits for the other node's operations.
-        let shared = other.acquire(Kind::Everything, 0, 0..1, Mode::Shared).await;
+        let shared = other.acquire_all(Kind::Everything, 0, Mode::Shared).await;
         fs.attr(ino).await.expect("does not wait");
         let ours = fs.clone();
         let checked = begin(&rt, async move { drop(ours.check(false).await.expect("checked")) });
@@ -161,7 +159,7 @@ fn what_a_dead_node_held_is_free_when_it_is_recovered() {
         let ino = make(&fs, "file").await;
         write(&fs, ino, 0, &pattern(5000, 1)).await;
         let other = Contender::new(&rt, &fs, 1);
-        let _data = other.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+        let _data = other.acquire_all(Kind::Data, ino, Mode::Exclusive).await;
         let wrote = begin_write(&rt, &fs, ino, 0, 2);
         a_while(&rt).await;
         other.die();
@@ -173,10 +171,10 @@ fn what_a_dead_node_held_is_free_when_it_is_recovered() {
         // One that dies while it waits does not hold others up.
         let other = Contender::new(&rt, &fs, 2);
         let third = Contender::new(&rt, &fs, 3);
-        let data = third.acquire(Kind::Data, ino, ALL, Mode::Shared).await;
+        let data = third.acquire_all(Kind::Data, ino, Mode::Shared).await;
         let waits = other.clone();
         let got = begin(&rt, async move {
-            waits.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+            waits.acquire_all(Kind::Data, ino, Mode::Exclusive).await;
         });
         a_while(&rt).await;
         assert!(!got.get());
@@ -200,10 +198,10 @@ fn old_contents_are_not_at_hand_when_another_node_may_write() {
         let at_hand = async || fs.status().await.expect("known").at_hand_bytes;
         let before = at_hand().await;
         let other = Contender::new(&rt, &fs, 1);
-        let data = other.acquire(Kind::Data, ino, ALL, Mode::Shared).await;
+        let data = other.acquire_all(Kind::Data, ino, Mode::Shared).await;
         assert_eq!(at_hand().await, before);
         other.done(data);
-        let data = other.acquire(Kind::Data, ino, ALL, Mode::Exclusive).await;
+        let data = other.acquire_all(Kind::Data, ino, Mode::Exclusive).await;
         assert_eq!(at_hand().await, before / 2);
         other.done(data);
     });
@@ -231,9 +229,9 @@ fn another_node_always_finds_what_was_done() {
                 let named = |(_, named): &(_, &Named)| **named == Named::File(id);
                 let name = pair.model.names.iter().find(named).expect("it has a name").0;
                 let folder = pair.inos[&name.0];
-                let names = other.acquire(Kind::Names, folder, ALL, Mode::Shared).await;
-                let attributes = other.acquire(Kind::Attributes, ino, 0..1, mode).await;
-                let data = other.acquire(Kind::Data, ino, ALL, mode).await;
+                let names = other.acquire_all(Kind::Names, folder, Mode::Shared).await;
+                let attributes = other.acquire_all(Kind::Attributes, ino, mode).await;
+                let data = other.acquire_all(Kind::Data, ino, mode).await;
                 let there = seen(&rt, &disks).await;
                 let found = read_all(&there, ino).await;
                 assert!(found == pair.model.files[&id].bytes, "seed {seed}, step {step}");
@@ -283,7 +281,7 @@ fn a_file_without_a_name_goes_when_no_node_has_it_open() {
         };
         // Another node has it open, and this one removes its name.
         let ino = unlinked("one").await;
-        let open = other.acquire(Kind::Open, ino, 0..1, Mode::Shared).await;
+        let open = other.acquire_all(Kind::Open, ino, Mode::Shared).await;
         fs.unlink(ROOT, b"one").await.expect("removed");
         a_while(&rt).await;
         assert_eq!(fs.attr(ino).await.expect("it is open").links, 0);
@@ -299,7 +297,7 @@ fn a_file_without_a_name_goes_when_no_node_has_it_open() {
         fs.begin_open(ino).await.expect("opened again");
         let waits = other.clone();
         let freed = begin(&rt, async move {
-            let open = waits.acquire(Kind::Open, ino, 0..1, Mode::Exclusive).await;
+            let open = waits.acquire_all(Kind::Open, ino, Mode::Exclusive).await;
             waits.done(open);
         });
         fs.end_open(ino);
@@ -311,7 +309,7 @@ fn a_file_without_a_name_goes_when_no_node_has_it_open() {
 
         // The node that has it open dies, and so had the one that removed the name.
         let ino = unlinked("three").await;
-        let _open = other.acquire(Kind::Open, ino, 0..1, Mode::Shared).await;
+        let _open = other.acquire_all(Kind::Open, ino, Mode::Shared).await;
         let before = free().await;
         fs.unlink(ROOT, b"three").await.expect("removed");
         other.die();

@@ -130,10 +130,10 @@ impl Contender {
                 let mode = if rng.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
                 let (ino, at) = (1 + rng.below(12), rng.below(64));
                 let in_use = match rng.below(8) {
-                    0 => contender.acquire(Kind::Everything, 0, 0..1, mode).await,
-                    1 | 2 => contender.acquire(Kind::Names, ino, 0..u64::MAX, mode).await,
-                    3 | 4 => contender.acquire(Kind::Attributes, ino, 0..1, mode).await,
-                    5 => contender.acquire(Kind::Data, ino, 0..u64::MAX, mode).await,
+                    0 => contender.acquire_all(Kind::Everything, 0, mode).await,
+                    1 | 2 => contender.acquire_all(Kind::Names, ino, mode).await,
+                    3 | 4 => contender.acquire_all(Kind::Attributes, ino, mode).await,
+                    5 => contender.acquire_all(Kind::Data, ino, mode).await,
                     _ => contender.acquire(Kind::Data, ino, at..at + 8, mode).await,
                 };
                 rt.sleep(rng.below(10) * MILLISECOND).await;
