@@ -17,6 +17,8 @@ pub(crate) mod mounted;
 pub(crate) mod open_files;
 pub(crate) mod promised_room;
 pub(crate) mod space_desk;
+#[cfg(test)]
+mod space_desk_story;
 pub(crate) mod status;
 pub(crate) mod token_guards;
 pub(crate) mod unwritten;
