@@ -229,7 +229,8 @@ impl Drop for RemoteKeeper {
     }
 }
 
-fn unexpected() -> FsError {
+/// The keeper's answer does not fit the question.
+pub(crate) fn unexpected() -> FsError {
     FsError::Stopped("the keeper of the metadata gave the answer to another question".into())
 }
 

@@ -14,8 +14,9 @@ use futures_util::future::{Either, select};
 use weft_token::{FileLock, LockAnswer, LockFamily, LockOwner, LockRequest, LockedFile, NodeId};
 use weft_wire::{Answer, LockReply, LockWish, Question};
 
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::meta::desk::LockClient;
+use crate::meta::remote::unexpected;
 use crate::state::mounted::{Fs, FsState};
 
 /// What became of a request for a lock.
@@ -29,10 +30,6 @@ pub enum Locked {
     Deadlock,
     /// It was interrupted while it waited.
     Interrupted,
-}
-
-fn unexpected() -> FsError {
-    FsError::Stopped("the keeper of locks gave the answer to another question".into())
 }
 
 /// Node 0, for all nodes.

@@ -30,6 +30,7 @@ use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::redundancy::WIDTH_MAX;
 use crate::meta::desk::SpaceClient;
+use crate::meta::remote::unexpected;
 use crate::state::mounted::{Fs, FsState};
 
 /// How long a node in need waits for what others give back.
@@ -430,8 +431,4 @@ impl Fs {
             link.set_space_client(Rc::new(BlocksOfNode(Rc::downgrade(&self.0))));
         }
     }
-}
-
-fn unexpected() -> FsError {
-    FsError::Stopped("the keeper of the metadata gave the answer to another question".into())
 }
