@@ -23,7 +23,7 @@ const RUN_BYTES: usize = 24;
 const NEXT_AT: u64 = 1 << 32;
 /// Before a node's number, in the state: bytes of all rows that it has added, less those that it
 /// has removed.
-pub(super) const ROW_BYTES_OF: &str = "row bytes of node ";
+const ROW_BYTES_OF: &str = "row bytes of node ";
 
 /// A run of blocks of a copy of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +70,13 @@ fn name_of(what: &str, node: u16) -> String {
 /// The row of the state with the bytes of rows that a node has added.
 pub(super) fn row_bytes_name(node: u16) -> String {
     if node == 0 { ROW_BYTES.to_owned() } else { format!("{ROW_BYTES_OF}{node}") }
+}
+
+/// The names of the rows of nodes other than 0 with the bytes of rows that they have added.
+pub(super) fn row_bytes_of_nodes() -> KeyRange<'static> {
+    // What follows a blank in the order of bytes.
+    const END: &str = "row bytes of node!";
+    between(RowKey::named(0, ROW_BYTES_OF.as_bytes()), RowKey::named(0, END.as_bytes()))
 }
 
 impl Tx<'_> {
@@ -189,10 +196,7 @@ impl Tx<'_> {
     pub(super) fn row_bytes_of_others(&self, own: u16) -> Result<u64> {
         let mut bytes = if own == 0 { 0 } else { self.state(ROW_BYTES)? };
         let own = row_bytes_name(own);
-        // What follows a blank in the order of bytes.
-        let (from, to) = ("row bytes of node ", "row bytes of node!");
-        let range = between(RowKey::named(0, from.as_bytes()), RowKey::named(0, to.as_bytes()));
-        self.scan(&STATE, &range, |name, value| {
+        self.scan(&STATE, &row_bytes_of_nodes(), |name, value| {
             bytes = if name == own { bytes } else { bytes.wrapping_add(value) };
             Ok(ControlFlow::Continue(()))
         })?;
@@ -225,7 +229,27 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound;
+
+    use super::super::rows::is_empty;
     use super::*;
+
+    #[test]
+    fn the_names_of_counts_of_nodes_are_one_range() {
+        let (from, to) = row_bytes_of_nodes();
+        for node in [1, 2, 10, 255, u16::MAX] {
+            let name = row_bytes_name(node);
+            let key = Bound::Included(RowKey::named(0, name.as_bytes()));
+            assert!(!is_empty(&(from.clone(), key.clone())) && !is_empty(&(key, to.clone())));
+        }
+        for name in [&row_bytes_name(0), "row bytes of node", "row bytes of nodes"] {
+            let key = Bound::Included(RowKey::named(0, name.as_bytes()));
+            assert!(
+                is_empty(&(from.clone(), key.clone())) || is_empty(&(key, to.clone())),
+                "{name}"
+            );
+        }
+    }
 
     #[test]
     fn a_run_reads_back_and_one_that_is_none_is_refused() {

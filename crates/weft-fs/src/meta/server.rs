@@ -20,48 +20,44 @@
 //! * *The desk* ([`super::desk`]) is for what is not in the store. Node 0 is in the same process,
 //!   and sets it; other nodes are welcomed from then on. On each connection they first say what
 //!   they have ([`Restated`]).
+//! * *How full the metadata is* ([`room_shares`]) is told with some answers, and when it changes
+//!   much.
+//!
+//! The order in which messages of a connection are taken and answered is in [`conversation`].
 //!
 //! Only one process may open the metadata array: whoever starts a keeper first fences the one
 //! before it (`docs/cluster.md`). Whether a node is a member is for the cluster's record to say,
 //! too: the keeper refuses what it was told to ([`KeeperServer::fence`]).
 
+mod conversation;
+mod reads;
+mod room_shares;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use redb::Value;
 use weft_array::{Array, Id};
-use weft_disk::IoFuture;
 use weft_rt::sync::{Notify, Permit, Semaphore};
 use weft_rt::{Rt, fiber};
 use weft_token::NodeId;
-use weft_wire::{Answer, End, Frames, FromKeeper, Part, Question, Restated, Room, Row, ToKeeper};
+use weft_wire::{Answer, End, Frames, FromKeeper, Part, Restated, Room, ToKeeper};
 
 use super::desk::Desk;
 use super::header::{self, Areas};
 use super::keeper::Keeper;
-use super::numbers::{NEXT_INODE, NUMBERS};
+use super::numbers::NEXT_INODE;
 use super::outbox::Outbox;
-use super::remote::{SILENCE, is_value};
-use super::rings::{ROW_BYTES_OF, row_bytes_name};
-use super::room::{row_bytes_for_all, row_bytes_max};
-use super::rows::{
-    KeyRange, RowChange, RowKey, STATE, StoreKey, Table, TableId, all, by_table, is_empty,
-};
-use super::stream::{Stream, take_more};
+use super::remote::SILENCE;
+use super::rings::row_bytes_name;
+use super::rows::{RowChange, RowKey, STATE, TableId};
+use super::rows_at_a_time;
+use super::stream::Stream;
 use super::turns::{Connected, Turns};
-use super::{ROW_BYTES, ROWS_MAX, rows_at_a_time};
 use crate::error::{FsError, Result};
-
-/// The most bytes of values in an answer, unless one row has more.
-const ANSWER_BYTES: usize = 256 << 10;
-/// The longest name in a key.
-const NAME_BYTES_MAX: usize = 1024;
-/// The longest value.
-const VALUE_BYTES_MAX: usize = 64 << 10;
-/// The most tokens and runs of blocks that a node may have.
-const RESTATED_MAX: usize = 1 << 20;
+use conversation::next;
+use room_shares::RoomShares;
 
 /// A node as it has joined.
 struct Member {
@@ -71,8 +67,6 @@ struct Member {
     stream: Rc<dyn Stream>,
     outbox: Rc<Outbox>,
     next_batch: u64,
-    /// Bytes of rows that it may add, as it was told last.
-    told: Cell<u64>,
 }
 
 struct Server {
@@ -93,8 +87,8 @@ struct Server {
     next_number: Cell<u64>,
     /// Whether that is to be stored with the next batch.
     is_number_due: Cell<bool>,
-    /// Bytes of rows that each node counts.
-    row_bytes: RefCell<BTreeMap<String, u64>>,
+    /// How full the metadata is, and what nodes were told of that.
+    room: RefCell<RoomShares>,
     /// What node 0 does for the others.
     desk: RefCell<Option<Rc<dyn Desk>>>,
     /// Told when that is there.
@@ -170,27 +164,6 @@ impl Peer {
     fn connected(&self) -> Connected {
         (self.node.number, self.connection)
     }
-
-    /// Answers; some answers come after how full the metadata is.
-    async fn tell(&self, number: u64, answer: Answer, room: impl FnOnce() -> Room) {
-        let mut bytes = match &answer {
-            Answer::Durable | Answer::Alive => FromKeeper::Room(room()).to_bytes(),
-            _ => Vec::new(),
-        };
-        bytes.extend(FromKeeper::Answer { number, answer }.to_bytes());
-        self.outbox.write(bytes).await;
-    }
-}
-
-/// The next message of a stream; none at its end, or if there is something else.
-async fn next(stream: &dyn Stream, frames: &mut Frames) -> Option<ToKeeper> {
-    loop {
-        match ToKeeper::next(frames) {
-            Ok(Some(message)) => return Some(message),
-            Ok(None) if take_more(stream, frames).await => {}
-            _ => return None,
-        }
-    }
 }
 
 impl KeeperServer {
@@ -209,14 +182,9 @@ impl KeeperServer {
         let areas = Areas::stored(array.size_bytes(), &stored)?;
         let keeper = Keeper::open(array, file_system, (&areas, stored), cache_bytes).await?;
         keeper.image.check_awaiting_resync().await?;
-        let (row_bytes, next) = fiber::run(|| {
-            let (counts, _) = rows(&keeper, &STATE, &all(), false, usize::MAX)?;
-            let name = |key: &RowKey<'_>| String::from_utf8_lossy(&key.name).into_owned();
-            let counts = counts.iter().map(|(key, value)| (name(key), u64::from_bytes(value)));
-            let is_count = |name: &str| name == ROW_BYTES || name.starts_with(ROW_BYTES_OF);
-            let counts = counts.filter(|(name, _)| is_count(name)).collect();
+        let (room, next) = fiber::run(|| {
             let next = keeper.row(&STATE, &NEXT_INODE, |value| value)?;
-            Ok::<(BTreeMap<String, u64>, _), FsError>((counts, next))
+            Result::Ok((RoomShares::read(&keeper)?, next))
         })
         .await?;
         Ok(Self(Rc::new(Server {
@@ -231,7 +199,7 @@ impl KeeperServer {
             failed: RefCell::default(),
             next_number: Cell::new(next.unwrap_or(0)),
             is_number_due: Cell::new(false),
-            row_bytes: RefCell::new(row_bytes),
+            room: RefCell::new(room),
             desk: RefCell::default(),
             opened: Notify::default(),
         })))
@@ -264,7 +232,7 @@ impl KeeperServer {
                 Ok((peer, welcome)) => {
                     let room = FromKeeper::Room(self.0.room(peer.node.number));
                     if peer.outbox.write([welcome.to_bytes(), room.to_bytes()].concat()).await {
-                        self.converse(&peer, &mut frames).await;
+                        self.0.converse(&peer, &mut frames).await;
                     }
                     self.0.leave(peer.connected()).await;
                 }
@@ -277,100 +245,6 @@ impl KeeperServer {
             }
         }
         stream.close();
-    }
-
-    async fn converse(&self, peer: &Rc<Peer>, frames: &mut Frames) {
-        while let Some(message) = next(&*peer.stream, frames).await {
-            let (number, question) = match message {
-                ToKeeper::Ask { number, question } => (number, question),
-                ToKeeper::Hello { .. } => return,
-                ToKeeper::Restate(part) => {
-                    if self.0.restate(peer, part).await.is_err() {
-                        return;
-                    }
-                    continue;
-                }
-                ToKeeper::Token(message) => {
-                    let is_early = peer.restated.borrow().is_some();
-                    if peer.node.number == 0 || is_early || self.0.next_batch(peer).is_err() {
-                        return;
-                    }
-                    self.0.desk().await.take(peer.node, message);
-                    continue;
-                }
-            };
-            let question = match question {
-                Question::Log => {
-                    let found = self.0.desk().await.log(peer.node);
-                    let (server, peer) = (self.0.clone(), peer.clone());
-                    drop(self.0.rt.spawn(async move {
-                        peer.tell(number, found.await, || server.room(peer.node.number)).await;
-                    }));
-                    continue;
-                }
-                Question::Room(_) | Question::GiveBack(_) | Question::Lock(_) => {
-                    if peer.restated.borrow().is_some() || self.0.next_batch(peer).is_err() {
-                        return;
-                    }
-                    match question {
-                        Question::Room(wish) => {
-                            let found = self.0.desk().await.room(peer.node, wish);
-                            self.0.tell_later(peer, number, found);
-                        }
-                        Question::Lock(wish) => {
-                            let done = self.0.desk().await.lock(peer.node, wish);
-                            self.0.tell_later(peer, number, done);
-                        }
-                        Question::GiveBack(given) => {
-                            let desk = self.0.desk().await;
-                            let Some(answer) = desk.take_back(peer.node, given) else { return };
-                            peer.tell(number, answer, || self.0.room(peer.node.number)).await;
-                        }
-                        _ => {}
-                    }
-                    continue;
-                }
-                question => question,
-            };
-            if let Question::Part(_) | Question::End(_) | Question::Numbers = question
-                && peer.restated.borrow().is_some()
-            {
-                // The keeper does not know yet what the node has.
-                return;
-            }
-            if peer.node.number != 0 && question == Question::Numbers {
-                self.0.give_numbers(peer, number).await;
-                continue;
-            }
-            if let Question::Part(_) | Question::End(_) = question {
-                // Reads go on while it waits for its turn, and until it is durable.
-                let permit = peer.changing.acquire(1).await;
-                let (server, peer) = (self.0.clone(), peer.clone());
-                drop(self.0.rt.spawn(async move {
-                    let is_end = matches!(question, Question::End(_));
-                    match server.answer(&peer, question).await {
-                        Ok(answer) => {
-                            peer.tell(number, answer, || server.room(peer.node.number)).await
-                        }
-                        Err(ConnectionEnd) => peer.stream.close(),
-                    }
-                    drop(permit);
-                    if !is_end {
-                        return;
-                    }
-                    let Some(_one) = server.checkpointing.try_acquire(1) else { return };
-                    // An error stops the keeper, which the next question is told.
-                    if let Err(error) = server.keeper.image.checkpoint_in_steps().await {
-                        server.fail(&error.to_string());
-                    }
-                }));
-                continue;
-            }
-            match self.0.answer(peer, question).await {
-                Ok(answer) => peer.tell(number, answer, || self.0.room(peer.node.number)).await,
-                Err(ConnectionEnd) => return,
-            }
-        }
     }
 
     /// A node is dead, or must not go on: its present connection ends, and neither this keeper nor
@@ -412,97 +286,6 @@ impl Server {
         self.result(Ok(()))
     }
 
-    /// What node 0 does for others, once it is there.
-    async fn desk(&self) -> Rc<dyn Desk> {
-        loop {
-            let opened = self.opened.wait();
-            if let Some(desk) = &*self.desk.borrow() {
-                return desk.clone();
-            }
-            opened.await;
-        }
-    }
-
-    /// A node says what it has, or a part of it.
-    async fn restate(
-        &self,
-        peer: &Rc<Peer>,
-        part: Restated,
-    ) -> std::result::Result<(), ConnectionEnd> {
-        self.next_batch(peer)?;
-        let all = {
-            let mut restated = peer.restated.borrow_mut();
-            let Some(all) = &mut *restated else { return Err(ConnectionEnd) };
-            all.tokens.extend(part.tokens);
-            all.locks.extend(part.locks);
-            all.space.extend(part.space);
-            all.numbers_end = all.numbers_end.max(part.numbers_end);
-            all.next_give_back = all.next_give_back.max(part.next_give_back);
-            if all.tokens.len() + all.locks.len() + all.space.len() > RESTATED_MAX {
-                return Err(ConnectionEnd);
-            }
-            if !part.is_last {
-                return Ok(());
-            }
-            restated.take().expect("it was there")
-        };
-        if all.numbers_end > self.next_number.get() {
-            self.next_number.set(all.numbers_end);
-            self.is_number_due.set(true);
-        }
-        if peer.node.number == 0 {
-            return Ok(());
-        }
-        let desk = self.desk().await;
-        let (rt, to): (Rt, Weak<Outbox>) = (self.rt.clone(), Rc::downgrade(&peer.outbox));
-        let deliver = Rc::new(move |message| {
-            if let Some(outbox) = to.upgrade() {
-                outbox.post(&rt, FromKeeper::Token(message).to_bytes());
-            }
-        });
-        if let Err(why) = desk.restated(peer.node, all, deliver) {
-            let Some(why) = why else { return Err(ConnectionEnd) };
-            peer.outbox.write(FromKeeper::Refused(why).to_bytes()).await;
-            return Err(ConnectionEnd);
-        }
-        let (rt, to) = (self.rt.clone(), Rc::downgrade(&peer.outbox));
-        let ask_back = Rc::new(move |round| {
-            let outbox = to.upgrade();
-            if let Some(outbox) = &outbox {
-                outbox.post(&rt, FromKeeper::ReturnRoom { round }.to_bytes());
-            }
-            outbox.is_some()
-        });
-        desk.reached(peer.node, ask_back);
-        Ok(())
-    }
-
-    /// Answers a wish when it can be answered. With no answer the connection ends.
-    fn tell_later(&self, peer: &Rc<Peer>, number: u64, answer: IoFuture<'static, Option<Answer>>) {
-        let peer = peer.clone();
-        drop(self.rt.spawn(async move {
-            match answer.await {
-                // It is no answer that comes after how full the metadata is.
-                Some(answer) => peer.tell(number, answer, Room::default).await,
-                None => peer.stream.close(),
-            }
-        }));
-    }
-
-    /// Gives a node numbers for new files, when it is known which others have: a node may have
-    /// numbers of the keeper before this one that are in no batch yet.
-    async fn give_numbers(self: &Rc<Self>, peer: &Rc<Peer>, number: u64) {
-        let known = self.desk().await.known();
-        let (server, peer) = (self.clone(), peer.clone());
-        drop(self.rt.spawn(async move {
-            known.await;
-            match server.answer(&peer, Question::Numbers).await {
-                Ok(answer) => peer.tell(number, answer, || server.room(peer.node.number)).await,
-                Err(ConnectionEnd) => peer.stream.close(),
-            }
-        }));
-    }
-
     /// A node comes, on a connection of which it is told the second value.
     async fn join(
         &self,
@@ -525,6 +308,7 @@ impl Server {
             }
             let before = self.members.borrow_mut().remove(&node.number);
             if let Some(before) = before {
+                self.room.borrow_mut().leave(node.number);
                 before.stream.close();
                 if let Some(connection) = before.connection {
                     self.discard((node.number, connection)).await;
@@ -539,9 +323,9 @@ impl Server {
                 stream: stream.clone(),
                 outbox: outbox.clone(),
                 next_batch,
-                told: Cell::new(0),
             };
             self.members.borrow_mut().insert(node.number, member);
+            self.room.borrow_mut().join(node.number);
             let restated = RefCell::new(Some(Restated::default()));
             let changing = Semaphore::new(1);
             let changes_disks = Cell::new(false);
@@ -561,44 +345,18 @@ impl Server {
         connection
     }
 
-    /// How full the metadata is, for a node, which is told that now. What all nodes may add before
-    /// they hear of it again stays below half of what is left.
+    /// How full the metadata is, for a node, which is told that now.
     fn room(&self, node: u16) -> Room {
-        let rows = self.row_bytes.borrow().values().fold(0, |sum: u64, of| sum.wrapping_add(*of));
-        let members = self.members.borrow();
-        let nodes = members.values().filter(|member| member.connection.is_some()).count();
-        let part = 2 * nodes.max(1) as u64;
-        let capacity = self.keeper.image.capacity();
-        let left = |most: u64| most.saturating_sub(rows) / part;
-        let room = Room {
-            rows,
-            left: left(row_bytes_for_all(capacity)),
-            left_for_root: left(row_bytes_max(capacity)),
-        };
-        members.get(&node).iter().for_each(|member| member.told.set(room.left));
-        room
+        self.room.borrow_mut().tell(node, self.keeper.image.capacity())
     }
 
     /// A batch of a node has ended: the others hear of it if they may add much less now.
     fn tell_others_of_room(&self, node: u16) {
-        let others: Vec<(u16, u64, Rc<Outbox>)> = {
-            let members = self.members.borrow();
-            let others = members
-                .iter()
-                .filter(|(number, member)| **number != node && member.connection.is_some());
-            let of = |(number, member): (&u16, &Member)| {
-                (*number, member.told.get(), member.outbox.clone())
-            };
-            others.map(of).collect()
-        };
-        for (number, told, outbox) in others {
-            let room = self.room(number);
-            if room.left < told / 4 * 3 {
-                outbox.post(&self.rt, FromKeeper::Room(room).to_bytes());
-            } else if let Some(member) = self.members.borrow().get(&number) {
-                // It was not told.
-                member.told.set(told);
-            }
+        let capacity = self.keeper.image.capacity();
+        let (room, nodes) = self.room.borrow_mut().tell_others(node, capacity);
+        let members = self.members.borrow();
+        for member in nodes.iter().filter_map(|number| members.get(number)) {
+            member.outbox.post(&self.rt, FromKeeper::Room(room).to_bytes());
         }
     }
 
@@ -663,6 +421,7 @@ impl Server {
             && member.connection == Some(connection)
         {
             member.connection = None;
+            self.room.borrow_mut().leave(node);
         }
         self.discard(of).await;
     }
@@ -682,76 +441,6 @@ impl Server {
         let member =
             members.get(&peer.node.number).filter(|of| of.connection == Some(peer.connection));
         member.map(|member| member.next_batch).ok_or(ConnectionEnd)
-    }
-
-    async fn answer(
-        &self,
-        peer: &Peer,
-        question: Question,
-    ) -> std::result::Result<Answer, ConnectionEnd> {
-        match question {
-            Question::Row { table, key } => {
-                if !by_table!(table, |of| is_key(of, &key)) {
-                    return Err(ConnectionEnd);
-                }
-                let _using = self.using.acquire(1).await;
-                let row = || by_table!(table, |of| row(&self.keeper, of, &key));
-                Ok(match self.result(fiber::run(row).await) {
-                    Ok(value) => Answer::Row(value),
-                    Err(failed) => failed,
-                })
-            }
-            Question::Rows { table, range, is_backward, max } => {
-                let bounds = [&range.0, &range.1];
-                let is_known = bounds.iter().all(|bound| match bound {
-                    std::ops::Bound::Unbounded => true,
-                    std::ops::Bound::Included(key) | std::ops::Bound::Excluded(key) => {
-                        by_table!(table, |of| is_key(of, key))
-                    }
-                });
-                if !is_known {
-                    return Err(ConnectionEnd);
-                }
-                let max = usize::try_from(max).unwrap_or(usize::MAX).min(ROWS_MAX);
-                let _using = self.using.acquire(1).await;
-                let rows =
-                    || by_table!(table, |of| rows(&self.keeper, of, &range, is_backward, max));
-                Ok(match self.result(fiber::run(rows).await) {
-                    Ok((rows, is_end)) => Answer::Rows { rows, is_end },
-                    Err(failed) => failed,
-                })
-            }
-            Question::Count { table } => {
-                let _using = self.using.acquire(1).await;
-                let next_batch = self.next_batch(peer)?;
-                let rows = fiber::run(|| by_table!(table, |of| self.keeper.len(of))).await;
-                Ok(match self.result(rows) {
-                    Ok(rows) => Answer::Count { rows, next_batch },
-                    Err(failed) => failed,
-                })
-            }
-            Question::Numbers => {
-                self.next_batch(peer)?;
-                let from = self.next_number.get();
-                self.next_number.set(from + NUMBERS);
-                self.is_number_due.set(true);
-                Ok(Answer::Numbers(from, from + NUMBERS))
-            }
-            Question::Leave => {
-                self.next_batch(peer)?;
-                if peer.node.number != 0 {
-                    self.desk().await.left(peer.node);
-                }
-                Ok(Answer::Taken)
-            }
-            Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
-            Question::Part(part) => self.take(peer, part).await,
-            Question::End(end) => self.end(peer, end).await,
-            // The connection asks the desk.
-            Question::Room(_) | Question::GiveBack(_) | Question::Log | Question::Lock(_) => {
-                Err(ConnectionEnd)
-            }
-        }
     }
 
     /// Waits until a connection may change the store.
@@ -792,10 +481,9 @@ impl Server {
     }
 
     async fn take(&self, peer: &Peer, part: Part) -> std::result::Result<Answer, ConnectionEnd> {
-        let is_sound = |row: &RowChange| by_table!(row.table, |of| is_change(of, row));
         let in_order =
             |one: &RowChange, next: &RowChange| (one.table, &one.key) < (next.table, &next.key);
-        if !part.rows.iter().all(is_sound) || !part.rows.is_sorted_by(in_order) {
+        if !part.rows.iter().all(reads::is_change) || !part.rows.is_sorted_by(in_order) {
             return Err(ConnectionEnd);
         }
         match part.batch.cmp(&self.next_batch(peer)?) {
@@ -843,7 +531,7 @@ impl Server {
                 Ok(row_bytes) => row_bytes.unwrap_or(0),
                 Err(failed) => return Ok(failed),
             };
-            self.row_bytes.borrow_mut().insert(counted, row_bytes);
+            self.room.borrow_mut().count(peer.node.number, row_bytes);
             // Others may have been given meanwhile.
             self.is_number_due.set(self.next_number.get() != next_number);
             if let Some(member) = self.members.borrow_mut().get_mut(&peer.node.number) {
@@ -868,46 +556,4 @@ impl Drop for TurnEnd<'_> {
     fn drop(&mut self) {
         self.0.end(self.1);
     }
-}
-
-fn is_key<K: StoreKey, V: Value>(_: &Table<K, V>, key: &RowKey<'_>) -> bool {
-    key.name.len() <= NAME_BYTES_MAX && K::is_key(key)
-}
-
-fn is_change<K: StoreKey, V: Value>(of: &Table<K, V>, row: &RowChange) -> bool {
-    let is_sound = |value: &[u8]| value.len() <= VALUE_BYTES_MAX && is_value::<V>(value);
-    is_key(of, &row.key) && row.value.as_deref().is_none_or(is_sound)
-}
-
-fn row<K: StoreKey, V: Value>(
-    keeper: &Keeper,
-    table: &Table<K, V>,
-    key: &RowKey<'_>,
-) -> Result<Option<Box<[u8]>>> {
-    keeper.value(table, &K::of(key))
-}
-
-/// Rows of a range, up to `max`, and whether there are no more.
-fn rows<K: StoreKey, V: Value>(
-    keeper: &Keeper,
-    table: &Table<K, V>,
-    range: &KeyRange<'_>,
-    is_backward: bool,
-    max: usize,
-) -> Result<(Vec<Row>, bool)> {
-    use crate::error::InDatabase as _;
-    let mut found = Vec::new();
-    if is_empty(range) {
-        return Ok((found, true));
-    }
-    let Some(mut stored) = keeper.rows(table, range)? else { return Ok((found, true)) };
-    let mut bytes = 0;
-    while found.len() < max.max(1) && bytes < ANSWER_BYTES {
-        let row = if is_backward { stored.next_back() } else { stored.next() };
-        let Some((key, value)) = row.transpose().db()? else { return Ok((found, true)) };
-        let value: Box<[u8]> = V::as_bytes(&value.value()).as_ref().into();
-        bytes += value.len();
-        found.push((K::row(&key.value()).into_owned(), value));
-    }
-    Ok((found, false))
 }
