@@ -11,6 +11,7 @@ pub(crate) mod extent_stripe;
 pub(crate) mod free_map;
 pub(crate) mod granted_space;
 mod group_bits;
+mod group_bounds;
 pub(crate) mod known_units;
 pub(crate) mod log_medium;
 pub(crate) mod member;

@@ -38,16 +38,15 @@ use std::ops::Range;
 use rangemap::RangeSet;
 
 use super::group_bits::{
-    BITS, Bits, WORDS, are_all_free, find_run, free_before, free_from, index, pack, unpack,
-    words_of,
+    BITS, Bits, WORDS, are_all_free, find_run, free_before, free_from, free_runs, index, pack,
+    unpack, words_of,
 };
+use super::group_bounds::Bounds;
 
 /// Blocks in a group: 128 MiB.
 const GROUP: u64 = 32 << 10;
 /// Longest run that is searched for.
 pub(crate) const RUN_MAX: u64 = 64;
-/// Bounds that one bound of the next level covers.
-const FAN: usize = 64;
 /// Groups that are kept as bits although they could be packed: 512 KiB.
 const OPEN_GROUPS: usize = 128;
 
@@ -87,59 +86,15 @@ enum Map {
     Bits(Box<Bits>),
 }
 
-/// Upper bounds of the longest free runs.
-#[derive(Debug, Clone)]
-struct Bounds(Vec<Vec<u8>>);
-
-impl Bounds {
-    fn new(lowest: Vec<u8>) -> Self {
-        let mut levels = vec![lowest];
-        while let Some(last) = levels.last().filter(|last| last.len() > FAN) {
-            let above = last.chunks(FAN).map(max_of).collect();
-            levels.push(above);
-        }
-        Self(levels)
-    }
-
-    fn get(&self, group: usize) -> u8 {
-        self.0[0][group]
-    }
-
-    fn set(&mut self, group: usize, bound: u8) {
-        self.0[0][group] = bound;
-        let mut at = group / FAN;
-        for level in 1..self.0.len() {
-            let below = &self.0[level - 1];
-            let largest = max_of(&below[at * FAN..((at + 1) * FAN).min(below.len())]);
-            if self.0[level][at] == largest {
-                return;
-            }
-            self.0[level][at] = largest;
-            at /= FAN;
+impl Map {
+    /// What `look` finds in the bits; `None` if all blocks are free, or none is.
+    fn with_bits<T>(&self, look: impl FnOnce(&Bits) -> T) -> Option<T> {
+        match self {
+            Self::Uniform => None,
+            Self::Packed(packed) => Some(look(&unpack(packed))),
+            Self::Bits(bits) => Some(look(bits)),
         }
     }
-
-    /// The first of these groups whose bound is at least this.
-    fn first(&self, groups: Range<usize>, least: u8) -> Option<usize> {
-        let (mut level, mut at) = (0, groups.start);
-        loop {
-            let bounds = self.0.get(level)?;
-            let end = ((at / FAN + 1) * FAN).min(bounds.len());
-            let here = bounds.get(at..end)?.iter().position(|bound| *bound >= least);
-            if let Some(found) = here.map(|found| at + found) {
-                if level == 0 {
-                    return (found < groups.end).then_some(found);
-                }
-                (level, at) = (level - 1, found * FAN);
-            } else {
-                (level, at) = (level + 1, at / FAN + 1);
-            }
-        }
-    }
-}
-
-fn max_of(bounds: &[u8]) -> u8 {
-    bounds.iter().copied().max().unwrap_or(0)
 }
 
 fn bound(run: u64) -> u8 {
@@ -210,9 +165,7 @@ impl Space {
         let count = index(blocks.div_ceil(GROUP));
         let taken = || Group { free: 0, is_open: false, map: Map::Uniform };
         self.groups.resize_with(count, taken);
-        let mut bounds = std::mem::take(&mut self.longest.0[0]);
-        bounds.resize(count, 0);
-        self.longest = Bounds::new(bounds);
+        self.longest.resize(count);
         if self.unsettled.is_none() {
             self.release(before, blocks - before);
         }
@@ -291,17 +244,9 @@ impl Space {
         groups_of(start, len).find_map(|(group, part)| {
             let first = group as u64 * GROUP;
             let found = self.groups.get(group).filter(|found| found.free > 0)?;
-            let unpacked;
-            let bits = match &found.map {
-                Map::Uniform => return Some(first + part.start as u64),
-                Map::Packed(packed) => {
-                    unpacked = unpack(packed);
-                    &unpacked
-                }
-                Map::Bits(bits) => bits,
-            };
-            let mut free = part.filter(|at| bits[at / BITS] >> (at % BITS) & 1 == 1);
-            free.next().map(|at| first + at as u64)
+            let is_free = |bits: &Bits, at: usize| bits[at / BITS] >> (at % BITS) & 1 == 1;
+            let free = found.map.with_bits(|bits| part.clone().find(|at| is_free(bits, *at)));
+            free.unwrap_or(Some(part.start)).map(|at| first + at as u64)
         })
     }
 
@@ -440,30 +385,12 @@ impl Space {
                     }
                 }
             };
-            let unpacked;
-            let bits = match &group.map {
-                Map::Uniform if group.free > 0 => {
-                    free(first..first + size);
-                    continue;
-                }
-                Map::Uniform => continue,
-                Map::Packed(packed) => {
-                    unpacked = unpack(packed);
-                    &unpacked
-                }
-                Map::Bits(bits) => bits,
-            };
-            for (at, word) in bits.iter().enumerate() {
-                let (mut rest, mut from) = (*word, first + (at * BITS) as u64);
-                while rest != 0 {
-                    let taken = rest.trailing_zeros();
-                    rest >>= taken;
-                    let count = rest.trailing_ones();
-                    rest = rest.checked_shr(count).unwrap_or(0);
-                    from += u64::from(taken);
-                    free(from..from + u64::from(count));
-                    from += u64::from(count);
-                }
+            let at = |bit: usize| first + bit as u64;
+            let looked = group.map.with_bits(|bits| {
+                free_runs(bits).for_each(|run| free(at(run.start)..at(run.end)));
+            });
+            if looked.is_none() && group.free > 0 {
+                free(first..first + size);
             }
         }
         open.into_iter().for_each(note);
@@ -626,8 +553,7 @@ mod tests {
             Map::Bits(_) => size_of::<Bits>(),
         };
         let maps: usize = space.groups.iter().map(map).sum();
-        let bounds: usize = space.longest.0.iter().map(Vec::len).sum();
-        space.groups.len() * size_of::<Group>() + maps + bounds
+        space.groups.len() * size_of::<Group>() + maps + space.longest.bytes()
     }
 
     #[test]

@@ -24,6 +24,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rangemap::RangeSet;
 use weft_rt::sync::Semaphore;
@@ -59,6 +60,11 @@ pub(crate) struct Stock {
     pub(crate) asking: Semaphore,
     /// Held by who gives back.
     pub(crate) giving: Semaphore,
+}
+
+/// Blocks of a disk, as messages have them.
+pub(crate) fn run_of(disk: u16, blocks: Range<u64>) -> Run {
+    Run { disk, start: blocks.start, blocks: blocks.end - blocks.start }
 }
 
 /// How many blocks of each disk are free.
@@ -164,12 +170,7 @@ impl Stock {
             let spare = space.free_blocks().saturating_sub(kept);
             let given = space.grant(spare, RUNS_MAX - runs.len());
             is_all &= given.iter().map(|run| run.end - run.start).sum::<u64>() == spare;
-            let run = |run: std::ops::Range<u64>| Run {
-                disk: *disk,
-                start: run.start,
-                blocks: run.end - run.start,
-            };
-            runs.extend(given.into_iter().map(run));
+            runs.extend(given.into_iter().map(|blocks| run_of(*disk, blocks)));
         }
         let (number, has) = (self.give_backs.get(), free_of(spaces));
         self.give_backs.set(number + 1);
@@ -202,14 +203,9 @@ impl Stock {
         for run in freed.into_iter().filter(|run| run.blocks > 0) {
             all.entry(run.disk).or_default().insert(run.start..run.start + run.blocks);
         }
-        let runs = all.iter().flat_map(|(disk, runs)| {
-            let run = |run: &std::ops::Range<u64>| Run {
-                disk: *disk,
-                start: run.start,
-                blocks: run.end - run.start,
-            };
-            runs.iter().map(run).collect::<Vec<_>>()
-        });
+        let runs = all
+            .iter()
+            .flat_map(|(disk, runs)| runs.iter().map(|blocks| run_of(*disk, blocks.clone())));
         (runs.collect(), self.give_backs.get())
     }
 }

@@ -1,5 +1,6 @@
 //! The free blocks of a group as bits, or packed: what is searched, and what takes less memory.
 
+use std::iter;
 use std::ops::Range;
 
 pub(super) const BITS: usize = 64;
@@ -84,6 +85,23 @@ pub(super) fn find_run(bits: &Bits, from: usize, len: u64) -> (Option<usize>, u6
         run = u64::from(word.leading_ones());
     }
     (None, words)
+}
+
+/// The runs of free blocks, in their order. One that goes on in the next word comes in parts.
+pub(super) fn free_runs(bits: &Bits) -> impl Iterator<Item = Range<usize>> {
+    bits.iter().enumerate().flat_map(|(at, word)| {
+        let (mut rest, mut from) = (*word, at * BITS);
+        iter::from_fn(move || {
+            let taken = rest.trailing_zeros();
+            // By all bits: there is none left.
+            rest = rest.checked_shr(taken)?;
+            let free = rest.trailing_ones();
+            rest = rest.checked_shr(free).unwrap_or(0);
+            let start = from + taken as usize;
+            from = start + free as usize;
+            Some(start..from)
+        })
+    })
 }
 
 /// The lowest seven bits.

@@ -11,7 +11,7 @@ use weft_wire::{DiskBlocks, GiveBack, RoomWish, Run};
 
 use super::space_desk::SpaceDesk;
 use crate::disks::free_map::Space;
-use crate::disks::granted_space::Stock;
+use crate::disks::granted_space::{Stock, run_of};
 use crate::format::extent;
 
 const DISKS: u16 = 2;
@@ -160,11 +160,7 @@ impl World {
             for DiskBlocks { disk, blocks } in &wanted {
                 let space = &self.nodes[0].spaces[usize::from(*disk)];
                 let taken = space.borrow_mut().grant(*blocks, 9);
-                runs.extend(taken.into_iter().map(|run| Run {
-                    disk: *disk,
-                    start: run.start,
-                    blocks: run.end - run.start,
-                }));
+                runs.extend(taken.into_iter().map(|blocks| run_of(*disk, blocks)));
             }
             assert!(self.desk.grant(id, number, &has, &runs), "it is known");
             runs

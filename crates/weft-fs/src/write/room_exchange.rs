@@ -25,7 +25,7 @@ use weft_token::{Kind, Mode, NodeId, Space as TokenSpace};
 use weft_wire::{Answer, DiskBlocks, GiveBack, Question, RoomWish, Run};
 
 use crate::disks::free_map::Space;
-use crate::disks::granted_space::{RUNS_MAX, Stock};
+use crate::disks::granted_space::{RUNS_MAX, Stock, run_of};
 use crate::disks::member::Member;
 use crate::error::{FsError, Result};
 use crate::format::redundancy::WIDTH_MAX;
@@ -159,11 +159,7 @@ impl FsState {
                 let part = if is_urgent { 1 } else { GRANT_PART };
                 let blocks = of.blocks.min(member.free_blocks() / part) >> shift;
                 let taken = member.space.borrow_mut().grant(blocks, RUNS_MAX - runs.len());
-                runs.extend(taken.into_iter().map(|run| Run {
-                    disk: of.disk,
-                    start: run.start,
-                    blocks: run.end - run.start,
-                }));
+                runs.extend(taken.into_iter().map(|blocks| run_of(of.disk, blocks)));
             }
             let dirty = self.unwritten().blocks();
             if runs.is_empty() || self.promised().fits_lines(self.pool(), dirty, 0, 0) {
