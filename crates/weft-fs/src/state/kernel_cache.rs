@@ -68,22 +68,22 @@ impl FsState {
     }
 
     async fn give_pages_back(&self, kernel: &dyn KernelCache, ino: Ino) {
-        while let Some(pages) = self.tokens().returned_pages(ino) {
+        while let Some(pages) = self.tokens().late_requests().pages(ino) {
             pages.end().await;
         }
         let node = self.node(ino);
         let Some(last) = node.in_kernel() else { return };
-        let pages = self.tokens().begin_return(ino);
+        let pages = self.tokens().late_requests().begin_return(ino);
         let (mut bytes, mut dropped) = pages.first_round();
         loop {
-            self.tokens().tell_late();
+            self.tokens().late_requests().begin_round();
             kernel.drop_pages(ino, bytes, dropped).await;
             match pages.next_round().await {
                 Some(next) => (bytes, dropped) = next,
                 None => break,
             }
         }
-        self.tokens().end_return(ino);
+        self.tokens().late_requests().end_return(ino);
         node.give_kernel_up(last, self.rt().now());
     }
 }

@@ -11,14 +11,7 @@
 //! *Messages that are lost* are those of a connection that ended. The node then says what it holds,
 //! and asks again ([`crate::meta::desk`]).
 //!
-//! *Free use.* A node without competitors holds all of a file in one mode. To look that up in
-//! [`Holder`], and to note the use there, would cost every operation as much as its own work in
-//! memory. So a token that a node holds whole is *free*: a use of it counts in one table, with the
-//! range that was used. When a revocation comes, the uses so far become one use of the holder,
-//! which knows them from then on and waits for their end, and the token is not free any more until
-//! all of it is granted again.
-//!
-//! `docs/architecture.md` has a drawing of these states, made from [`TokenState::after`].
+//! *Free use.* A token that the node holds whole is counted in one table ([`super::free_tokens`]).
 //!
 //! *Return of a token.* A task of its own makes the changes under a token durable: blocks and sizes
 //! by a flush, names and attributes by a commit; cached blocks are forgotten. If that fails, the
@@ -33,97 +26,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::pin::Pin;
-use std::pin::pin;
 use std::rc::Rc;
 
-use futures_util::future::{Either, select};
-use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
+use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
-    Acquired, Authority, BySpace, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space,
-    ToAuthority, ToNode, UseId,
+    Acquired, Authority, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space, ToAuthority,
+    ToNode, UseId,
 };
 
 use crate::format::inode::Ino;
 use crate::meta::desk::{Deliver, DeskClient};
+use crate::tokens::free_tokens::{Free, FreeTokens, TokenEvent};
+use crate::tokens::late_requests::LateRequests;
 use crate::tokens::needs::{Need, all_of, in_order};
-use crate::tokens::returned_pages::{Bytes, LateRequest, ReturnedPages};
+use crate::tokens::returned_pages::{Bytes, LateRequest};
+use crate::tokens::shared_view::SharedView;
 
 /// The approximate maximum of files and folders with tokens of this node.
 const SPACES_MAX: usize = 1 << 16;
 /// This part of them is returned at a time.
 const GIVEN_UP_PART: usize = 8;
-
-/// Who counts the uses of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TokenState {
-    /// The holder: another node may have parts of it.
-    Held,
-    /// The table of free tokens: this node has all of it in this mode, and no other node wants it.
-    Free(Mode),
-    /// Another node wants it. The uses that were running then are this one use of the holder, and
-    /// no other use starts until the last of them ends.
-    Settled(UseId),
-}
-
-/// What happens to a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TokenEvent {
-    /// All of it is granted in this mode.
-    GrantedWhole(Mode),
-    /// It is wanted while it is in use, which is this use of the holder from now on.
-    RevokedInUse(UseId),
-    /// It is requested, or being returned, while it is not in use.
-    RevokedUnused,
-    /// The last use that was running ends.
-    LastUseEnds,
-}
-
-impl TokenState {
-    /// The state after `event`; `None` if that cannot happen in this state.
-    fn after(self, event: TokenEvent) -> Option<Self> {
-        use TokenEvent::{GrantedWhole, LastUseEnds, RevokedInUse, RevokedUnused};
-        match (self, event) {
-            (Self::Held | Self::Free(_), GrantedWhole(mode)) => Some(Self::Free(mode)),
-            (Self::Free(_), RevokedInUse(of)) => Some(Self::Settled(of)),
-            (Self::Free(_), RevokedUnused) | (Self::Settled(_), LastUseEnds) => Some(Self::Held),
-            (Self::Held, RevokedInUse(_) | RevokedUnused | LastUseEnds)
-            | (Self::Free(_), LastUseEnds)
-            | (Self::Settled(_), GrantedWhole(_) | RevokedInUse(_) | RevokedUnused) => None,
-        }
-    }
-}
-
-/// A token that is free, or settled.
-struct Free {
-    space: Space,
-    state: Cell<TokenState>,
-    running: Cell<u32>,
-    /// First and end of its used range; empty if nothing was.
-    used: Cell<(u64, u64)>,
-    /// Whether it was used again since the last round that would have returned it.
-    again: Cell<bool>,
-}
-
-impl Free {
-    fn allows(&self, mode: Mode) -> bool {
-        self.free_mode().is_some_and(|free| free >= mode)
-    }
-
-    /// The mode in which it is free.
-    fn free_mode(&self) -> Option<Mode> {
-        match self.state.get() {
-            TokenState::Free(mode) => Some(mode),
-            TokenState::Held | TokenState::Settled(_) => None,
-        }
-    }
-
-    /// Returns the state before, if that can happen in it.
-    fn happens(&self, event: TokenEvent) -> Option<TokenState> {
-        let before = self.state.get();
-        self.state.set(before.after(event)?);
-        Some(before)
-    }
-}
 
 /// A message on its way.
 enum Message {
@@ -139,8 +61,6 @@ pub(crate) struct Revocation {
     pub(crate) leaves: Option<Mode>,
 }
 
-/// Looks at something, and returns whether that was possible.
-type LookAgain = Rc<dyn Fn() -> Pin<Box<dyn Future<Output = bool>>>>;
 type GiveUp = Rc<dyn Fn(Vec<Revocation>)>;
 
 /// Where the authority is.
@@ -156,9 +76,7 @@ pub(crate) struct Tokens {
     id: NodeId,
     place: Place,
     holder: RefCell<Holder>,
-    /// The tokens that are free. That of everything, which each operation uses, stands apart.
-    free: RefCell<BySpace<Rc<Free>>>,
-    everything: RefCell<Option<Rc<Free>>>,
+    free: FreeTokens,
     /// Spaces in the order in which something of them was granted.
     granted: RefCell<VecDeque<Space>>,
     spaces_max: usize,
@@ -168,18 +86,10 @@ pub(crate) struct Tokens {
     messages: RefCell<VecDeque<Message>>,
     delivering: Cell<bool>,
     give_up: RefCell<Option<GiveUp>>,
-    /// Files whose pages the kernel gives back.
-    returned_pages: RefCell<BTreeMap<Ino, Rc<ReturnedPages>>>,
-    /// Requests that wait may be late ones now.
-    late: Notify,
+    late: LateRequests,
     /// Called when a token comes or goes while there are other nodes.
     others_act: RefCell<Option<Rc<dyn Fn()>>>,
-    /// Whether another node may have changed what belongs to the token of everything since this
-    /// node looked at it.
-    is_outdated: Cell<bool>,
-    look_again: RefCell<Option<LookAgain>>,
-    /// Held while this node looks at it again.
-    looking: Semaphore,
+    shared_view: SharedView,
 }
 
 /// A token in use.
@@ -257,8 +167,7 @@ impl Tokens {
             id,
             place,
             holder: RefCell::default(),
-            free: RefCell::default(),
-            everything: RefCell::default(),
+            free: FreeTokens::default(),
             granted: RefCell::default(),
             spaces_max,
             waiting: RefCell::default(),
@@ -266,12 +175,9 @@ impl Tokens {
             messages: RefCell::default(),
             delivering: Cell::new(false),
             give_up: RefCell::default(),
-            returned_pages: RefCell::default(),
-            late: Notify::default(),
+            late: LateRequests::default(),
             others_act: RefCell::default(),
-            is_outdated: Cell::new(false),
-            look_again: RefCell::default(),
-            looking: Semaphore::new(1),
+            shared_view: SharedView::default(),
         })
     }
 
@@ -293,18 +199,7 @@ impl Tokens {
         &self,
         look: impl Fn() -> Pin<Box<dyn Future<Output = bool>>> + 'static,
     ) {
-        *self.look_again.borrow_mut() = Some(Rc::new(look));
-        self.is_outdated.set(true);
-    }
-
-    /// The token of everything is held: looks again at what belongs to it.
-    async fn look_again(&self) {
-        let _one = self.looking.acquire(1).await;
-        let look = self.look_again.borrow().clone();
-        if let Some(look) = look.filter(|_| self.is_outdated.get()) {
-            let is_known = look().await;
-            self.is_outdated.set(!is_known);
-        }
+        self.shared_view.on_outdated(look);
     }
 
     /// Whether there are other nodes, or were any.
@@ -336,25 +231,13 @@ impl Tokens {
         bytes: &Bytes,
         needs: Vec<Need>,
     ) -> HeldTokens {
-        let mut told = self.late.wait();
-        if let Some(held) = self.be_late(ino, bytes, &needs) {
-            return held;
-        }
-        let mut hold = pin!(self.hold(needs.clone()));
-        loop {
-            match select(hold.as_mut(), pin!(told)).await {
-                Either::Left((held, _)) => return held,
-                Either::Right(_) => told = self.late.wait(),
-            }
-            if let Some(held) = self.be_late(ino, bytes, &needs) {
-                return held;
-            }
-        }
+        let hold = self.hold(needs.clone());
+        self.late.hold_or_be_late(hold, || self.be_late(ino, bytes, &needs)).await
     }
 
     /// The tokens of a late request, if it can be one.
     fn be_late(self: &Rc<Self>, ino: Ino, bytes: &Bytes, needs: &[Need]) -> Option<HeldTokens> {
-        let pages = self.returned_pages(ino)?;
+        let pages = self.late.pages(ino)?;
         let is_held = |need: &Need| {
             let Need { space, range, mode } = need;
             let is_needed = space.kind != Kind::Everything;
@@ -365,37 +248,20 @@ impl Tokens {
         Some(HeldTokens { tokens, heard, grips: vec![HeldToken::Late(late)] })
     }
 
-    /// The pages of a file that the kernel is giving back.
-    pub(crate) fn returned_pages(&self, ino: Ino) -> Option<Rc<ReturnedPages>> {
-        self.returned_pages.borrow().get(&ino).cloned()
-    }
-
-    /// The kernel is about to give the pages of a file back.
-    pub(crate) fn begin_return(&self, ino: Ino) -> Rc<ReturnedPages> {
-        let pages = ReturnedPages::new();
-        self.returned_pages.borrow_mut().insert(ino, pages.clone());
-        pages
-    }
-
-    /// A round of this begins: requests that wait may be late ones.
-    pub(crate) fn tell_late(&self) {
-        self.late.notify_all();
-    }
-
-    /// The kernel has given the pages of a file back.
-    pub(crate) fn end_return(&self, ino: Ino) {
-        self.returned_pages.borrow_mut().remove(&ino);
+    /// The files whose pages the kernel gives back.
+    pub(crate) fn late_requests(&self) -> &LateRequests {
+        &self.late
     }
 
     async fn hold_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {
         self.take_one(held, need).await;
-        if need.space.kind == Kind::Everything && self.is_outdated.get() {
-            self.look_again().await;
+        if need.space.kind == Kind::Everything {
+            self.shared_view.look_again().await;
         }
     }
 
     async fn take_one(self: &Rc<Self>, held: &mut HeldTokens, need: &Need) {
-        if let Some(free) = self.begin_free(need) {
+        if let Some(free) = self.free.begin(need) {
             held.grips.push(HeldToken::Free(free));
             return;
         }
@@ -417,86 +283,42 @@ impl Tokens {
         self.make_free(need.space);
     }
 
-    fn free(&self, space: Space) -> Option<Rc<Free>> {
-        match space.kind {
-            Kind::Everything => self.everything.borrow().clone(),
-            _ => self.free.borrow().get(&space).cloned(),
-        }
-    }
-
-    /// Uses a token that is free.
-    fn begin_free(&self, need: &Need) -> Option<Rc<Free>> {
-        let free = self.free(need.space).filter(|free| free.allows(need.mode))?;
-        free.running.set(free.running.get() + 1);
-        let (first, end) = free.used.get();
-        free.used.set((first.min(need.range.start), end.max(need.range.end)));
-        free.again.set(true);
-        Some(free)
-    }
-
     /// Whether a use in this mode is free now.
     pub(crate) fn is_free(&self, space: Space, mode: Mode) -> bool {
-        self.free(space).is_some_and(|free| free.allows(mode))
+        self.free.allow(space, mode)
     }
 
     /// A token that is held whole is free.
     fn make_free(&self, space: Space) {
-        let Some(mode) = self.holder.borrow().whole(space, &all_of(space.kind)) else { return };
-        let known = self.free(space);
-        let free = known.clone().unwrap_or_else(|| {
-            let (state, running) = (Cell::new(TokenState::Held), Cell::new(0));
-            let (used, again) = (Cell::new((u64::MAX, 0)), Cell::new(false));
-            Rc::new(Free { space, state, running, used, again })
-        });
-        free.happens(TokenEvent::GrantedWhole(mode));
-        if known.is_none() {
-            match space.kind {
-                Kind::Everything => *self.everything.borrow_mut() = Some(free),
-                _ => drop(self.free.borrow_mut().insert(space, free)),
-            }
-        }
-    }
-
-    fn is_free_no_more(&self, space: Space) {
-        match space.kind {
-            Kind::Everything => drop(self.everything.take()),
-            _ => drop(self.free.borrow_mut().remove(&space)),
+        if let Some(mode) = self.holder.borrow().whole(space, &all_of(space.kind)) {
+            self.free.grant(space, mode);
         }
     }
 
     fn end_free(&self, free: &Free) {
-        free.running.set(free.running.get() - 1);
-        if free.running.get() == 0
-            && let Some(TokenState::Settled(of)) = free.happens(TokenEvent::LastUseEnds)
-        {
-            self.is_free_no_more(free.space);
+        if let Some(of) = free.end() {
+            self.free.remove(free.space);
             self.end(free.space, of);
         }
     }
 
     /// A token is not free any more: the holder knows its used ranges, and those in use.
     fn settle(&self, space: Space) {
-        let Some((free, mode)) = self.free(space).and_then(|free| {
-            let mode = free.free_mode()?;
-            Some((free, mode))
-        }) else {
-            return;
-        };
-        let (first, end) = free.used.get();
-        let used = (first < end).then(|| {
-            let need = Need { space, range: first..end, mode };
-            match self.holder.borrow_mut().acquire(need.ask()) {
+        let Some(free) = self.free.of(space) else { return };
+        let Some(mode) = free.mode() else { return };
+        let used = free.used().map(|range| {
+            match self.holder.borrow_mut().acquire(Need { space, range, mode }.ask()) {
                 Acquired::Now(of) => of,
                 Acquired::Later(..) => unreachable!("all of it is held"),
             }
         });
-        if free.running.get() > 0 {
+        if free.is_in_use() {
             let of = used.expect("what runs has used something");
             free.happens(TokenEvent::RevokedInUse(of));
             return;
         }
         free.happens(TokenEvent::RevokedUnused);
-        self.is_free_no_more(space);
+        self.free.remove(space);
         if let Some(of) = used {
             self.end(space, of);
         }
@@ -568,7 +390,7 @@ impl Tokens {
                     }
                     if let ToNode::Revoke(revoke) = &message {
                         if revoke.space.kind == Kind::Everything && revoke.leaves.is_none() {
-                            self.is_outdated.set(self.look_again.borrow().is_some());
+                            self.shared_view.expire();
                         }
                         self.settle(revoke.space);
                     }
@@ -605,8 +427,7 @@ impl Tokens {
         // Each has two turns.
         for _ in 0..2 * count {
             let Some(space) = self.granted.borrow_mut().pop_front() else { break };
-            let free = self.free(space);
-            if free.is_some_and(|free| free.running.get() > 0 || free.again.replace(false)) {
+            if self.free.of(space).is_some_and(|free| free.was_used_again()) {
                 self.granted.borrow_mut().push_back(space);
                 continue;
             }
@@ -695,31 +516,7 @@ impl DeskClient for Tokens {
 
 #[cfg(test)]
 mod tests {
-    use weft_testkit::states;
-
     use super::*;
-    use crate::format::inode::Ino;
-
-    #[test]
-    fn the_drawing_shows_what_the_function_does() {
-        let mut holder = Holder::default();
-        let need = Need::data(5, 0..1, Mode::Shared);
-        let (Acquired::Now(of) | Acquired::Later(of, _)) = holder.acquire(need.ask());
-        let tokens = [
-            ("held", TokenState::Held),
-            ("free", TokenState::Free(Mode::Shared)),
-            ("settled", TokenState::Settled(of)),
-        ];
-        let events = [
-            ("all of it is granted", TokenEvent::GrantedWhole(Mode::Shared)),
-            ("another node wants it while it is in use", TokenEvent::RevokedInUse(of)),
-            ("another node wants it, or there are many", TokenEvent::RevokedUnused),
-            ("the last use ends", TokenEvent::LastUseEnds),
-        ];
-        let page = include_str!("../../../../docs/architecture.md");
-        let drawing = states::drawing(&tokens, &events, TokenState::after);
-        states::assert_drawn(page, "### A token", &drawing);
-    }
 
     fn authority_of(tokens: &Tokens) -> std::cell::Ref<'_, Authority> {
         match &tokens.place {
@@ -739,7 +536,7 @@ mod tests {
         let first = hold(1);
         (2..100).for_each(|ino| drop(hold(ino)));
         assert!(authority_of(&tokens).spaces() <= 9);
-        assert!(tokens.free.borrow().len() <= 9);
+        assert!(tokens.free.len() <= 9);
         let attributes = |ino| Space { kind: Kind::Attributes, ino };
         assert!(!authority_of(&tokens).held(attributes(1)).is_empty(), "it is in use");
         assert!(authority_of(&tokens).held(attributes(2)).is_empty());
