@@ -56,6 +56,7 @@ pub(crate) mod remote;
 mod remote_story;
 mod rings;
 mod room;
+mod row_bytes;
 mod rows;
 pub(crate) mod server;
 mod spans;
@@ -98,7 +99,6 @@ pub(crate) use room::{
 };
 pub(crate) use tables::{DiskRow, Entry};
 pub(crate) use transaction::Tx;
-use weft_wire::Room;
 
 /// Format of the metadata.
 pub(crate) const FORMAT: u64 = 3;
@@ -117,8 +117,6 @@ pub(crate) const META_COPIES: usize = 3;
 const WAITING_SHARE: u64 = 8;
 /// What these may always take.
 const WAITING_BYTES_MIN: u64 = 32 << 10;
-/// Bytes of all rows, in the state; with several nodes what node 0 counted.
-const ROW_BYTES: &str = "row bytes with keys";
 
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
@@ -222,7 +220,7 @@ impl Meta {
     /// Learns what the node must know of the store.
     async fn start(&self) -> Result<()> {
         self.look_at_others().await?;
-        let name = rings::row_bytes_name(self.number);
+        let name = row_bytes::row_bytes_name(self.number);
         let stored = self.run(|tx| tx.state(&name)).await?;
         let rows = match stored {
             // Older versions did not store it.
@@ -328,53 +326,6 @@ impl Meta {
         self.node.forget_recent();
     }
 
-    fn set_row_bytes_of_others(&self, bytes: u64) {
-        self.row_bytes_of_others.set(bytes);
-    }
-
-    /// Bytes of all rows, as far as it is known.
-    fn row_bytes(&self) -> u64 {
-        match &self.keeper {
-            Reach::Here(_) => self.changes.row_bytes().wrapping_add(self.row_bytes_of_others.get()),
-            Reach::Remote(keeper) => keeper.room().rows.saturating_add_signed(self.added_bytes()),
-        }
-    }
-
-    /// Bytes of all rows, and the most that everyone may fill.
-    pub(crate) fn usage(&self) -> (u64, u64) {
-        (self.row_bytes(), room::row_bytes_for_all(self.capacity()))
-    }
-
-    /// Bytes of rows that this node has added, less those that it has removed, since the last batch
-    /// that the store has.
-    fn added_bytes(&self) -> i64 {
-        self.changes.row_bytes().wrapping_sub(self.node.stored_row_bytes()).cast_signed()
-    }
-
-    /// Bytes of rows that everyone may add.
-    pub(crate) fn left_bytes(&self) -> u64 {
-        self.left_bytes_for(false)
-    }
-
-    fn left_bytes_for(&self, for_root: bool) -> u64 {
-        let capacity = self.capacity();
-        let Reach::Remote(keeper) = &self.keeper else {
-            let most = match for_root {
-                true => room::row_bytes_max(capacity),
-                false => room::row_bytes_for_all(capacity),
-            };
-            return most.saturating_sub(self.row_bytes());
-        };
-        let Room { left, left_for_root, .. } = keeper.room();
-        let left = if for_root { left_for_root } else { left };
-        left.saturating_add_signed(self.added_bytes().saturating_neg())
-    }
-
-    /// How many files of one block are described by so many bytes of rows.
-    pub(crate) fn files_in(row_bytes: u64) -> u64 {
-        row_bytes / room::FILE_BYTES
-    }
-
     /// Bytes that the database may have.
     pub(crate) fn capacity(&self) -> u64 {
         match &self.keeper {
@@ -419,18 +370,6 @@ impl Meta {
             return Err(FsError::NoSpace);
         }
         self.failing_to_write(image.take_pieces(pieces).await)
-    }
-
-    /// Whether there is room for this number of bytes more of files, names, attributes and places:
-    /// for everyone, or for root and the file system itself.
-    pub(crate) fn has_room(&self, bytes: u64, for_root: bool) -> bool {
-        bytes < self.left_bytes_for(for_root)
-    }
-
-    /// Whether the rows have as many bytes as was counted.
-    pub(crate) fn is_counted(&self, tx: &Tx<'_>) -> Result<bool> {
-        let all = self.changes.row_bytes().wrapping_add(tx.row_bytes_of_others(self.number)?);
-        Ok(tx.count_row_bytes()? == all)
     }
 
     /// What pages in memory were good for.

@@ -11,7 +11,7 @@ use weft_wire::{Answer, Question};
 use super::overlay::Overlay;
 use super::reach::Reach;
 use super::remote::RemoteKeeper;
-use super::rings::row_bytes_name;
+use super::row_bytes::row_bytes_name;
 use super::transaction::Tx;
 use super::{Meta, room};
 use crate::error::{FsError, Result};

@@ -10,9 +10,8 @@
 
 use std::ops::{ControlFlow, Range};
 
-use super::rows::{KeyRange, RINGS, RowKey, STATE, all, between};
+use super::rows::{KeyRange, RINGS, RowKey, all, between};
 use super::transaction::Tx;
-use super::{Meta, ROW_BYTES};
 use crate::error::{FsError, Result};
 use crate::format::extent::Run;
 use crate::raid_log::Mark;
@@ -21,9 +20,6 @@ use crate::raid_log::Mark;
 const RUN_BYTES: usize = 24;
 /// Where the runs of a node's next ring start.
 const NEXT_AT: u64 = 1 << 32;
-/// Before a node's number, in the state: bytes of all rows that it has added, less those that it
-/// has removed.
-const ROW_BYTES_OF: &str = "row bytes of node ";
 
 /// A run of blocks of a copy of a ring.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,18 +61,6 @@ pub(crate) struct NodeLog {
 
 fn name_of(what: &str, node: u16) -> String {
     format!("{what} of node {node}")
-}
-
-/// The row of the state with the bytes of rows that a node has added.
-pub(super) fn row_bytes_name(node: u16) -> String {
-    if node == 0 { ROW_BYTES.to_owned() } else { format!("{ROW_BYTES_OF}{node}") }
-}
-
-/// The names of the rows of nodes other than 0 with the bytes of rows that they have added.
-pub(super) fn row_bytes_of_nodes() -> KeyRange<'static> {
-    // What follows a blank in the order of bytes.
-    const END: &str = "row bytes of node!";
-    between(RowKey::named(0, ROW_BYTES_OF.as_bytes()), RowKey::named(0, END.as_bytes()))
 }
 
 impl Tx<'_> {
@@ -191,17 +175,6 @@ impl Tx<'_> {
         nodes.dedup();
         nodes.into_iter().map(|node| Ok((node, self.node_log(node)?))).collect()
     }
-
-    /// Bytes of rows that nodes other than this one have added, less those that they have removed.
-    pub(super) fn row_bytes_of_others(&self, own: u16) -> Result<u64> {
-        let mut bytes = if own == 0 { 0 } else { self.state(ROW_BYTES)? };
-        let own = row_bytes_name(own);
-        self.scan(&STATE, &row_bytes_of_nodes(), |name, value| {
-            bytes = if name == own { bytes } else { bytes.wrapping_add(value) };
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(bytes)
-    }
 }
 
 fn rows_of(node: u16, numbers: Range<u64>) -> KeyRange<'static> {
@@ -217,39 +190,9 @@ fn decoded(node: u64, row: &[u8]) -> Result<RingRun> {
     RingRun::decode(row).ok_or_else(|| wrong(node))
 }
 
-impl Meta {
-    /// Other nodes have added and removed rows.
-    pub(crate) async fn look_at_others(&self) -> Result<()> {
-        let number = self.number();
-        let bytes = self.run(|tx| tx.row_bytes_of_others(number)).await?;
-        self.set_row_bytes_of_others(bytes);
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::ops::Bound;
-
-    use super::super::rows::is_empty;
     use super::*;
-
-    #[test]
-    fn the_names_of_counts_of_nodes_are_one_range() {
-        let (from, to) = row_bytes_of_nodes();
-        for node in [1, 2, 10, 255, u16::MAX] {
-            let name = row_bytes_name(node);
-            let key = Bound::Included(RowKey::named(0, name.as_bytes()));
-            assert!(!is_empty(&(from.clone(), key.clone())) && !is_empty(&(key, to.clone())));
-        }
-        for name in [&row_bytes_name(0), "row bytes of node", "row bytes of nodes"] {
-            let key = Bound::Included(RowKey::named(0, name.as_bytes()));
-            assert!(
-                is_empty(&(from.clone(), key.clone())) || is_empty(&(key, to.clone())),
-                "{name}"
-            );
-        }
-    }
 
     #[test]
     fn a_run_reads_back_and_one_that_is_none_is_refused() {

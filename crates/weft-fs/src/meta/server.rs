@@ -50,7 +50,7 @@ use super::keeper::Keeper;
 use super::numbers::NEXT_INODE;
 use super::outbox::Outbox;
 use super::remote::SILENCE;
-use super::rings::row_bytes_name;
+use super::row_bytes::row_bytes_name;
 use super::rows::{RowChange, RowKey, STATE, TableId};
 use super::rows_at_a_time;
 use super::stream::Stream;

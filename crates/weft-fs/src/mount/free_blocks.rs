@@ -1,5 +1,5 @@
-//! Which blocks are free: all that are none of these: pieces of the metadata, rings of nodes, blocks
-//! of records, bad blocks. A mount takes them in one pass over the records.
+//! Which blocks are free: all that are none of these: pieces of the metadata, rings of nodes,
+//! blocks of records, bad blocks. A mount takes them in one pass over the records.
 //!
 //! *While other nodes are mounted* node 0 finds that out again. A node that dies leaves blocks that
 //! no other node knows to be free: its stock, those that it took for records that never became
@@ -49,9 +49,9 @@ fn each_named(tx: &Tx<'_>, pool: &Pool, mut take: impl FnMut(&Member, &Run) -> b
     })
 }
 
-/// Takes the blocks that have owners, but for bad ones. A stale copy of the metadata may name blocks
-/// that became pieces after it was written: returns how many pieces in the labels of such disks
-/// come before these.
+/// Takes the blocks that have owners, but for bad ones. A stale copy of the metadata may name
+/// blocks that became pieces after it was written: returns how many pieces in the labels of such
+/// disks come before these.
 pub(super) async fn claim_space(
     meta: &Meta,
     pool: &Pool,

@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use weft_wire::Room;
 
 use crate::error::{InDatabase as _, Result};
-use crate::meta::ROW_BYTES;
 use crate::meta::keeper::Keeper;
-use crate::meta::rings::{row_bytes_name, row_bytes_of_nodes};
 use crate::meta::room::{row_bytes_for_all, row_bytes_max};
+use crate::meta::row_bytes::{ROW_BYTES, row_bytes_name, row_bytes_of_nodes};
 use crate::meta::rows::STATE;
 
 /// See the [module](self).

@@ -403,7 +403,9 @@ impl Attendance {
             let outcome = match over {
                 Some((number, epoch)) => {
                     let recovered = self.recover(NodeId { number, epoch }).await;
-                    recovered.map(|()| drop(known.remove(&number)))
+                    recovered.map(|()| {
+                        known.remove(&number);
+                    })
                 }
                 None => {
                     let mut outcome = Ok(());
@@ -411,7 +413,9 @@ impl Attendance {
                     new.retain(|number, _| !known.contains_key(number));
                     for (number, (_, epoch)) in new {
                         match self.fs.prepare_node(number).await {
-                            Ok(()) => drop(known.insert(number, epoch)),
+                            Ok(()) => {
+                                known.insert(number, epoch);
+                            }
                             Err(error) => outcome = Err((number, error)),
                         }
                     }
