@@ -26,9 +26,9 @@ use weft_testkit::{LoopDevice, Mount, Need, Process, Scratch, command, have, run
 
 const DISKS: usize = 5;
 /// Size of each disk.
-const DISK_MIB: usize = 768;
+const DISK_MIB: usize = 1024;
 /// The files, in each of the three folders one.
-const FILE_MIB: u64 = 256;
+const FILE_MIB: u64 = 192;
 const FOLDERS: [(&str, &str); 3] =
     [("mirrored", "raid1"), ("single", "raid5"), ("double", "raid6")];
 /// Requests a second on each file.

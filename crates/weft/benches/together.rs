@@ -203,7 +203,7 @@ phase() {
   weft replay --trace $1.csv --fit scale --overwrite --json /dev/md0 >found &
   replay=$!
   begin=$(now)
-  $1
+  $1 >/dev/null 2>&1
   end=$(now)
   kill -TERM $replay
   wait $replay
