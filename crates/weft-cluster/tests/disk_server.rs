@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use weft_cluster::fence::{
-    DiskServer, EndOfUse, Fence as _, FenceError, HEAD_BYTES, HeadError, MemberDisk, Preparation,
+    DiskServer, EndOfUse, Fence, FenceError, HEAD_BYTES, HeadError, MemberDisk, Preparation,
     RemoteFence, SharedDisk, SharedDiskError, WhatToDo, export_of, prepare,
 };
 use weft_cluster::{ClusterName, DiskName, Epoch, Incarnation};
@@ -22,6 +22,13 @@ fn who(node: &str, epoch: u64) -> Incarnation {
 
 fn home() -> ClusterName {
     "home".parse().expect("a name")
+}
+
+/// The fence of a member's disk, and where it is.
+fn by(bench: &Bench) -> (Rc<dyn Fence>, String) {
+    let fence = bench.fence();
+    let place = fence.place();
+    (Rc::new(fence), place)
 }
 
 fn d0() -> DiskName {
@@ -136,8 +143,7 @@ fn a_member_that_is_fenced_stands_still_at_all_its_disks() {
         let mut disks = Vec::new();
         for bench in [&one, &two] {
             let disk = Rc::new(bench.open_as(&a).await.expect("a may use it"));
-            let fence = Rc::new(bench.fence());
-            disks.push(Rc::new(MemberDisk::new(disk, fence, a.clone(), end.clone())));
+            disks.push(Rc::new(MemberDisk::new(disk, by(bench), a.clone(), end.clone())));
             assert_eq!(disks.last().expect("it is there").info().name, bench.uri("d0").to_string());
         }
         for disk in &disks {
@@ -174,7 +180,7 @@ fn a_member_hears_of_failures_that_are_no_fence() {
         let a = who("a", 5);
         let end = Rc::new(EndOfUse::default());
         let disk = Rc::new(bench.open_as(&a).await.expect("a may use it"));
-        let disk = MemberDisk::new(disk, Rc::new(bench.fence()), a, end.clone());
+        let disk = MemberDisk::new(disk, by(&bench), a, end.clone());
         bench.faults.inject(Fault::FailWrites(0..u64::MAX));
         disk.write(0, block(1), WriteOpts::USER).await.expect_err("the disk fails");
         bench.faults.inject(Fault::FailWrites(0..0));

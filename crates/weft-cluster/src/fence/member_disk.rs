@@ -22,7 +22,7 @@ use weft_disk::{
 use weft_rt::sync::{Notify, Semaphore};
 use weft_rt::{Buf, Frozen};
 
-use super::{Fence as _, FenceError, RemoteFence};
+use super::{Fence, FenceError};
 use crate::Incarnation;
 
 /// Whether a process may use its disks; it ends once, for all of them.
@@ -73,7 +73,7 @@ impl EndOfUse {
 pub struct MemberDisk {
     disk: Rc<dyn Disk>,
     info: DiskInfo,
-    fence: Rc<RemoteFence>,
+    fence: Rc<dyn Fence>,
     own: Incarnation,
     end: Rc<EndOfUse>,
     asking: Semaphore,
@@ -88,14 +88,14 @@ impl fmt::Debug for MemberDisk {
 }
 
 impl MemberDisk {
-    /// `disk` is the export of `own` at the server that `fence` reaches.
+    /// `disk` is what `own` uses of the disk of `fence`, which is at this place.
     pub fn new(
         disk: Rc<dyn Disk>,
-        fence: Rc<RemoteFence>,
+        (fence, place): (Rc<dyn Fence>, String),
         own: Incarnation,
         end: Rc<EndOfUse>,
     ) -> Self {
-        let info = DiskInfo { name: fence.place(), ..disk.info().clone() };
+        let info = DiskInfo { name: place, ..disk.info().clone() };
         let (asking, asked) = (Semaphore::new(1), Cell::new(0));
         Self { disk, info, fence, own, end, asking, asked }
     }

@@ -281,7 +281,8 @@ async fn open_as(
     end: &Rc<EndOfUse>,
 ) -> Result<Rc<dyn Disk>, Failure> {
     let disk = opener.open(&fence.uri_of(own).to_string(), false).await?;
-    Ok(Rc::new(MemberDisk::new(disk, fence.clone(), own.clone(), end.clone())))
+    let by = (fence.clone() as Rc<dyn Fence>, fence.place());
+    Ok(Rc::new(MemberDisk::new(disk, by, own.clone(), end.clone())))
 }
 
 /// The fences of shared disks.
