@@ -10,8 +10,8 @@
 //! A keeper that ends in order leaves the cluster, so another one takes over at once. One that was
 //! killed has done so when its lease has ended and it is fenced.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -29,17 +29,15 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Keeper, Member, Membership, NodeName, Outlook, Standing};
+use weft_cluster::{DiskName, Keeper, Standing};
 use weft_disk::Disk;
-use weft_fs::{
-    AccessTimes, Fs, FsError, FsStatus, KeeperServer, Label, MountOptions, RemoteMetadata,
-};
+use weft_fs::{AccessTimes, Fs, FsError, FsStatus, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
-use weft_rt::{Nanos, Rt, SECOND};
-use weft_token::NodeId;
+use weft_nodes::{MemoryWay, Term};
+use weft_rt::{Nanos, SECOND};
 
-use super::links::{ChannelStream, MemoryWay};
-use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
+use super::links::ChannelStream;
+use super::{Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
 use crate::daemon::attached::prepare_for_reclaim;
@@ -68,7 +66,7 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
     let role = Role { address: Some(address.clone()), degraded: args.degraded };
     let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
     let way = MemoryWay::new(&opener.rt);
-    opener.rt.spawn(accept(opener, listener, &way));
+    opener.rt.spawn(accept(listener, &way));
     let node = node_name(&args.cluster)?;
     let ended = {
         let joined = Box::pin(party.joined());
@@ -98,8 +96,15 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
         }
     };
     if let Some((keeper, lost)) = became {
-        let active = Active { opener, args, party: &party, way: &way, folder, json };
-        let kept = active.keep(&keeper, &lost, &mut signals).await;
+        let term = Term {
+            rt: opener.rt.clone(),
+            membership: party.membership.clone(),
+            way: way.clone(),
+            keeper,
+            say: Rc::new(log_line),
+        };
+        let active = Active { opener, args, party: &party, term, folder, json };
+        let kept = active.keep(&lost, &mut signals).await;
         if let Some(why) = party.end.why() {
             // What is in memory must not be written, and nothing waits for that.
             let why = format!("this keeper was fenced, and has ended: {why}");
@@ -112,18 +117,9 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
 }
 
 /// Accepts nodes, and hands them to the keeper while there is one.
-fn accept(
-    opener: &Opener,
-    listener: Rc<Listener>,
-    way: &Rc<MemoryWay>,
-) -> impl Future<Output = ()> + 'static {
-    let (rt, way) = (opener.rt.clone(), way.clone());
-    let serve = move |channel: Rc<Channel>| {
-        // Before that, the node tries again.
-        if let Some(server) = way.server().filter(|_| way.takes(&channel)) {
-            rt.spawn(async move { server.serve(Rc::new(ChannelStream(channel))).await });
-        }
-    };
+fn accept(listener: Rc<Listener>, way: &Rc<MemoryWay>) -> impl Future<Output = ()> + 'static {
+    let way = way.clone();
+    let serve = move |channel: Rc<Channel>| way.accept(Rc::new(ChannelStream(channel)));
     let said = RefCell::new(String::new());
     let refused = move |error: ChannelError| {
         // Strangers must not fill the log.
@@ -141,7 +137,7 @@ struct Active<'a> {
     opener: &'a Opener,
     args: &'a FsKeeperArgs,
     party: &'a Party,
-    way: &'a Rc<MemoryWay>,
+    term: Term,
     folder: Option<PathBuf>,
     json: bool,
 }
@@ -150,12 +146,11 @@ impl Active<'_> {
     /// Mounts node 0, and serves nodes until a signal comes or the use of the disks ends.
     async fn keep(
         mut self,
-        keeper: &Keeper,
         lost: &BTreeSet<DiskName>,
         signals: &mut UnboundedReceiver<i32>,
     ) -> Outcome {
         let fs = {
-            let mounting = Box::pin(self.mount(keeper, lost));
+            let mounting = Box::pin(self.mount(lost));
             let ended = Box::pin(self.party.end.wait());
             match select(mounting, ended).await {
                 Either::Left((fs, _)) => fs?,
@@ -163,26 +158,16 @@ impl Active<'_> {
                 Either::Right(_) => return Ok(()),
             }
         };
-        let (name, term) = (&self.args.name, keeper.term);
+        let Keeper { node, term, .. } = &self.term.keeper;
+        let name = &self.args.name;
         match self.json {
             true => announce_answer(&json!({ "keeps": name, "term": term })),
-            false => announce(&format!("{} keeps '{name}' in term {term}", keeper.node.node)),
+            false => announce(&format!("{} keeps '{name}' in term {term}", node.node)),
         }
-        let server = self.way.server().ok_or_else(|| Failure::new("there is no keeper"))?;
-        let mounted = fs.nodes().await.map_err(failed_fs)?.into_iter();
-        let mounted: Vec<NodeId> = mounted.filter(|of| of.is_mounted).map(|of| of.node).collect();
-        fs.serve_nodes(&server, &mounted);
-        let attendance = Rc::new(Attendance {
-            rt: self.opener.rt.clone(),
-            membership: self.party.membership.clone(),
-            fs: fs.clone(),
-            server,
-            has_ended: Cell::new(false),
-        });
-        self.opener.rt.spawn(attendance.clone().attend(mounted));
+        let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
         let folder = self.folder.take();
         let served = match &folder {
-            Some(folder) => self.serve_folder(&fs, keeper, folder, signals).await,
+            Some(folder) => self.serve_folder(&fs, folder, signals).await,
             None => {
                 let ends = select(signals.next(), Box::pin(self.party.end.wait()));
                 match select(ends, Box::pin(self.stopped(&fs))).await {
@@ -195,12 +180,9 @@ impl Active<'_> {
             return Ok(());
         }
         served?;
-        // Nodes wait for the next keeper, and do not hear that this one fails.
-        self.way.turn_nodes_away();
-        attendance.has_ended.set(true);
         let late = Box::pin(self.opener.rt.sleep(END_PATIENCE));
         let ended = select(Box::pin(self.party.end.wait()), late);
-        match select(Box::pin(fs.unmount()), ended).await {
+        match select(Box::pin(self.term.end(&fs, &attendance)), ended).await {
             Either::Left((unmounted, _)) => unmounted.map_err(failed_fs),
             Either::Right((Either::Left(_), _)) => Ok(()),
             Either::Right((Either::Right(_), _)) => {
@@ -221,26 +203,10 @@ impl Active<'_> {
         }
     }
 
-    /// Those of the lost disks that do not refuse yet all that they must.
-    async fn not_regained(&self, mut lost: BTreeSet<DiskName>) -> BTreeSet<DiskName> {
-        for disk in lost.clone() {
-            match self.party.membership.node().regain_disk(&disk).await {
-                Ok(true) => {
-                    lost.remove(&disk);
-                }
-                Ok(false) => {
-                    log_line(&format!("{disk} is not used: it may take what it must refuse"))
-                }
-                Err(error) => log_line(&format!("{disk} is not used: {error}")),
-            }
-        }
-        lost
-    }
-
     /// Node 0, whose keeper is in this process.
-    async fn mount(&self, keeper: &Keeper, lost: &BTreeSet<DiskName>) -> Result<Fs, Failure> {
-        let lost = self.not_regained(lost.clone()).await;
-        let disks = self.party.open_disks(&keeper.node, &lost).await?;
+    async fn mount(&self, lost: &BTreeSet<DiskName>) -> Result<Fs, Failure> {
+        let lost = self.term.not_regained(lost).await;
+        let disks = self.party.open_disks(&self.term.keeper.node, &lost).await?;
         check_labels(&disks, &self.args.name).await?;
         let options = MountOptions {
             degraded: self.args.degraded,
@@ -255,23 +221,10 @@ impl Active<'_> {
             now: now(),
             clock: Some(now),
         };
-        let first = disks.first().ok_or_else(|| {
-            Failure::new("no disk can be used").hint("start the servers of the disks")
-        })?;
-        let id = Label::read(&**first).await.ok().flatten().map(|label| label.fs_id.0);
-        let id = id.ok_or_else(|| Failure::new("the first disk has no label"))?;
-        let (rt, way) = (self.opener.rt.clone(), self.way.clone());
-        let (cache, term) = (self.args.metadata_cache, keeper.term.0);
-        let found = move |array| {
-            let (rt, way) = (rt.clone(), way.clone());
-            async move {
-                way.lead_to(None);
-                let server = KeeperServer::open(&rt, array, id, cache).await?;
-                way.lead_to(Some(server));
-                Ok(RemoteMetadata { node: NodeId { number: 0, epoch: term }, way })
-            }
-        };
-        let mounted = Fs::mount_with_keeper(&self.opener.rt, &disks, options, found).await;
+        if disks.is_empty() {
+            return Err(Failure::new("no disk can be used").hint("start the servers of the disks"));
+        }
+        let mounted = self.term.mount(&disks, options).await;
         mounted.map_err(|error| match error {
             FsError::Unmountable(why) => Failure::new(why)
                 .hint("name all disks of the file system; --degraded goes on without missing ones"),
@@ -283,7 +236,6 @@ impl Active<'_> {
     async fn serve_folder(
         &self,
         fs: &Fs,
-        keeper: &Keeper,
         folder: &std::path::Path,
         signals: &mut UnboundedReceiver<i32>,
     ) -> Outcome {
@@ -291,7 +243,7 @@ impl Active<'_> {
         let channel = mount_on(folder, &self.args.name, flags, false)?;
         prepare_for_reclaim();
         announce(&format!("'{}' is mounted on {}", self.args.name, folder.display()));
-        let open = self.opens_as(keeper);
+        let open = self.opens_as();
         let (rt, ring) = (self.opener.rt.clone(), self.opener.ring.clone());
         let serving = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None);
         let mut serving = Box::pin(serving);
@@ -323,8 +275,9 @@ impl Active<'_> {
     }
 
     /// Opens disks that are added.
-    fn opens_as(&self, keeper: &Keeper) -> control::OpenDisk {
-        let (opener, own, end) = (self.opener.clone(), keeper.node.clone(), self.party.end.clone());
+    fn opens_as(&self) -> control::OpenDisk {
+        let (opener, own, end) =
+            (self.opener.clone(), self.term.keeper.node.clone(), self.party.end.clone());
         let cluster = cluster_name(&self.args.name);
         Rc::new(move |place| {
             let (opener, own, end) = (opener.clone(), own.clone(), end.clone());
@@ -342,112 +295,8 @@ impl Active<'_> {
 
 /// How long a keeper takes to end in order at most.
 const END_PATIENCE: Nanos = 60 * SECOND;
-/// Pause before a node is looked at once more.
+/// Pause between two looks whether the file system has stopped.
 const AGAIN: Nanos = 2 * SECOND;
-
-/// What node 0 does for nodes as they come and go.
-struct Attendance {
-    rt: Rt,
-    membership: Rc<Membership>,
-    fs: Fs,
-    server: KeeperServer,
-    has_ended: Cell<bool>,
-}
-
-/// Nodes by their numbers: names and epochs.
-type Nodes = BTreeMap<u16, (NodeName, u64)>;
-
-/// All members but those that may become the keeper: these mount the file system as node 0.
-fn nodes_of(outlook: &Outlook) -> Nodes {
-    let Some(record) = &outlook.view.record else { return Nodes::default() };
-    let nodes = record.members.iter().filter(|(_, member)| member.address.is_none());
-    let node = |(name, member): (&NodeName, &Member)| {
-        Some((*record.numbers.get(name)?, (name.clone(), member.epoch.0)))
-    };
-    nodes.filter_map(node).collect()
-}
-
-/// The name of the node with a number.
-fn name_of(outlook: &Outlook, number: u16) -> Option<NodeName> {
-    let numbers = &outlook.view.record.as_ref()?.numbers;
-    numbers.iter().find(|(_, of)| **of == number).map(|(name, _)| name.clone())
-}
-
-/// Whether a mount of a node is over: it is no member any more, and no disk waits to refuse it.
-fn is_over(outlook: &Outlook, number: u16, epoch: u64) -> bool {
-    let Some(record) = &outlook.view.record else { return false };
-    let pending = name_of(outlook, number).and_then(|name| record.fencing.get(&name));
-    let is_pending = pending.is_some_and(|epochs| epochs.iter().any(|of| of.0 <= epoch));
-    !is_pending && nodes_of(outlook).get(&number).is_none_or(|(_, now)| *now != epoch)
-}
-
-impl Attendance {
-    /// Gets nodes ready as they join, and recovers those that are no members any more. `mounted`
-    /// are those that the metadata knows of: some may have died under an earlier keeper.
-    async fn attend(self: Rc<Self>, mounted: Vec<NodeId>) {
-        let mut known: BTreeMap<u16, u64> =
-            mounted.into_iter().map(|node| (node.number, node.epoch)).collect();
-        while !self.has_ended.get() {
-            let over = self
-                .membership
-                .until(|outlook| {
-                    let mut over = known.iter().filter(|(n, epoch)| is_over(outlook, **n, **epoch));
-                    let over = over.next().map(|(number, epoch)| (*number, *epoch));
-                    let is_any_new = nodes_of(outlook).keys().any(|n| !known.contains_key(n));
-                    (over.is_some() || is_any_new).then_some(over)
-                })
-                .await;
-            if self.has_ended.get() {
-                return;
-            }
-            let outcome = match over {
-                Some((number, epoch)) => {
-                    let recovered = self.recover(NodeId { number, epoch }).await;
-                    recovered.map(|()| {
-                        known.remove(&number);
-                    })
-                }
-                None => {
-                    let mut outcome = Ok(());
-                    let mut new = nodes_of(&self.membership.outlook());
-                    new.retain(|number, _| !known.contains_key(number));
-                    for (number, (_, epoch)) in new {
-                        match self.fs.prepare_node(number).await {
-                            Ok(()) => {
-                                known.insert(number, epoch);
-                            }
-                            Err(error) => outcome = Err((number, error)),
-                        }
-                    }
-                    outcome
-                }
-            };
-            match outcome {
-                Ok(()) => self.rt.sleep(LOOK_EVERY).await,
-                Err((number, error)) => {
-                    let name = name_of(&self.membership.outlook(), number);
-                    let name = name.map_or_else(|| number.to_string(), |name| name.to_string());
-                    log_line(&format!("node {name} waits: {error}"));
-                    self.rt.sleep(AGAIN).await;
-                }
-            }
-        }
-    }
-
-    /// Recovers a node that is dead or has ended: no disk takes anything of it.
-    async fn recover(&self, node: NodeId) -> Result<(), (u16, FsError)> {
-        let failed = |error| (node.number, error);
-        self.server.fence(node).await.map_err(failed)?;
-        let lines = self.fs.recover_node(node).await.map_err(failed)?;
-        if let Some(name) = name_of(&self.membership.outlook(), node.number) {
-            log_line(&format!(
-                "node {name} (epoch {}) is gone: {lines} lines of its log recovered",
-                node.epoch
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// Fails if a disk belongs to another file system.
 async fn check_labels(disks: &[Rc<dyn Disk>], name: &str) -> Outcome {

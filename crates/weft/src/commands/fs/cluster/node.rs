@@ -1,7 +1,5 @@
 //! `weft fs mount --cluster`: mounts a file system as one of several nodes.
 
-use std::cell::RefCell;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -11,14 +9,15 @@ use serde_json::json;
 use weft_cli::disks::Opener;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, log_line};
+use weft_cluster::Incarnation;
 use weft_cluster::channel::handshake::Terms;
-use weft_cluster::channel::{Address, Channel, ChannelError, HandshakeError, connect};
-use weft_cluster::{Incarnation, Membership, Outlook};
-use weft_disk::{Disk, IoFuture};
-use weft_fs::{Connector, Fs, FsError, MountOptions, RemoteMetadata, Stream};
+use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
+use weft_disk::Disk;
+use weft_fs::{Fs, MountOptions, Stream};
 use weft_fuse::{control, tree};
+use weft_nodes::{Dial, KeeperWay, mount_when_ready, number_of};
 use weft_rt::ring::Ring;
-use weft_rt::{MILLISECOND, Rt, SECOND};
+use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
 use super::links::ChannelStream;
@@ -32,69 +31,28 @@ use crate::daemon::notify;
 /// How long a node waits for a keeper, and for that to be ready for it.
 const KEEPER_PATIENCE: u64 = 60 * SECOND;
 
-/// The way to the keeper, wherever it is now.
-struct KeeperWay {
+/// How a node reaches a keeper.
+#[derive(Clone)]
+struct Reach {
     rt: Rt,
     ring: Ring,
-    membership: Rc<Membership>,
     terms: Terms,
-    /// What went wrong last.
-    said: RefCell<String>,
 }
 
-impl KeeperWay {
-    /// Where the keeper is; none while there is none.
-    fn address(&self) -> Option<Address> {
-        self.membership.outlook().keeper_address()?.parse().ok()
-    }
-
-    fn say(&self, text: String) {
-        if *self.said.borrow() != text {
-            log_line(&text);
-            *self.said.borrow_mut() = text;
-        }
-    }
-}
-
-impl Connector for KeeperWay {
-    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
-        Box::pin(async {
-            let Some(address) = self.address() else {
-                self.say("waiting: there is no keeper".into());
-                return Err(io::ErrorKind::NotConnected.into());
-            };
-            match connect(&self.rt, &self.ring, &address, &self.terms).await {
-                Ok(channel) => {
-                    self.said.borrow_mut().clear();
-                    let channel = Rc::new(channel);
-                    self.rt.spawn(end_with_keeper(self.membership.clone(), address, &channel));
-                    Ok(Rc::new(ChannelStream(channel)) as Rc<dyn Stream>)
-                }
-                Err(error) => {
-                    self.say(format!("waiting for the keeper: {error}"));
-                    Err(io::Error::other(error.to_string()))
-                }
-            }
+impl Reach {
+    /// Connects to a keeper as the cluster's record names it.
+    fn dial(&self) -> Dial {
+        let reach = self.clone();
+        Rc::new(move |address| {
+            let reach = reach.clone();
+            Box::pin(async move {
+                let address: Address =
+                    address.parse().map_err(|_| format!("where is {address}?"))?;
+                let channel = connect(&reach.rt, &reach.ring, &address, &reach.terms).await;
+                let channel = channel.map_err(|error| error.to_string())?;
+                Ok(Rc::new(ChannelStream(Rc::new(channel))) as Rc<dyn Stream>)
+            })
         })
-    }
-}
-
-/// Ends a channel when the keeper is elsewhere: one whose machine hangs does not do so itself.
-fn end_with_keeper(
-    membership: Rc<Membership>,
-    address: Address,
-    channel: &Rc<Channel>,
-) -> impl Future<Output = ()> + 'static {
-    let (address, channel) = (address.to_string(), Rc::downgrade(channel));
-    async move {
-        let is_elsewhere = |outlook: &Outlook| {
-            let now = outlook.keeper_address();
-            channel.strong_count() == 0 || now.is_some_and(|now| now != address)
-        };
-        membership.until(|outlook| is_elsewhere(outlook).then_some(())).await;
-        if let Some(channel) = channel.upgrade() {
-            channel.close();
-        }
     }
 }
 
@@ -119,19 +77,10 @@ pub(in crate::commands::fs) async fn mount_as_node(
     let role = Role { address: None, degraded: false };
     let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
     let own = party.joined().await?;
-    let number = party.until(false, |outlook| {
-        let record = outlook.view.record.as_ref()?;
-        record.numbers.get(&own.node).copied()
-    });
-    let node = NodeId { number: number.await?, epoch: own.epoch.0 };
-    let way = Rc::new(KeeperWay {
-        rt: opener.rt.clone(),
-        ring: opener.ring.clone(),
-        membership: party.membership.clone(),
-        terms,
-        said: RefCell::default(),
-    });
-    let mounting = Box::pin(mount_fs(&party, &own, node, &way, options));
+    let node = party.until(false, |outlook| number_of(outlook, &own)).await?;
+    let reach = Reach { rt: opener.rt.clone(), ring: opener.ring.clone(), terms };
+    let way = KeeperWay::new(&opener.rt, &party.membership, reach.dial(), Rc::new(log_line));
+    let mounting = Box::pin(mount_fs(&party, &own, (&reach, node, &way), options));
     let mounted = match select(mounting, Box::pin(party.end.wait())).await {
         Either::Left((mounted, _)) => mounted,
         Either::Right((why, _)) => return Err(fenced(&why)),
@@ -165,40 +114,27 @@ fn fenced(why: &str) -> Failure {
 async fn mount_fs(
     party: &Party,
     own: &Incarnation,
-    node: NodeId,
-    way: &Rc<KeeperWay>,
+    (reach, node, way): (&Reach, NodeId, &Rc<KeeperWay>),
     options: MountOptions,
 ) -> Result<Fs, Failure> {
     let rt = &party.opener.rt;
-    await_keeper(rt, way).await?;
+    await_keeper(reach, way).await?;
     let disks: Vec<Rc<dyn Disk>> = party.open_disks(own, &Default::default()).await?;
-    let deadline = rt.now() + KEEPER_PATIENCE;
-    loop {
-        let metadata = RemoteMetadata { node, way: way.clone() };
-        let error = match Fs::mount_node(rt, &disks, options, metadata).await {
-            Ok(fs) => return Ok(fs),
-            Err(error) => error,
-        };
-        use FsError::{Damaged, Invalid, Unmountable};
-        let may_pass = matches!(error, Damaged(_) | Invalid(_) | Unmountable(_));
-        if !may_pass || rt.now() >= deadline {
-            return Err(failed_fs(error));
-        }
-        // The keeper prepares the node as soon as it hears of it.
-        way.say(format!("waiting for the keeper: {error}"));
-        rt.sleep(500 * MILLISECOND).await;
-    }
+    let mounted = mount_when_ready(rt, (&disks, options), (node, way), KEEPER_PATIENCE).await;
+    mounted.map_err(failed_fs)
 }
 
 /// Waits for a keeper that takes this node. What only a change of its command line cures fails at
 /// once.
-async fn await_keeper(rt: &Rt, way: &KeeperWay) -> Outcome {
+async fn await_keeper(reach: &Reach, way: &KeeperWay) -> Outcome {
+    let Reach { rt, ring, terms } = reach;
     let deadline = rt.now() + KEEPER_PATIENCE;
     loop {
-        let failure = match way.address() {
+        let address = way.address().and_then(|address| address.parse::<Address>().ok());
+        let failure = match address {
             None => Failure::new("there is no keeper")
                 .hint("start one: weft fs keeper; `weft fs status --cluster` shows what there is"),
-            Some(address) => match connect(&way.rt, &way.ring, &address, &way.terms).await {
+            Some(address) => match connect(rt, ring, &address, terms).await {
                 Ok(_) => return Ok(()),
                 Err(error @ ChannelError::NotLocal(_)) => return Err(no_channel(&error)),
                 Err(ChannelError::Handshake(at, error)) if error != HandshakeError::NotWeft => {
