@@ -111,6 +111,28 @@ impl Rt {
         Rt(self.0.clone(), Some(Rc::new(Domain::new(failed))))
     }
 
+    /// As [`Rt::domain`], for a process of a simulated machine: its clock shows `rate` nanoseconds
+    /// of its own in a thousand, and it can be stopped ([`Rt::stop_domain`]).
+    ///
+    /// # Panics
+    /// If `rate` is 0.
+    #[must_use]
+    pub fn machine(&self, rate: u64, failed: impl FnOnce() + 'static) -> Self {
+        Rt(self.0.clone(), Some(Rc::new(Domain::with_rate(rate, failed))))
+    }
+
+    /// No task of the domain of this handle runs until [`Rt::go_on`], as if its machine stood
+    /// still. Time goes on, and what its tasks have started outside it.
+    pub fn stop_domain(&self) {
+        self.1.iter().for_each(|domain| domain.stop());
+    }
+
+    /// Tasks of a domain that was stopped run again.
+    pub fn go_on(&self) {
+        let held = self.1.iter().flat_map(|domain| domain.go_on());
+        held.for_each(|task| self.0.ready.wake(task));
+    }
+
     /// Ends the domain of this handle as a panic in one of its tasks does.
     pub fn fail_domain(&self) {
         if let Some(domain) = &self.1 {
@@ -136,15 +158,24 @@ impl Rt {
 
     /// The time now, from the driver.
     pub fn now(&self) -> Nanos {
-        self.0.driver.now()
+        self.shown(self.0.driver.now())
+    }
+
+    fn shown(&self, time: Nanos) -> Nanos {
+        self.1.as_ref().map_or(time, |domain| domain.shown(time))
+    }
+
+    /// The time of the driver at which this handle's clock shows `deadline`.
+    pub(crate) fn due(&self, deadline: Nanos) -> Nanos {
+        self.1.as_ref().map_or(deadline, |domain| domain.due(deadline))
     }
 
     /// The time in this turn of the executor, which is a few polls long. Costs less than
     /// [`Rt::now`] if many ask. Under virtual time it is exact.
     pub fn turn_time(&self) -> Nanos {
-        let time = self.0.turn_time.get().unwrap_or_else(|| self.now());
+        let time = self.0.turn_time.get().unwrap_or_else(|| self.0.driver.now());
         self.0.turn_time.set(Some(time));
-        time
+        self.shown(time)
     }
 
     /// Lets every other runnable task have a turn.
@@ -276,7 +307,7 @@ impl Rt {
         if self.0.timers.borrow().next_deadline().is_none() {
             return;
         }
-        let now = self.now();
+        let now = self.0.driver.now();
         // Wakes are made outside the borrow: a waker's drop may run code that sets timers.
         loop {
             let Some(waker) = self.0.timers.borrow_mut().pop_due(now) else { return };
@@ -294,7 +325,7 @@ impl Rt {
     /// The next task of a drawn schedule, after time has passed if it is to.
     fn next_drawn(&self, drawn: &Drawn) -> Option<TaskId> {
         loop {
-            let (now, deadline) = (self.now(), self.0.timers.borrow().next_deadline());
+            let (now, deadline) = (self.0.driver.now(), self.0.timers.borrow().next_deadline());
             let mut passes = false;
             let task = self.0.ready.pop_chosen(|tasks| match drawn.next(tasks, now, deadline) {
                 Next::Poll(place) => Some(place),
@@ -318,10 +349,12 @@ impl Rt {
         if core.is_killing.get() || !core.ready.is_current(task) {
             return;
         }
-        core.polls.set(core.polls.get() + 1);
         let slot = task.slot;
         let (mut future, waker, domain) = {
             let place = &mut core.tasks.borrow_mut()[slot];
+            if place.domain().is_some_and(|domain| domain.holds(task)) {
+                return;
+            }
             match std::mem::replace(place, Slot::Free) {
                 Slot::Idle(future, waker, domain) => {
                     *place = Slot::Running(domain.clone());
@@ -335,6 +368,7 @@ impl Rt {
                 }
             }
         };
+        core.polls.set(core.polls.get() + 1);
         let mut cx = Context::from_waker(&waker);
         let polled = match &domain {
             None => Some(future.as_mut().poll(&mut cx)),

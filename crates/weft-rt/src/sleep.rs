@@ -44,7 +44,7 @@ impl Future for Sleep {
         if self.rt.now() >= self.deadline {
             return Poll::Ready(());
         }
-        let (deadline, id) = (self.deadline, self.id);
+        let (deadline, id) = (self.rt.due(self.deadline), self.id);
         let id = self.rt.with_timers(|timers| timers.set(deadline, id, cx.waker().clone()));
         self.id = Some(id);
         Poll::Pending
@@ -54,7 +54,8 @@ impl Future for Sleep {
 impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.rt.with_timers(|timers| timers.cancel(self.deadline, id));
+            let deadline = self.rt.due(self.deadline);
+            self.rt.with_timers(|timers| timers.cancel(deadline, id));
         }
     }
 }

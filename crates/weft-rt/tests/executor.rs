@@ -223,6 +223,37 @@ fn a_panic_ends_its_domain_and_no_other() {
     assert_eq!(rt.live_tasks(), 0);
 }
 
+#[test]
+fn a_machine_has_a_clock_of_its_own_and_stands_still_when_it_is_stopped() {
+    let rt = virtual_rt(Schedule::Fifo);
+    let log = Rc::new(RefCell::new(Vec::new()));
+    let note = log.clone();
+    let (world, slow) = (rt.clone(), rt.machine(500, || {}));
+    rt.block_on(async move {
+        world.sleep(1000).await;
+        assert_eq!((world.now(), slow.now()), (1000, 500));
+        let (true_time, clock, notes) = (world.clone(), slow.clone(), note.clone());
+        drop(slow.spawn(async move {
+            loop {
+                clock.sleep(50).await;
+                notes.borrow_mut().push((true_time.now(), clock.now()));
+            }
+        }));
+        world.sleep(150).await;
+        slow.stop_domain();
+        world.sleep(1000).await;
+        assert_eq!(*note.borrow(), [(1100, 550)]);
+        slow.go_on();
+        world.sleep(10).await;
+        slow.stop_domain();
+        slow.fail_domain();
+        slow.go_on();
+        world.sleep(1000).await;
+    });
+    assert_eq!(*log.borrow(), [(1100, 550), (2150, 1075)]);
+    assert_eq!(rt.live_tasks(), 0);
+}
+
 /// It would wait forever, and all later requests would wait in line after it.
 #[test]
 #[should_panic(expected = "5 permits wanted of 4 in all")]
