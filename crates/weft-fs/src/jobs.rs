@@ -11,6 +11,7 @@ pub(crate) mod loss;
 pub(crate) mod membership;
 pub(crate) mod migration;
 pub(crate) mod name_check;
+pub(crate) mod part;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;
 pub(crate) mod scrub;

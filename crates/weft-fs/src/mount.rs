@@ -510,6 +510,7 @@ impl Fs {
         if self.0.is_read_only() {
             return Ok(());
         }
+        self.0.end_part().await;
         drop(self.0.unwritten().drained().await);
         drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;

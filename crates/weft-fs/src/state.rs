@@ -22,3 +22,4 @@ mod space_desk_story;
 pub(crate) mod status;
 pub(crate) mod token_guards;
 pub(crate) mod unwritten;
+pub(crate) mod work_desk;

@@ -41,6 +41,7 @@ mod returned;
 mod scheduler;
 mod scrub;
 mod set_back;
+mod spread_jobs;
 mod stale_copies;
 mod streams;
 mod tokens;

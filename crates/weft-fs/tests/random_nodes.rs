@@ -368,9 +368,12 @@ impl World {
             let disk = &running.disks[self.draw(DISKS as u64) as usize];
             disk.faults.gone.set(true);
         }
+        // All nodes carry out parts of a job.
+        let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
         if !may_fail && self.chance(30) {
-            let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
             drop(rt.spawn(async move { drop(fs.rebuild().await) }));
+        } else if self.chance(10) {
+            drop(rt.spawn(async move { drop(fs.scrub().await) }));
         }
         fails
     }

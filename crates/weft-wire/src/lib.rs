@@ -45,6 +45,7 @@ mod lock;
 mod message;
 mod row;
 mod token;
+mod work;
 
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
@@ -54,3 +55,4 @@ pub use message::{
     ToKeeper,
 };
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};
+pub use work::{Checked, Moved, Outcome, Task, Work, WorkDone};

@@ -10,6 +10,7 @@ use crate::row::{
     read_value,
 };
 use crate::token;
+use crate::work::{Work, WorkDone};
 
 /// Some rows of a batch. They are their new contents and not differences, so a part may be sent
 /// again.
@@ -244,6 +245,9 @@ pub enum Question {
     Log,
     /// It wants something of the locks of a file. The answer is [`Answer::Lock`].
     Lock(LockWish),
+    /// It can carry out a part of a job, and says what came of the last one. The answer comes when
+    /// there is one: [`Answer::Work`].
+    Work(Option<WorkDone>),
 }
 
 /// What the keeper answers.
@@ -286,6 +290,8 @@ pub enum Answer {
     },
     /// What becomes of a wish for a lock.
     Lock(LockReply),
+    /// A part of a job for this node.
+    Work(Work),
 }
 
 /// A message of a node.
@@ -407,6 +413,11 @@ impl Question {
                 bytes.put_u8(11);
                 wish.put(bytes);
             }
+            Self::Work(done) => {
+                bytes.put_u8(12);
+                bytes.put_u8(u8::from(done.is_some()));
+                done.iter().for_each(|done| done.put(bytes));
+            }
         }
     }
 
@@ -429,6 +440,7 @@ impl Question {
             9 => Self::Leave,
             10 => Self::Log,
             11 => Self::Lock(LockWish::read(fields)?),
+            12 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -479,6 +491,10 @@ impl Answer {
                 bytes.put_u8(10);
                 reply.put(bytes);
             }
+            Self::Work(work) => {
+                bytes.put_u8(11);
+                work.put(bytes);
+            }
         }
     }
 
@@ -498,6 +514,7 @@ impl Answer {
             8 => Self::Numbers(fields.u64()?, fields.u64()?),
             9 => Self::Log(if fields.flag()? { Some(fields.text()?) } else { None }),
             10 => Self::Lock(LockReply::read(fields)?),
+            11 => Self::Work(Work::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }

@@ -12,9 +12,9 @@ use weft_token::{
     ToAuthority, ToNode,
 };
 use weft_wire::{
-    Answer, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish,
-    MESSAGE_BYTES_MAX, Part, Question, Restated, Room, RoomWish, RowChange, Run, Table, ToKeeper,
-    WireError,
+    Answer, Checked, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply,
+    LockWish, MESSAGE_BYTES_MAX, Moved, Outcome, Part, Question, Restated, Room, RoomWish,
+    RowChange, Run, Table, Task, ToKeeper, WireError, Work, WorkDone,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -129,8 +129,43 @@ fn lock_reply(rng: &mut Rng) -> LockReply {
     }
 }
 
+fn numbers(rng: &mut Rng) -> Vec<u64> {
+    (0..rng.below(9)).map(|_| number(rng)).collect()
+}
+
+fn work(rng: &mut Rng) -> Work {
+    let task = match rng.chance(1, 2) {
+        true => Task::Move { disks: vec![3, 9], files: numbers(rng) },
+        false => Task::Check { from: (number(rng), number(rng)), to: (number(rng), number(rng)) },
+    };
+    Work { number: number(rng), task }
+}
+
+fn work_done(rng: &mut Rng) -> WorkDone {
+    let outcome = match rng.below(3) {
+        0 => None,
+        1 => Some(Outcome::Moved(Moved {
+            found: number(rng),
+            blocks: number(rng),
+            kept: number(rng),
+            damaged: numbers(rng),
+            waiting: numbers(rng),
+            wrong: (0..rng.below(9)).map(|_| (number(rng), number(rng))).collect(),
+        })),
+        _ => Some(Outcome::Checked(Checked {
+            found: number(rng),
+            blocks: number(rng),
+            bad: number(rng),
+            repaired: number(rng),
+            damaged: numbers(rng),
+        })),
+    };
+    WorkDone { number: number(rng), outcome }
+}
+
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(16) {
+    let question = match rng.below(17) {
+        16 => Question::Work(rng.chance(2, 3).then(|| work_done(rng))),
         15 => Question::Log,
         13 => Question::Leave,
         14 => Question::Lock(lock_wish(rng)),
@@ -196,7 +231,8 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(17) {
+    let answer = match rng.below(18) {
+        17 => Answer::Work(work(rng)),
         15 => Answer::Log(rng.chance(1, 2).then(|| text(rng))),
         16 => Answer::Lock(lock_reply(rng)),
         14 => Answer::Numbers(number(rng), number(rng)),
@@ -392,6 +428,29 @@ fn the_bytes_of_version_1() {
         ask(Question::Lock(LockWish::Release { file, owner, bytes: 3..5 })),
         ask(Question::Lock(LockWish::Find { file, lock: held.clone() })),
         ask(Question::Lock(LockWish::Cancel { waits: 9 })),
+        ask(Question::Work(None)),
+        ask(Question::Work(Some(WorkDone { number: 9, outcome: None }))),
+        ask(Question::Work(Some(WorkDone {
+            number: 9,
+            outcome: Some(Outcome::Moved(Moved {
+                found: 7,
+                blocks: 6,
+                kept: 5,
+                damaged: vec![1],
+                waiting: vec![2, 3],
+                wrong: vec![(4, 8)],
+            })),
+        }))),
+        ask(Question::Work(Some(WorkDone {
+            number: 9,
+            outcome: Some(Outcome::Checked(Checked {
+                found: 7,
+                blocks: 6,
+                bad: 5,
+                repaired: 4,
+                damaged: vec![3],
+            })),
+        }))),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
@@ -417,6 +476,11 @@ fn the_bytes_of_version_1() {
         answer(Answer::Log(None)),
         answer(Answer::Log(Some("no".into()))),
         answer(Answer::Lock(LockReply::Found(held))),
+        answer(Answer::Work(Work {
+            number: 9,
+            task: Task::Move { disks: vec![3], files: vec![6, 5] },
+        })),
+        answer(Answer::Work(Work { number: 9, task: Task::Check { from: (1, 2), to: (3, 4) } })),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
     let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));

@@ -7,7 +7,7 @@
 //! records change in one transaction, so a crash leaves each of them old or new.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use futures_util::{StreamExt as _, stream};
@@ -15,6 +15,7 @@ use weft_code::UnitSet;
 use weft_disk::WriteOpts;
 use weft_rt::Buf;
 use weft_stripe::{UnitWrite, store};
+use weft_wire::Moved;
 
 use crate::disks::extent_stripe::{ExtentStripe, part_of};
 use crate::disks::old_block_cache::{UNKNOWN, sum_of};
@@ -34,6 +35,11 @@ use crate::write::relayout::at_a_time;
 const RECORDS_MAX: usize = 16;
 /// Blocks of records between two flushes of the disks.
 const BATCH_BLOCKS: u64 = 16384;
+/// The most blocks of files that another node gets at a time, or a file that has more: node 0 looks
+/// for its outcome between two batches of its own.
+const PART_BLOCKS: u64 = 4 * BATCH_BLOCKS;
+/// The most files of them.
+const PART_FILES: usize = 10_000;
 
 /// What becomes of a record.
 pub(crate) enum Decision {
@@ -60,6 +66,8 @@ pub(crate) trait Decide {
 pub(crate) struct MigrationReport {
     /// Blocks read or computed, and written.
     pub(crate) blocks: u64,
+    /// Of these, by other nodes.
+    pub(crate) elsewhere: u64,
     /// Blocks that stay where they are, on a disk that has come back.
     pub(crate) kept: u64,
     /// Files with blocks that could not be read, and stay where they are.
@@ -78,6 +86,27 @@ impl MigrationReport {
         self.waiting.clear();
     }
 
+    /// What this node did, for node 0.
+    pub(crate) fn into_part(self, found: u64) -> Moved {
+        Moved {
+            found,
+            blocks: self.blocks,
+            kept: self.kept,
+            damaged: self.damaged.into_iter().collect(),
+            waiting: self.waiting.into_iter().collect(),
+            wrong: self.moved_damaged.into_iter().collect(),
+        }
+    }
+
+    /// What another node did. What it lacked room for is left.
+    pub(crate) fn add_part(&mut self, part: Moved) {
+        self.blocks += part.blocks;
+        self.elsewhere += part.blocks;
+        self.kept += part.kept;
+        self.damaged.extend(part.damaged);
+        self.moved_damaged.extend(part.wrong);
+    }
+
     /// Blocks of a file were moved, or could not be.
     fn note(&mut self, ino: Ino, moved: Result<u64>) -> Result<()> {
         match moved {
@@ -94,10 +123,58 @@ impl MigrationReport {
 pub(crate) struct Walk {
     /// Parts that were looked through before their turn. A part that cannot move is not hot again.
     hot: BTreeSet<Part>,
-    files: std::vec::IntoIter<Ino>,
+    files: VecDeque<FoundFile>,
+    /// Those that another node could not move.
+    left_over: Vec<Ino>,
     /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
     found: MoveQueue,
+}
+
+/// A file with a column that may have to move.
+struct FoundFile {
+    ino: Ino,
+    blocks: u64,
+}
+
+impl Walk {
+    fn through(files: VecDeque<FoundFile>) -> Self {
+        let (hot, found) = (BTreeSet::new(), MoveQueue::default());
+        let mut walk = Self { hot, files, left_over: Vec::new(), next: None, found };
+        walk.next = walk.next_file();
+        walk
+    }
+
+    fn next_file(&mut self) -> Option<(Ino, u64)> {
+        let ino = self.left_over.pop().or_else(|| Some(self.files.pop_front()?.ino));
+        ino.map(|ino| (ino, 0))
+    }
+
+    /// Takes some files out for another node, one of so many that have nothing to do: none if there
+    /// are none left.
+    pub(crate) fn take_files(&mut self, idle: usize) -> Vec<Ino> {
+        let left: u64 = self.files.iter().map(|file| file.blocks).sum();
+        // Node 0 has a share, and what is left in the end is in smaller parts.
+        let most = (left / (2 * (idle as u64 + 1))).min(PART_BLOCKS);
+        let mut blocks = 0;
+        let mut taken = Vec::new();
+        while (taken.is_empty() || blocks < most)
+            && taken.len() < PART_FILES
+            && let Some(file) = self.files.pop_front()
+        {
+            blocks += file.blocks;
+            taken.push(file.ino);
+        }
+        taken
+    }
+
+    /// Another node could not move these.
+    pub(crate) fn put_back(&mut self, files: impl IntoIterator<Item = Ino>) {
+        self.left_over.extend(files);
+        if self.next.is_none() {
+            self.next = self.next_file();
+        }
+    }
 }
 
 /// Records that were found and not yet given out, each once: one in a hot part is in a file, too.
@@ -190,33 +267,40 @@ impl ExtentMove {
 impl FsState {
     /// A walk through the records of the files that have a column on one of these disks.
     pub(crate) async fn walk(&self, disks: &BTreeSet<u16>) -> Result<Walk> {
-        let mut files = self.files_on(disks).await?.into_iter();
-        let next = files.next().map(|ino| (ino, 0));
-        Ok(Walk { hot: BTreeSet::new(), files, next, found: MoveQueue::default() })
+        Ok(Walk::through(self.files_on(disks).await?))
+    }
+
+    /// A walk through the records of these files.
+    pub(crate) fn walk_of(&self, files: Vec<Ino>) -> Walk {
+        Walk::through(files.into_iter().map(|ino| FoundFile { ino, blocks: 0 }).collect())
     }
 
     /// The files with a column on one of these disks: files in use first, then the most recently
     /// changed ones.
-    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<Vec<Ino>> {
-        let mut changed: BTreeMap<Ino, Time> = BTreeMap::new();
+    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<VecDeque<FoundFile>> {
+        let mut changed: BTreeMap<Ino, (Time, u64)> = BTreeMap::new();
         for disk in disks {
             let mut from = 0;
             loop {
                 let some = self.meta().run(|tx| {
                     let inos = tx.inodes_on(*disk, from, self.meta().at_a_time())?;
-                    inos.into_iter().map(|ino| Ok((ino, tx.inode(ino)?.modified))).collect()
+                    let found = inos.into_iter().map(|ino| {
+                        let inode = tx.inode(ino)?;
+                        Ok((ino, (inode.modified, inode.blocks)))
+                    });
+                    found.collect()
                 });
-                let some: Vec<(Ino, Time)> = some.await?;
+                let some: Vec<(Ino, (Time, u64))> = some.await?;
                 let Some((last, _)) = some.last() else { break };
                 from = last + 1;
                 changed.extend(some);
             }
         }
-        let mut files: Vec<(Ino, Time)> = changed.into_iter().collect();
-        files.sort_by_cached_key(|(ino, changed)| {
+        let mut files: Vec<_> = changed.into_iter().collect();
+        files.sort_by_cached_key(|(ino, (changed, _))| {
             Reverse((self.open_files().is_used(*ino), *changed))
         });
-        Ok(files.into_iter().map(|(ino, _)| ino).collect())
+        Ok(files.into_iter().map(|(ino, (_, blocks))| FoundFile { ino, blocks }).collect())
     }
 
     /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if
@@ -226,23 +310,24 @@ impl FsState {
         walk: &mut Walk,
         decide: &impl Decide,
     ) -> Result<Vec<MovableExtent>> {
-        let Walk { hot, files, next, found } = walk;
         let max = self.meta().at_a_time();
-        while found.is_few()
+        while walk.found.is_few()
             && let Some(part) = self.hot_parts().take_hottest(self.rt().now())
         {
-            let mut range = Some(blocks_of_part(part)).filter(|_| hot.insert(part));
+            let mut range = Some(blocks_of_part(part)).filter(|_| walk.hot.insert(part));
             while let Some(blocks) = range {
                 let (end, at) = (blocks.end, (part.0, blocks));
+                let found = &mut walk.found;
                 let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
                 range = self.meta().run(look).await?.map(|from| from..end);
                 self.job_may_go_on()?;
             }
         }
-        while let Some((ino, from)) = *next
-            && found.is_few()
+        while let Some((ino, from)) = walk.next
+            && walk.found.is_few()
         {
             let at = (ino, from..u64::MAX);
+            let Walk { hot, found, .. } = walk;
             let known = found.records.len();
             let look = |tx: &Tx<'_>| records_to_move(tx, at.clone(), max, decide, found);
             let rest = self.meta().run(look).await?;
@@ -251,10 +336,10 @@ impl FsState {
             again
                 .filter(|record| hot.contains(&part_of_block(record.ino, record.first)))
                 .for_each(|record| record.blocks = 0);
-            *next = rest.map(|from| (ino, from)).or_else(|| files.next().map(|ino| (ino, 0)));
+            walk.next = rest.map(|from| (ino, from)).or_else(|| walk.next_file());
             self.job_may_go_on()?;
         }
-        Ok(found.take_batch())
+        Ok(walk.found.take_batch())
     }
 
     /// The report at the end of a job: it leaves out files that are deleted, and files whose

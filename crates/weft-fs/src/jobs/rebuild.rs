@@ -8,10 +8,11 @@
 //! back stay in place ([`crate::disks::successor`]). A working disk that will leave
 //! ([`crate::disks`]) is emptied in the same way; its columns are read instead of computed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use weft_code::UnitSet;
 use weft_rt::{Nanos, SECOND};
+use weft_wire::{Outcome, Task};
 
 use crate::disks::member::Member;
 use crate::disks::pool::Pool;
@@ -22,6 +23,7 @@ use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
+use crate::state::work_desk::Awaited;
 
 /// How long a rebuild waits for nodes to log elsewhere. The lost disk goes with the next one then.
 const RINGS_WAIT: Nanos = 30 * SECOND;
@@ -34,6 +36,8 @@ const RECORDS_LOOKED_AT: u64 = 1 << 19;
 pub struct RebuildReport {
     /// Blocks computed and written.
     pub blocks: u64,
+    /// Of these, by other nodes.
+    pub elsewhere_blocks: u64,
     /// Blocks that were found on disks that came back, and stayed there.
     pub kept_blocks: u64,
     /// Lost disks that no file needs any more: they left the file system.
@@ -45,12 +49,16 @@ pub struct RebuildReport {
 }
 
 /// Columns on these disks move to any other disks.
-struct LostDiskMoves<'a> {
+pub(crate) struct LostDiskMoves<'a> {
     pool: &'a Pool,
     disks: &'a BTreeSet<u16>,
 }
 
-impl LostDiskMoves<'_> {
+impl<'a> LostDiskMoves<'a> {
+    pub(crate) fn new(pool: &'a Pool, disks: &'a BTreeSet<u16>) -> Self {
+        Self { pool, disks }
+    }
+
     fn units(&self, record: &Extent) -> UnitSet {
         let leaves = record.active().filter(|(_, column)| self.disks.contains(&column.disk));
         leaves.map(|(unit, _)| unit).collect()
@@ -193,6 +201,56 @@ impl FsState {
         Ok(())
     }
 
+    /// Moves what a walk finds, with the help of other nodes.
+    async fn move_all(
+        &self,
+        off: &LostDiskMoves<'_>,
+        moved: &mut MigrationReport,
+        counts: bool,
+    ) -> Result<()> {
+        let mut walk = self.walk(off.disks).await?;
+        let mut given: VecDeque<(Vec<Ino>, Awaited)> = VecDeque::new();
+        let count = |blocks: u64| self.job_done(if counts { blocks } else { 0 });
+        loop {
+            while let idle = self.work_desk().idle()
+                && idle > 0
+            {
+                let files = walk.take_files(idle);
+                if files.is_empty() {
+                    break;
+                }
+                let disks = off.disks.iter().copied().collect();
+                let part = self.work_desk().give(Task::Move { disks, files: files.clone() });
+                given.push_back((files, part));
+            }
+            let some = self.next_found(&mut walk, off).await?;
+            if !some.is_empty() {
+                self.move_some(&some, off, moved).await?;
+                count(some.iter().map(|found| found.blocks).sum());
+                self.job_may_go_on()?;
+            }
+            // Those that are done, or the first one if nothing else is left to do.
+            let ready = match some.is_empty() {
+                true => Some(0),
+                false => given.iter().position(|(_, part)| part.is_ready()),
+            };
+            let Some((files, mut part)) = ready.and_then(|at| given.remove(at)) else {
+                if some.is_empty() {
+                    return Ok(());
+                }
+                continue;
+            };
+            match self.await_part(&mut part).await? {
+                Some(Outcome::Moved(part)) => {
+                    count(part.found);
+                    walk.put_back(part.waiting.iter().copied());
+                    moved.add_part(part);
+                }
+                _ => walk.put_back(files),
+            }
+        }
+    }
+
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
@@ -205,24 +263,13 @@ impl FsState {
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
         self.note_lack_of_room(disks).await?;
-        let off = LostDiskMoves { pool: self.pool(), disks };
+        let off = LostDiskMoves::new(self.pool(), disks);
         let mut moved = MigrationReport::default();
         let mut is_first = true;
         loop {
             let (before, members) = (moved.blocks + moved.kept, self.pool().len());
             moved.start_walk();
-            let mut walk = self.walk(disks).await?;
-            loop {
-                let some = self.next_found(&mut walk, &off).await?;
-                if some.is_empty() {
-                    break;
-                }
-                self.move_some(&some, &off, &mut moved).await?;
-                if is_first {
-                    self.job_done(some.iter().map(|found| found.blocks).sum());
-                }
-                self.job_may_go_on()?;
-            }
+            self.move_all(&off, &mut moved, is_first).await?;
             let is_any_gain = moved.blocks + moved.kept > before || self.pool().len() > members;
             let goes_on = match self.are_used(disks).await? {
                 true => is_any_gain,
@@ -241,10 +288,17 @@ impl FsState {
         for files in [&mut moved.damaged, &mut moved.waiting] {
             *files = self.files_still_on(disks, files).await?;
         }
-        let MigrationReport { blocks, kept: kept_blocks, damaged, waiting, .. } =
+        let MigrationReport { blocks, elsewhere, kept: kept_blocks, damaged, waiting, .. } =
             self.as_it_is_now(moved).await?;
         let removed_disks = Vec::new();
-        let mut report = RebuildReport { blocks, kept_blocks, removed_disks, damaged, waiting };
+        let mut report = RebuildReport {
+            blocks,
+            elsewhere_blocks: elsewhere,
+            kept_blocks,
+            removed_disks,
+            damaged,
+            waiting,
+        };
         self.commit().await?;
         let wait = if self.pool().members().iter().any(|of| is_leaving(of, disks)) {
             Nanos::MAX

@@ -7,16 +7,23 @@
 //! on near where it was ([`crate::jobs::scheduler`]): what it has checked since is checked again,
 //! and counted once.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use weft_array::{ArrayError, ScrubMode};
+use weft_wire::{Checked, Outcome, Task};
 
 use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
+use crate::state::work_desk::Awaited;
 
-/// Extents after which a scrub's progress is stored.
-const NOTE_EVERY: u64 = 64;
+/// Records of a part of a scrub. Its progress is stored after each.
+const PART_RECORDS: usize = 16;
+/// The most parts that are done, or under way at other nodes, beyond the progress that is stored.
+const PARTS_MAX: usize = 64;
 /// How often a scrub of the metadata array is begun again, because the array grows.
 const GROWTHS_MAX: u32 = 3;
 
@@ -37,7 +44,9 @@ const STATE: [&str; 7] = [
 pub struct ScrubReport {
     /// Blocks read, data and parity.
     pub blocks: u64,
-    /// Of these, wrong or unreadable.
+    /// Of these, by other nodes, since the last mount.
+    pub elsewhere_blocks: u64,
+    /// Of all blocks, wrong or unreadable.
     pub bad_blocks: u64,
     /// Of these, rewritten from redundancy.
     pub repaired_blocks: u64,
@@ -83,6 +92,20 @@ impl Progress {
         Ok(ino.map(|ino| Self { next: (ino, block), report, last_damaged }))
     }
 
+    /// A part was checked; this is the record after it.
+    fn add(&mut self, part: Checked, next: (Ino, u64)) {
+        self.report.blocks += part.blocks;
+        self.report.bad_blocks += part.bad;
+        self.report.repaired_blocks += part.repaired;
+        for ino in part.damaged {
+            if self.last_damaged != ino {
+                self.report.damaged_files += 1;
+                self.last_damaged = ino;
+            }
+        }
+        self.next = next;
+    }
+
     fn store(&self, tx: &Tx<'_>) -> Result<()> {
         let (ino, block) = self.next;
         let ScrubReport { blocks, bad_blocks, repaired_blocks, damaged_files, .. } = self.report;
@@ -90,6 +113,13 @@ impl Progress {
         let values = [ino + 1, block].into_iter().chain(found);
         STATE.iter().zip(values).try_for_each(|(name, value)| tx.set_state(name, value))
     }
+}
+
+/// A part of a scrub, some records.
+enum Part {
+    Done(Checked),
+    /// Another node does it.
+    Elsewhere(Awaited),
 }
 
 /// Whether a scrub was interrupted.
@@ -126,34 +156,7 @@ impl FsState {
     async fn scrub_from(&self, mut progress: Progress) -> Result<ScrubReport> {
         self.job_total(self.pool().members().iter().map(|member| member.used_blocks()).sum());
         self.job_done(progress.report.blocks);
-        let mut checked_records: u64 = 0;
-        loop {
-            let from = progress.next;
-            let records =
-                self.meta().run(|tx| tx.records_from(from, self.meta().at_a_time())).await?;
-            if records.is_empty() {
-                break;
-            }
-            for (ino, first, record) in records {
-                let checked = self.check_record(ino, first).await?;
-                let Progress { next, report, last_damaged } = &mut progress;
-                report.blocks += checked.blocks;
-                report.bad_blocks += checked.bad;
-                report.repaired_blocks += checked.repaired;
-                if checked.is_damaged() && *last_damaged != ino {
-                    report.damaged_files += 1;
-                    *last_damaged = ino;
-                }
-                *next = (ino, first + 1);
-                self.job_done(record.lines * record.active().count() as u64);
-                self.job_may_go_on()?;
-                checked_records += 1;
-                if checked_records.is_multiple_of(NOTE_EVERY) {
-                    let note = |tx: &Tx<'_>| self.job_may_go_on().and_then(|()| progress.store(tx));
-                    self.meta().run(note).await?;
-                }
-            }
-        }
+        self.check_all(&mut progress).await?;
         let mut report = progress.report;
         for member in self.pool().members() {
             report.diagnostic_blocks += self.pool().mend_diagnostics(&member).await;
@@ -172,6 +175,104 @@ impl FsState {
         report.metadata_damaged = pages.damaged.len() as u64;
         self.job_nears_end()?;
         Ok(report)
+    }
+
+    /// Reads every block from where the scrub is, with the help of other nodes.
+    async fn check_all(&self, progress: &mut Progress) -> Result<()> {
+        // Until where these are, in their order.
+        let mut parts: VecDeque<(Part, Range<(Ino, u64)>)> = VecDeque::new();
+        let mut from = progress.next;
+        loop {
+            while self.work_desk().idle() > 0
+                && parts.len() < PARTS_MAX
+                && let Some(to) = self.end_of_part(from).await?
+            {
+                let part = self.work_desk().give(Task::Check { from, to });
+                parts.push_back((Part::Elsewhere(part), from..to));
+                from = to;
+            }
+            let next = match parts.len() < PARTS_MAX {
+                true => self.end_of_part(from).await?,
+                false => None,
+            };
+            if let Some(to) = next {
+                parts.push_back((Part::Done(self.check_part(from..to).await?), from..to));
+                from = to;
+            }
+            // Those that are done, and one more if nothing else can be done now.
+            let mut waits = next.is_none();
+            while let Some((part, range)) = parts.front_mut() {
+                let checked = match part {
+                    Part::Done(checked) => std::mem::take(checked),
+                    Part::Elsewhere(part) if part.is_ready() || waits => {
+                        waits = false;
+                        match self.await_part(part).await? {
+                            Some(Outcome::Checked(checked)) => {
+                                self.job_done(checked.found);
+                                progress.report.elsewhere_blocks += checked.blocks;
+                                checked
+                            }
+                            _ => self.check_part(range.clone()).await?,
+                        }
+                    }
+                    Part::Elsewhere(_) => break,
+                };
+                progress.add(checked, range.end);
+                parts.pop_front();
+                let note = |tx: &Tx<'_>| self.job_may_go_on().and_then(|()| progress.store(tx));
+                self.meta().run(note).await?;
+            }
+            if next.is_none() && parts.is_empty() && self.end_of_part(from).await?.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The record after the next ones; none if there are none.
+    async fn end_of_part(&self, from: (Ino, u64)) -> Result<Option<(Ino, u64)>> {
+        let max = PART_RECORDS.min(self.meta().at_a_time());
+        let records = self.meta().run(|tx| tx.records_from(from, max)).await?;
+        Ok(records.last().map(|(ino, first, _)| (*ino, first + 1)))
+    }
+
+    /// Reads every block of a part here.
+    async fn check_part(&self, part: Range<(Ino, u64)>) -> Result<Checked> {
+        let mut checked = Checked::default();
+        let goes_on = |blocks| {
+            self.job_done(blocks);
+            self.job_may_go_on()
+        };
+        self.check_records(part, &mut checked, goes_on).await?;
+        Ok(checked)
+    }
+
+    /// Reads every block of some records. After each, with its blocks, it is asked whether to go on.
+    pub(crate) async fn check_records(
+        &self,
+        part: Range<(Ino, u64)>,
+        found: &mut Checked,
+        goes_on: impl Fn(u64) -> Result<()>,
+    ) -> Result<()> {
+        let mut from = part.start;
+        loop {
+            let max = PART_RECORDS.min(self.meta().at_a_time());
+            let mut records = self.meta().run(|tx| tx.records_from(from, max)).await?;
+            records.retain(|(ino, first, _)| (*ino, *first) < part.end);
+            let Some((last, first, _)) = records.last() else { return Ok(()) };
+            from = (*last, first + 1);
+            for (ino, first, record) in records {
+                let checked = self.check_record(ino, first).await?;
+                let blocks = record.lines * record.active().count() as u64;
+                found.found += blocks;
+                found.blocks += checked.blocks;
+                found.bad += checked.bad;
+                found.repaired += checked.repaired;
+                if checked.is_damaged() && found.damaged.last() != Some(&ino) {
+                    found.damaged.push(ino);
+                }
+                goes_on(blocks)?;
+            }
+        }
     }
 
     /// Scrubs the metadata array, when it does not take more room just now.

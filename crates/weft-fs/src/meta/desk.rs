@@ -2,14 +2,14 @@
 //! node 0, in the same process, keeps account.
 //!
 //! The server calls [`Desk`] with what nodes tell it, each in its order. Nothing there waits for a
-//! node, but for [`Desk::room`] and [`Desk::lock`], which the server does not wait for. At a node
+//! node, but for [`Desk::room`], [`Desk::lock`] and [`Desk::work`], which the server does not wait for. At a node
 //! [`super::remote`] calls [`DeskClient`], [`SpaceClient`] and [`LockClient`].
 
 use std::rc::Rc;
 
 use weft_disk::IoFuture;
 use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, Run};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, Run, WorkDone};
 
 /// Takes what a node is to be told, on its present connection. Without one it is lost.
 pub(crate) type Deliver = Rc<dyn Fn(ToNode)>;
@@ -57,6 +57,10 @@ pub(crate) trait Desk {
     /// A node wants something of the locks of a file. This waits as long as the lock is not to be
     /// had, if the node wants that. None: it is not the node's lock.
     fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>>;
+
+    /// A node can carry out a part of a job, and says what came of its last one. This waits until
+    /// there is one. None: the node has asked again, or is gone.
+    fn work(&self, node: NodeId, done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>>;
 
     /// Waits until all nodes that a former keeper knew have said what they have, or are recovered.
     fn known(&self) -> IoFuture<'static, ()> {

@@ -33,7 +33,8 @@ use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
 use weft_wire::{
-    Answer, Frames, FromKeeper, Question, Restated, Room, Row, Run, ToKeeper, WireError,
+    Answer, Frames, FromKeeper, Question, Restated, Room, Row, Run, ToKeeper, WireError, Work,
+    WorkDone,
 };
 
 use super::desk::{DeskClient, LockClient, SpaceClient};
@@ -269,6 +270,21 @@ impl Link {
         let connection = self.connection.borrow().clone();
         if let Some(connection) = connection.filter(|present| !present.is_lost.get()) {
             connection.outbox.post(&self.rt, ToKeeper::Token(message).to_bytes());
+        }
+    }
+
+    /// Asks for a part of a job, and says what came of the last one. None: the connection ended, and
+    /// it has to be asked again.
+    pub(crate) async fn next_work(self: &Rc<Self>, done: Option<WorkDone>) -> Result<Option<Work>> {
+        let connection = self.connected().await?;
+        match connection.ask(Question::Work(done)).await {
+            Ok(Answer::Work(work)) => Ok(Some(work)),
+            Ok(Answer::Failed(_)) => {
+                connection.lose();
+                Ok(None)
+            }
+            Ok(_) => Err(unexpected()),
+            Err(ConnectionLoss) => Ok(None),
         }
     }
 

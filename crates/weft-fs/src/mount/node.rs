@@ -73,6 +73,7 @@ impl Fs {
         fs.revoke_when_asked();
         fs.learn_disks_when_outdated();
         fs.flush_now_and_then();
+        fs.carry_out_parts();
         Ok(fs)
     }
 }

@@ -36,6 +36,7 @@ use crate::state::open_files::{Loss, OpenFiles};
 use crate::state::promised_room::Promised;
 use crate::state::space_desk::SpaceDesk;
 use crate::state::unwritten::Unwritten;
+use crate::state::work_desk::WorkDesk;
 use crate::tokens::local_node::Tokens;
 use crate::tokens::sharing::Sharing;
 
@@ -139,6 +140,7 @@ pub(crate) struct FsState {
     stock: OnceCell<Stock>,
     /// Of node 0: the blocks that other nodes have.
     space_desk: SpaceDesk,
+    work_desk: WorkDesk,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
     /// first block, record. The disks may have them in their caches only.
     unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
@@ -246,6 +248,7 @@ impl FsState {
             settling: RefCell::default(),
             stock: OnceCell::new(),
             space_desk: SpaceDesk::default(),
+            work_desk: WorkDesk::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
             read_only: options.read_only,
@@ -353,6 +356,11 @@ impl FsState {
     /// Of node 0: the blocks that other nodes have.
     pub(crate) fn space_desk(&self) -> &SpaceDesk {
         &self.space_desk
+    }
+
+    /// Parts of jobs at other nodes.
+    pub(crate) fn work_desk(&self) -> &WorkDesk {
+        &self.work_desk
     }
 
     /// Blocks of records whose removal is not known to be durable.

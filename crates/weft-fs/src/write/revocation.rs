@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 use weft_disk::IoFuture;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, WorkDone};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
@@ -65,6 +65,7 @@ impl FsState {
         self.tokens().recovered(node);
         self.end_locks(node);
         self.forget_space_of(node);
+        self.work_desk().forget(node);
         // Files without names may have been open there only, or have waited for its tokens.
         self.sharing().ended().note();
     }
@@ -155,6 +156,11 @@ impl Desk for FsDesk {
     fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>> {
         let fs = self.0.upgrade();
         Box::pin(async move { fs?.answer_lock(node, wish).await.map(Answer::Lock) })
+    }
+
+    fn work(&self, node: NodeId, done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
+        let next = self.0.upgrade().map(|fs| fs.work_desk().ask(node, done));
+        Box::pin(async move { next?.await.map(Answer::Work) })
     }
 
     fn known(&self) -> IoFuture<'static, ()> {

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | a part or the end of a batch | the store | the one before it, its turn, that it is durable |
 //! | numbers for new files | the keeper | all nodes that a former keeper knew |
-//! | a place for a log, blocks, a lock | the desk | what the desk waits for |
+//! | a place for a log, blocks, a lock, a part of a job | the desk | what the desk waits for |
 //!
 //! *Before a node has said what it has*, it may read, ask for a place for its log, say that it is
 //! alive, and leave. Anything else ends the connection: the keeper does not know yet what the node
@@ -47,6 +47,7 @@ fn needs_restatement(question: &Question) -> bool {
         Question::Room(_)
         | Question::GiveBack(_)
         | Question::Lock(_)
+        | Question::Work(_)
         | Question::Numbers
         | Question::Part(_)
         | Question::End(_) => true,
@@ -104,7 +105,11 @@ impl Server {
             return Err(ConnectionEnd);
         }
         match question {
-            Question::Log | Question::Room(_) | Question::GiveBack(_) | Question::Lock(_) => {
+            Question::Log
+            | Question::Room(_)
+            | Question::GiveBack(_)
+            | Question::Lock(_)
+            | Question::Work(_) => {
                 self.ask_desk(peer, number, question).await?;
             }
             Question::Numbers if peer.node.number != 0 => {
@@ -138,6 +143,9 @@ impl Server {
             }
             Question::Room(wish) => self.tell_later(peer, number, desk.room(peer.node, wish)),
             Question::Lock(wish) => self.tell_later(peer, number, desk.lock(peer.node, wish)),
+            Question::Work(done) if peer.node.number != 0 => {
+                self.tell_later(peer, number, desk.work(peer.node, done));
+            }
             Question::GiveBack(given) => {
                 let answer = desk.take_back(peer.node, given).ok_or(ConnectionEnd)?;
                 self.tell(peer, number, answer).await;
@@ -221,9 +229,11 @@ impl Server {
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
             // The desk answers these.
-            Question::Room(_) | Question::GiveBack(_) | Question::Log | Question::Lock(_) => {
-                Err(ConnectionEnd)
-            }
+            Question::Room(_)
+            | Question::GiveBack(_)
+            | Question::Log
+            | Question::Lock(_)
+            | Question::Work(_) => Err(ConnectionEnd),
         }
     }
 

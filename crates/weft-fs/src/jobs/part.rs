@@ -1,0 +1,122 @@
+//! Parts of a job that another node carries out for node 0.
+//!
+//! Node 0 walks through what a job has to do, and gives some of it to nodes that have nothing to do
+//! ([`crate::state::work_desk`]): of a rebuild, or of a disk that is to leave, whole files, up to
+//! 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on with the rest itself, and looks between two
+//! steps of its own whether nodes are done. What a node could not do, node 0 does.
+//!
+//! *Order.* Files that are used at node 0 are moved there, as their tokens are there. Each node
+//! moves first what its own users read and what has to be computed
+//! ([`crate::state::hot_parts`]), then the files that it was given, in their order.
+//!
+//! *Room.* A node has blocks of its own to move columns to, and gets more as for writes. If it has
+//! none of the right disk, it leaves the file to node 0, and does not rewrite lines in a narrower
+//! way: node 0 knows all that is free.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::rc::Rc;
+
+use futures_util::future::{Either, select};
+use weft_rt::SECOND;
+use weft_token::Mode;
+use weft_wire::{Checked, Moved, Outcome, Task, WorkDone};
+
+use crate::error::Result;
+use crate::format::extent::Extent;
+use crate::format::inode::Ino;
+use crate::jobs::migration::{Decide, Decision, MigrationReport};
+use crate::jobs::rebuild::LostDiskMoves;
+use crate::state::mounted::{Fs, FsState};
+use crate::state::work_desk::Awaited;
+use crate::tokens::needs::Need;
+
+/// Moves that need no more than room on other disks.
+struct Narrowing<'a>(LostDiskMoves<'a>);
+
+impl Decide for Narrowing<'_> {
+    fn count(&self, record: &Extent) -> u64 {
+        self.0.count(record)
+    }
+
+    fn decide(&self, record: &Extent) -> Decision {
+        match self.0.decide(record) {
+            Decision::Anew => Decision::LacksRoom,
+            decision => decision,
+        }
+    }
+}
+
+impl FsState {
+    /// Waits for what came of a part of the running job, as long as this goes on.
+    pub(crate) async fn await_part(&self, part: &mut Awaited) -> Result<Option<Outcome>> {
+        loop {
+            let pause = pin!(self.rt().sleep(SECOND));
+            if let Either::Left((outcome, _)) = select(&mut *part, pause).await {
+                return Ok(outcome.flatten());
+            }
+            self.job_may_go_on()?;
+        }
+    }
+
+    /// Carries out a part of a job for node 0. None: it could not.
+    async fn carry_out(&self, task: Task) -> Option<Outcome> {
+        let _working = self.work_desk().working.acquire(1).await;
+        match task {
+            Task::Move { disks, files } => {
+                let moved = self.move_files(&disks.into_iter().collect(), files).await;
+                moved.ok().map(Outcome::Moved)
+            }
+            Task::Check { from, to } => {
+                let mut checked = Checked::default();
+                let done = self.check_records(from..to, &mut checked, |_| self.check()).await;
+                done.ok().map(|()| Outcome::Checked(checked))
+            }
+        }
+    }
+
+    async fn move_files(&self, disks: &BTreeSet<u16>, files: Vec<Ino>) -> Result<Moved> {
+        let off = Narrowing(LostDiskMoves::new(self.pool(), disks));
+        let (mut moved, mut walk, mut found) = (MigrationReport::default(), self.walk_of(files), 0);
+        loop {
+            let some = self.next_found(&mut walk, &off).await?;
+            if some.is_empty() {
+                break;
+            }
+            let blocks: u64 = some.iter().map(|found| found.blocks).sum();
+            found += blocks;
+            {
+                let _everything = self.tokens().hold(vec![Need::everything(Mode::Shared)]).await;
+                self.obtain_room(blocks, false).await;
+            }
+            self.move_some(&some, &off, &mut moved).await?;
+        }
+        self.commit().await?;
+        Ok(moved.into_part(found))
+    }
+
+    /// Waits until nothing is done here for node 0.
+    pub(crate) async fn end_part(&self) {
+        drop(self.work_desk().working.acquire(1).await);
+    }
+}
+
+impl Fs {
+    /// From now on this node, which is not node 0, carries out parts of jobs.
+    pub(crate) fn carry_out_parts(&self) {
+        let Some(link) = self.0.meta().link() else { return };
+        let weak = Rc::downgrade(&self.0);
+        self.0.rt().launch(Box::pin(async move {
+            let mut done = None;
+            // A node that is being unmounted asks for nothing. If it is given a part meanwhile, the
+            // keeper hears that it has left.
+            let mounted = || weak.upgrade().filter(|fs| !fs.is_stopped());
+            while mounted().is_some() {
+                let Ok(work) = link.next_work(done.clone()).await else { return };
+                let (Some(work), Some(fs)) = (work, mounted()) else { continue };
+                let (number, outcome) = (work.number, fs.carry_out(work.task).await);
+                done = Some(WorkDone { number, outcome });
+            }
+        }));
+    }
+}
