@@ -1,5 +1,5 @@
-//! Nodes carry out parts of the jobs of node 0: rebuilds, emptying a disk, scrubs. A node may die in
-//! the middle of its part, and node 0 may cancel the job.
+//! Nodes carry out parts of the jobs of node 0: rebuilds, emptying a disk, scrubs. A node may die
+//! in the middle of its part, and node 0 may cancel the job.
 
 use std::rc::Rc;
 
@@ -131,8 +131,8 @@ fn nodes_scrub_parts_and_repair_what_is_wrong_there() {
     });
 }
 
-/// A node dies in the middle of its part, at many moments: node 0 does the part itself once the node
-/// is fenced and recovered.
+/// A node dies in the middle of its part, at many moments: node 0 does the part itself once the
+/// node is fenced and recovered.
 #[test]
 fn a_node_that_dies_in_its_part_leaves_it_to_node_0() {
     for moment in 0..12 {

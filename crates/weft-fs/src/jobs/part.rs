@@ -2,8 +2,9 @@
 //!
 //! Node 0 walks through what a job has to do, and gives some of it to nodes that have nothing to do
 //! ([`crate::state::work_desk`]): of a rebuild, or of a disk that is to leave, whole files, up to
-//! 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on with the rest itself, and looks between two
-//! steps of its own whether nodes are done. What a node could not do, node 0 does.
+//! 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on with the rest
+//! itself, and looks between two steps of its own whether nodes are done. What a node could not do,
+//! node 0 does.
 //!
 //! *Order.* Files that are used at node 0 are moved there, as their tokens are there. Each node
 //! moves first what its own users read and what has to be computed

@@ -246,7 +246,8 @@ impl FsState {
         Ok(checked)
     }
 
-    /// Reads every block of some records. After each, with its blocks, it is asked whether to go on.
+    /// Reads every block of some records. After each, with its blocks, it is asked whether to go
+    /// on.
     pub(crate) async fn check_records(
         &self,
         part: Range<(Ino, u64)>,

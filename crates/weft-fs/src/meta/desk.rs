@@ -2,8 +2,8 @@
 //! node 0, in the same process, keeps account.
 //!
 //! The server calls [`Desk`] with what nodes tell it, each in its order. Nothing there waits for a
-//! node, but for [`Desk::room`], [`Desk::lock`] and [`Desk::work`], which the server does not wait for. At a node
-//! [`super::remote`] calls [`DeskClient`], [`SpaceClient`] and [`LockClient`].
+//! node, but for [`Desk::room`], [`Desk::lock`] and [`Desk::work`], which the server does not wait
+//! for. At a node [`super::remote`] calls [`DeskClient`], [`SpaceClient`] and [`LockClient`].
 
 use std::rc::Rc;
 

@@ -273,8 +273,8 @@ impl Link {
         }
     }
 
-    /// Asks for a part of a job, and says what came of the last one. None: the connection ended, and
-    /// it has to be asked again.
+    /// Asks for a part of a job, and says what came of the last one. None: the connection ended,
+    /// and it has to be asked again.
     pub(crate) async fn next_work(self: &Rc<Self>, done: Option<WorkDone>) -> Result<Option<Work>> {
         let connection = self.connected().await?;
         match connection.ask(Question::Work(done)).await {
