@@ -2,11 +2,11 @@
 //! that are gone.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_cluster::{Member, Membership, NodeName, Outlook};
-use weft_fs::{Fs, FsError, KeeperServer};
+use weft_fs::{Fs, FsError, KeeperServer, Result};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
@@ -36,12 +36,14 @@ fn name_of(outlook: &Outlook, number: u16) -> Option<NodeName> {
     numbers.iter().find(|(_, of)| **of == number).map(|(name, _)| name.clone())
 }
 
-/// Whether a mount of a node is over: it is no member any more, and no disk waits to refuse it.
-fn is_over(outlook: &Outlook, number: u16, epoch: u64) -> bool {
-    let Some(record) = &outlook.view.record else { return false };
-    let pending = name_of(outlook, number).and_then(|name| record.fencing.get(&name));
-    let is_pending = pending.is_some_and(|epochs| epochs.iter().any(|of| of.0 <= epoch));
-    !is_pending && nodes_of(outlook).get(&number).is_none_or(|(_, now)| *now != epoch)
+/// Whether a mount of a node is over: it is no member any more, and no disk waits to refuse it. A
+/// record from before it joined does not tell.
+fn is_over(outlook: &Outlook, node: NodeId) -> bool {
+    let record = outlook.view.record.as_ref();
+    let Some(record) = record.filter(|record| record.epoch.0 >= node.epoch) else { return false };
+    let pending = name_of(outlook, node.number).and_then(|name| record.fencing.get(&name));
+    let is_pending = pending.is_some_and(|epochs| epochs.iter().any(|of| of.0 <= node.epoch));
+    !is_pending && nodes_of(outlook).get(&node.number).is_none_or(|(_, epoch)| *epoch != node.epoch)
 }
 
 /// What node 0 does for nodes as they come and go.
@@ -87,62 +89,79 @@ impl Attendance {
         self.has_ended.set(true);
     }
 
-    /// Gets nodes ready as they join, and recovers those that are no members any more.
+    /// Gets nodes ready as they join, and recovers those that are no members any more. `known` are
+    /// those that may have something: members, and whatever the metadata says is mounted. A node
+    /// may join, mount, die and join again between two looks at the record.
     async fn attend(self: Rc<Self>, mounted: Vec<NodeId>) {
-        let mut known: BTreeMap<u16, u64> =
-            mounted.into_iter().map(|node| (node.number, node.epoch)).collect();
-        while !self.has_ended.get() {
-            let over = self
-                .membership
-                .until(|outlook| {
-                    let mut over = known.iter().filter(|(n, epoch)| is_over(outlook, **n, **epoch));
-                    let over = over.next().map(|(number, epoch)| (*number, *epoch));
-                    let is_any_new = nodes_of(outlook).keys().any(|n| !known.contains_key(n));
-                    (over.is_some() || is_any_new).then_some(over)
-                })
-                .await;
+        let mut known: BTreeSet<NodeId> = mounted.into_iter().collect();
+        let mut ready = BTreeSet::new();
+        loop {
+            let outlook = self.membership.outlook();
+            let seen = outlook.view.version;
+            let attended = self.attend_once(&outlook, &mut known, &mut ready).await;
+            let pause = if attended { LOOK_EVERY } else { AGAIN };
+            self.rt.sleep(pause).await;
+            if attended {
+                let changed = |now: &Outlook| (now.view.version != seen).then_some(());
+                self.membership.until(changed).await;
+            }
             if self.has_ended.get() {
                 return;
-            }
-            let outcome = match over {
-                Some((number, epoch)) => {
-                    let recovered = self.recover(NodeId { number, epoch }).await;
-                    recovered.map(|()| {
-                        known.remove(&number);
-                    })
-                }
-                None => {
-                    let mut outcome = Ok(());
-                    let mut new = nodes_of(&self.membership.outlook());
-                    new.retain(|number, _| !known.contains_key(number));
-                    for (number, (_, epoch)) in new {
-                        match self.fs.prepare_node(number).await {
-                            Ok(()) => {
-                                known.insert(number, epoch);
-                            }
-                            Err(error) => outcome = Err((number, error)),
-                        }
-                    }
-                    outcome
-                }
-            };
-            match outcome {
-                Ok(()) => self.rt.sleep(LOOK_EVERY).await,
-                Err((number, error)) => {
-                    let name = name_of(&self.membership.outlook(), number);
-                    let name = name.map_or_else(|| number.to_string(), |name| name.to_string());
-                    (self.say)(&format!("node {name} waits: {error}"));
-                    self.rt.sleep(AGAIN).await;
-                }
             }
         }
     }
 
+    /// Whether nothing is left to be done for nodes, by this record.
+    async fn attend_once(
+        &self,
+        outlook: &Outlook,
+        known: &mut BTreeSet<NodeId>,
+        ready: &mut BTreeSet<NodeId>,
+    ) -> bool {
+        let mut is_done = true;
+        let mut fails = |number: u16, error: &FsError| {
+            is_done = false;
+            let name = name_of(outlook, number);
+            let name = name.map_or_else(|| number.to_string(), |name| name.to_string());
+            (self.say)(&format!("node {name} waits: {error}"));
+        };
+        let members = nodes_of(outlook);
+        let members = members.iter().map(|(n, (_, epoch))| NodeId { number: *n, epoch: *epoch });
+        let members: BTreeSet<NodeId> = members.collect();
+        match self.fs.nodes().await {
+            Ok(nodes) => {
+                let mounted = nodes.iter().filter(|of| of.is_mounted).map(|of| of.node);
+                known.extend(mounted.clone());
+                // A node that had a log before may open it itself.
+                ready.extend(mounted);
+            }
+            Err(error) => fails(0, &error),
+        }
+        known.extend(&members);
+        ready.retain(|node| members.contains(node));
+        let over: Vec<NodeId> = known.iter().copied().filter(|of| is_over(outlook, *of)).collect();
+        for node in over {
+            match self.recover(node).await {
+                Ok(()) => drop(known.remove(&node)),
+                Err(error) => fails(node.number, &error),
+            }
+        }
+        for node in members {
+            if self.has_ended.get() || ready.contains(&node) {
+                continue;
+            }
+            match self.fs.prepare_node(node.number).await {
+                Ok(()) => drop(ready.insert(node)),
+                Err(error) => fails(node.number, &error),
+            }
+        }
+        is_done
+    }
+
     /// Recovers a node that is dead or has ended: no disk takes anything of it.
-    async fn recover(&self, node: NodeId) -> Result<(), (u16, FsError)> {
-        let failed = |error| (node.number, error);
-        self.server.fence(node).await.map_err(failed)?;
-        let lines = self.fs.recover_node(node).await.map_err(failed)?;
+    async fn recover(&self, node: NodeId) -> Result<()> {
+        self.server.fence(node).await?;
+        let lines = self.fs.recover_node(node).await?;
         if let Some(name) = name_of(&self.membership.outlook(), node.number) {
             (self.say)(&format!(
                 "node {name} (epoch {}) is gone: {lines} lines of its log recovered",
