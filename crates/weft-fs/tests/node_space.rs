@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::common::cluster::{die, joined, node_0_at, node_0_in};
+use crate::common::cluster::{Door, die, joined, node, node_0_at, node_0_in};
 use crate::common::network::Network;
 use crate::common::space::{fill_up, free_blocks};
 use crate::common::*;
@@ -236,6 +236,61 @@ fn the_next_node_0_learns_which_blocks_are_not_free() {
                 assert!(read_all(&fs, find(&fs, &name).await).await == bytes, "{name}");
             }
         });
+    });
+}
+
+/// Of two nodes that the next node 0 expects one is there early, and wants blocks. None of those
+/// that it gets are blocks of the other one, which has not said yet what it has.
+#[test]
+fn no_node_is_granted_blocks_before_all_have_said_which_they_have() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24]);
+        let domain = rt.domain(|| {});
+        let (network, first) = node_0_in(&domain, &rt, &disks, 1).await;
+        for number in [1, 2] {
+            first.prepare_node(number).await.expect("prepared");
+        }
+        let door = Door::to(&network);
+        let early = joined(&rt, &disks, &network, (1, 7)).await;
+        let late = node(&rt, &disks, &door, (2, 7)).await.expect("mounted");
+        let mut files = Vec::new();
+        for (n, node) in [&early, &late].into_iter().enumerate() {
+            let (ino, bytes) = (make_as(node, &format!("{n}"), "raid1").await, pattern(4096, 9));
+            write(node, ino, 0, &bytes).await;
+            node.fsync(ino).await.expect("synced");
+            files.push((ino, bytes));
+        }
+        door.is_closed.set(true);
+        domain.fail_domain();
+        network.kill().await;
+        drop(first);
+        let keeper = node_0_at(&rt, &disks, &network, (2, mounting())).await;
+        let expected = [1, 2].map(|number| NodeId { number, epoch: 7 });
+        keeper.serve_nodes(&network.keeper(), &expected);
+        // More than it has, so that it asks for blocks as soon as it may write.
+        let writing = async |node: &Fs, (ino, bytes): &mut (u64, Vec<u8>), version| {
+            *bytes = pattern(4 << 20, version);
+            for (n, part) in bytes.chunks(64 << 10).enumerate() {
+                write(node, *ino, (n * (64 << 10)) as u64, part).await;
+            }
+            node.fsync(*ino).await.expect("synced");
+        };
+        let (node, mut file) = (early.clone(), files[0].clone());
+        let wrote = rt.spawn(async move {
+            writing(&node, &mut file, 1).await;
+            file
+        });
+        rt.sleep(20 * SECOND).await;
+        door.is_closed.set(false);
+        files[0] = wrote.await;
+        writing(&late, &mut files[1], 2).await;
+        for (ino, bytes) in &files {
+            assert!(read_all(&keeper, *ino).await == *bytes);
+        }
+        let fs = Cluster { network, nodes: vec![keeper, early, late] }.end(&rt, &disks).await;
+        for (ino, bytes) in &files {
+            assert!(read_all(&fs, *ino).await == *bytes);
+        }
     });
 }
 

@@ -3,34 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Ready;
-use std::io;
 use std::rc::Rc;
 
 use crate::common::cluster::*;
-use crate::common::links::{Connector, Stream};
-use crate::common::network::Network;
 use crate::common::test_disks::{blank, seen};
 use crate::common::*;
 use futures_util::future::{Either, select};
-use weft_disk::IoFuture;
 use weft_fs::{Fs, FsError, Kind, Locked, ROOT};
 use weft_rt::{Frozen, Rt, SECOND};
 use weft_token::{FileLock, LockFamily, LockedFile, Mode, NodeId};
-
-/// A way to the keeper that can be closed.
-struct Door {
-    network: Rc<Network>,
-    is_closed: Cell<bool>,
-}
-
-impl Connector for Door {
-    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
-        match self.is_closed.get() {
-            true => Box::pin(async { Err(io::ErrorKind::HostUnreachable.into()) }),
-            false => self.network.connect(),
-        }
-    }
-}
 
 /// What a future gives, if it ends within a minute.
 async fn soon<T>(rt: &Rt, future: impl Future<Output = T>) -> Option<T> {
@@ -290,7 +271,7 @@ fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
             folders.push(folder);
         }
         first.sync().await.expect("synced");
-        let door = Rc::new(Door { network: network.clone(), is_closed: Cell::new(false) });
+        let door = Door::to(&network);
         let late = node(&rt, &all(&disks), &door, (1, 7)).await.expect("mounted");
         let early = node(&rt, &all(&disks), &network, (2, 7)).await.expect("mounted");
         early.unlink(folders[1], b"old").await.expect("removed");

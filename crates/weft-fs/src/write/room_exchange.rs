@@ -66,10 +66,12 @@ struct Awaited {
 
 /// Node 0.
 impl FsState {
-    /// Answers a node that wants blocks. None: it is not known.
+    /// Answers a node that wants blocks. None: it is not known. After a takeover this waits until
+    /// all nodes have said which blocks they have: what no record names may be one of theirs.
     pub(crate) async fn find_room(self: Rc<Self>, node: NodeId, wish: RoomWish) -> Option<Answer> {
         let turn = self.space_desk().turn(node)?;
         let _turn = turn.acquire(1).await;
+        self.space_desk().known().await;
         let before = self.space_desk().granted_before(node, wish.number);
         let runs = match before {
             Some(runs) => runs,

@@ -1,19 +1,42 @@
 //! Nodes that mount one file system: node 0, which has the metadata, and nodes that reach its
 //! keeper over a network.
 
+use std::cell::Cell;
+use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 
-use weft_disk::Disk;
+use weft_disk::{Disk, IoFuture};
 use weft_fs::{Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Result, create};
 use weft_rt::Rt;
 use weft_token::NodeId;
 
 use super::disk::TestDisk;
-use super::links::Connector;
+use super::links::{Connector, Stream};
 use super::network::{Canary, Network};
 use super::test_disks::blank;
 use super::{all, make_as, mounting, options, pattern, write};
+
+/// A way to the keeper that can be closed.
+pub struct Door {
+    network: Rc<Network>,
+    pub is_closed: Cell<bool>,
+}
+
+impl Door {
+    pub fn to(network: &Rc<Network>) -> Rc<Self> {
+        Rc::new(Self { network: network.clone(), is_closed: Cell::new(false) })
+    }
+}
+
+impl Connector for Door {
+    fn connect(&self) -> IoFuture<'_, io::Result<Rc<dyn Stream>>> {
+        match self.is_closed.get() {
+            true => Box::pin(async { Err(io::ErrorKind::HostUnreachable.into()) }),
+            false => self.network.connect(),
+        }
+    }
+}
 
 /// A network without faults for the keeper of a file system with these [`options`].
 pub fn network(rt: &Rt, seed: u64) -> Rc<Network> {
