@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod cluster;
 mod files;
 mod scene;
 mod store;
@@ -56,6 +57,7 @@ temporary folder, which is removed at the end.
 Examples:
   weft demo
   sudo weft demo fs
+  sudo weft demo cluster
   weft demo --keep --dir /var/tmp/weft-demo"
 )]
 pub struct DemoArgs {
@@ -84,6 +86,8 @@ pub struct DemoArgs {
 pub enum DemoOf {
     /// Show a file system whose files have different redundancies (needs root)
     Fs(FsDemoArgs),
+    /// Show a file system that three machines share (needs root and etcd)
+    Cluster(ClusterDemoArgs),
 }
 
 /// `weft demo fs`.
@@ -106,13 +110,36 @@ pub struct FsDemoArgs {
     pub corrupt: bool,
 }
 
+/// `weft demo cluster`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs root, as every mount does, an etcd (apt install etcd-server), less than 1 GB of disk space and \
+about a minute. The machines are processes on this one. Everything happens in a temporary folder, which \
+is removed at the end.")]
+pub struct ClusterDemoArgs {
+    /// Use this folder (must not exist yet) [default: a new temporary folder]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Store the files below this folder [default: /usr/share, or a similar folder]
+    #[arg(long, value_name = "DIR")]
+    pub tree: Option<PathBuf>,
+    /// Store at most this much
+    #[arg(long, value_parser = size::parse, default_value = "64M", value_name = "SIZE")]
+    pub limit: u64,
+    /// Change one byte of what is read back: the demo must notice
+    #[arg(long, hide = true)]
+    pub corrupt: bool,
+}
+
 /// `weft demo`.
 ///
 /// # Errors
 /// If a step fails, or a byte was lost.
 pub fn demo(args: &DemoArgs, json: bool) -> Outcome {
-    if let Some(DemoOf::Fs(args)) = &args.what {
-        return files::demo(args, json);
+    match &args.what {
+        Some(DemoOf::Fs(args)) => return files::demo(args, json),
+        Some(DemoOf::Cluster(args)) => return cluster::demo(args, json),
+        None => {}
     }
     let start = Instant::now();
     let (root, files) = tree::sources(args.tree.as_deref(), args.limit)?;

@@ -1,12 +1,13 @@
-//! The demo's scene: a scratch folder, a daemon, and commands run in it. Everything is removed at
-//! the end, also if a step fails or the user interrupts the demo.
+//! The demo's scene: a scratch folder, a daemon or several, and commands run in it. Everything is
+//! removed at the end, also if a step fails or the user interrupts the demo.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,16 +20,45 @@ use weft_cli::size;
 /// Where a file system is mounted, in the scene's folder.
 pub const MOUNT_POINT: &str = "mnt";
 
+/// The name of the process that mounts or serves, if there is one only.
+const DAEMON: &str = "daemon";
+
+/// A process that stays.
+struct Actor {
+    name: String,
+    child: Child,
+    /// The lines that it prints.
+    lines: Receiver<String>,
+}
+
+/// What must go at the end, as the signals' thread sees it, too.
+#[derive(Default)]
+struct Stage {
+    pids: Vec<Pid>,
+    mounts: Vec<PathBuf>,
+}
+
+impl Stage {
+    /// Ends and unmounts it all.
+    fn clear(&self) {
+        for pid in &self.pids {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        for place in &self.mounts {
+            let _ = unmount(place, UnmountFlags::DETACH);
+        }
+    }
+}
+
 /// The scene of the demo.
 pub struct Scene {
     folder: PathBuf,
     program: PathBuf,
-    daemon: Option<Child>,
+    actors: Vec<Actor>,
     remove: bool,
     /// Prints nothing (JSON is asked for).
     silent: bool,
-    /// The daemon's process, for the signals' thread; 0 for none.
-    daemon_pid: Arc<AtomicI32>,
+    stage: Arc<Mutex<Stage>>,
 }
 
 impl Scene {
@@ -48,11 +78,12 @@ impl Scene {
         let scene = Self {
             folder,
             program,
-            daemon: None,
+            actors: Vec::new(),
             remove: true,
             silent,
-            daemon_pid: Arc::default(),
+            stage: Arc::default(),
         };
+        scene.will_mount(MOUNT_POINT);
         let room = rustix::fs::statvfs(&scene.folder);
         if let Ok(room) = room.map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
             && room < bytes
@@ -71,17 +102,26 @@ impl Scene {
 
     fn clean_up_on_signals(&self) {
         let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
-        let (folder, daemon) = (self.folder.clone(), self.daemon_pid.clone());
+        let (folder, stage) = (self.folder.clone(), self.stage.clone());
         std::thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
-                if let Some(daemon) = Pid::from_raw(daemon.load(Ordering::Acquire)) {
-                    let _ = kill_process(daemon, Signal::KILL);
-                }
-                let _ = unmount(folder.join(MOUNT_POINT), UnmountFlags::DETACH);
+                // Held to the end: nothing starts any more.
+                let stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+                stage.clear();
                 let _ = fs::remove_dir_all(&folder);
                 std::process::exit(128 + signal);
             }
         });
+    }
+
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A folder of the scene that is to be unmounted at the end.
+    pub fn will_mount(&self, folder: &str) {
+        let folder = self.path(folder);
+        self.stage().mounts.push(folder);
     }
 
     /// Announces a step, in plain words.
@@ -162,20 +202,124 @@ impl Scene {
         }
     }
 
+    /// Starts a process that stays until it is ended by its name; what it prints on stderr goes to
+    /// `NAME.log`, if that is wanted.
+    fn act(&mut self, name: &str, mut command: Command, has_log: bool) -> Outcome {
+        if has_log {
+            let log = self.path(&format!("{name}.log"));
+            let file = fs::File::options().append(true).create(true).open(&log);
+            let file = file.map_err(|e| Failure::new(format!("{}: {e}", log.display())))?;
+            command.stderr(file);
+        }
+        command.stdout(Stdio::piped());
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let child = command.spawn();
+        let mut child = child.map_err(|e| {
+            Failure::new(format!("{}: {e}", Path::new(command.get_program()).display()))
+        })?;
+        stage.pids.push(Pid::from_child(&child));
+        drop(stage);
+        let (sender, lines) = channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::spawn(move || {
+                for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                    let _ = sender.send(line);
+                }
+            });
+        }
+        self.actors.push(Actor { name: name.to_owned(), child, lines });
+        Ok(())
+    }
+
+    /// Starts a command of weft that stays; [`Scene::hear`] tells when it is ready.
+    pub fn play(&mut self, name: &str, args: &[&str]) -> Outcome {
+        self.show(args);
+        let command = self.command(args);
+        self.act(name, command, true)
+    }
+
+    /// The same with another program, whose arguments are shown in short.
+    pub fn play_other(
+        &mut self,
+        name: &str,
+        program: &Path,
+        args: &[&str],
+        shown: &str,
+    ) -> Outcome {
+        self.tell(&format!("$ {name} {shown}"));
+        let mut command = Command::new(program);
+        command.args(args).current_dir(&self.folder).stdin(Stdio::null());
+        self.act(name, command, true)
+    }
+
+    /// Waits until the process has printed a line with `word` in it, and shows that line.
+    pub fn hear(&mut self, name: &str, word: &str, patience: Duration) -> Outcome {
+        let deadline = Instant::now() + patience;
+        loop {
+            let line = match self.actor(name)?.lines.recv_timeout(until(deadline)) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(self.ended(name, &format!("did not say '{word}'")));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.ended(name, "has ended")),
+            };
+            if line.contains(word) {
+                self.tell(&line);
+                return Ok(());
+            }
+        }
+    }
+
+    /// The failure of a process, with the last line of its log.
+    fn ended(&self, name: &str, what: &str) -> Failure {
+        let log = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
+        let failure = Failure::new(format!("{name} {what}"));
+        log.lines().last().map_or(failure.clone(), |last| failure.hint(last.to_owned()))
+    }
+
+    fn actor(&mut self, name: &str) -> Result<&mut Actor, Failure> {
+        let actor = self.actors.iter_mut().find(|actor| actor.name == name);
+        actor.ok_or_else(|| Failure::new(format!("{name} does not run")))
+    }
+
+    /// Takes a process out of the cast, and what is to be done for it at the end.
+    fn dismiss(&mut self, name: &str) -> Result<Child, Failure> {
+        let at = self.actors.iter().position(|actor| actor.name == name);
+        let at = at.ok_or_else(|| Failure::new(format!("{name} does not run")))?;
+        let actor = self.actors.remove(at);
+        // Before it is waited for: then its number may be given to another process.
+        self.stage().pids.retain(|pid| *pid != Pid::from_child(&actor.child));
+        Ok(actor.child)
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, name: &str) -> Outcome {
+        self.tell(&format!("$ kill -9 {name}"));
+        let mut child = self.dismiss(name)?;
+        let _ = child.kill();
+        let _ = child.wait();
+        Ok(())
+    }
+
+    /// Asks a process to end, and waits for it.
+    pub fn end(&mut self, name: &str) -> Outcome {
+        let child = self.dismiss(name)?;
+        let _ = kill_process(Pid::from_child(&child), Signal::TERM);
+        self.finish(child)
+    }
+
+    /// The first line that a process prints; nothing if it has ended before.
+    fn first_line(&mut self, name: &str) -> Result<String, Failure> {
+        Ok(self.actor(name)?.lines.recv().unwrap_or_default())
+    }
+
     /// Mounts the file system `name`, whose disks are in the scene's folder.
     pub fn mount(&mut self, name: &str) -> Outcome {
         let args = ["fs", "mount", name, MOUNT_POINT, "."];
         self.show(&args);
-        let mut command = self.command(&args);
-        command.stdout(Stdio::piped());
-        let child = command.spawn();
-        let mut child = child.map_err(|e| Failure::new(format!("cannot mount: {e}")))?;
-        let stdout = child.stdout.take();
-        self.daemon_pid.store(Pid::from_child(&child).as_raw_pid(), Ordering::Release);
-        self.daemon = Some(child);
-        let mut line = String::new();
-        let _ = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
-        match line.is_empty() {
+        let command = self.command(&args);
+        self.act(DAEMON, command, false)?;
+        match self.first_line(DAEMON)?.is_empty() {
             true => Err(Failure::new("the file system was not mounted")),
             false => Ok(()),
         }
@@ -183,12 +327,17 @@ impl Scene {
 
     /// Unmounts the file system; then everything is on its disks.
     pub fn unmount(&mut self) -> Outcome {
-        let place = self.path(MOUNT_POINT);
-        self.tell(&format!("$ umount {MOUNT_POINT}"));
+        self.unmount_of(DAEMON, MOUNT_POINT)
+    }
+
+    /// Unmounts a folder of the scene, and waits for the end of the process that serves it.
+    pub fn unmount_of(&mut self, name: &str, folder: &str) -> Outcome {
+        let place = self.path(folder);
+        self.tell(&format!("$ umount {folder}"));
         unmount(&place, UnmountFlags::empty())
             .map_err(|e| Failure::new(format!("{}: {e}", place.display())))?;
-        self.daemon_pid.store(0, Ordering::Release);
-        self.daemon.take().map_or(Ok(()), |child| self.finish(child))
+        let child = self.dismiss(name)?;
+        self.finish(child)
     }
 
     /// Starts the daemon; returns the array's NBD URI on loopback.
@@ -197,14 +346,9 @@ impl Scene {
         let args = ["serve", "--listen", "127.0.0.1:0", "."];
         self.show(&args);
         let mut command = self.command(&args);
-        command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child =
-            command.spawn().map_err(|e| Failure::new(format!("cannot start the daemon: {e}")))?;
-        let stdout = child.stdout.take();
-        self.daemon_pid.store(Pid::from_child(&child).as_raw_pid(), Ordering::Release);
-        self.daemon = Some(child);
-        let mut line = String::new();
-        let _ = stdout.map(|stdout| BufReader::new(stdout).read_line(&mut line));
+        command.arg("--json").stderr(Stdio::null());
+        self.act(DAEMON, command, false)?;
+        let line = self.first_line(DAEMON)?;
         let told: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
         if let Some(error) = told["error"]["message"].as_str() {
             return Err(Failure::new(error));
@@ -229,17 +373,25 @@ impl Scene {
     }
 }
 
+/// What is left until then.
+pub fn until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
 impl Drop for Scene {
     fn drop(&mut self) {
-        let _ = unmount(self.path(MOUNT_POINT), UnmountFlags::DETACH);
-        if let Some(mut daemon) = self.daemon.take() {
-            // Already stopped in order, or in the way of removing the folder.
-            if self.remove {
-                let _ = daemon.kill();
+        // Already stopped in order, or in the way of removing the folder.
+        if self.remove {
+            self.stage().clear();
+        } else {
+            for place in &self.stage().mounts {
+                let _ = unmount(place, UnmountFlags::DETACH);
             }
-            let _ = daemon.wait();
-            self.daemon_pid.store(0, Ordering::Release);
         }
+        for mut actor in std::mem::take(&mut self.actors) {
+            let _ = actor.child.wait();
+        }
+        self.stage().pids.clear();
         if self.remove {
             let _ = fs::remove_dir_all(&self.folder);
         }

@@ -63,6 +63,40 @@ fn the_file_system_loses_a_disk_and_no_byte_and_leaves_nothing() {
 }
 
 #[test]
+fn the_cluster_loses_its_keeper_and_a_disk_and_no_byte_and_leaves_nothing() {
+    if !have(&crate::common::cluster::NEEDS) {
+        return;
+    }
+    let bench = Bench::new("demo-cluster");
+    let tree = tree(&bench);
+    let dir = crate::common::text(&bench.path("scene"));
+    let args = ["demo", "cluster", "--tree", &tree, "--limit", "4M", "--dir", &dir];
+    let told = bench.weft(&[&args[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let document = include_str!("../../../docs/json.md");
+    crate::schema::Schema::read(document).check("weft demo cluster", &told);
+    assert_eq!((&told["files"], &told["wrong_files"]), (&60.into(), &0.into()), "{told}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+    let said = bench.refused(&[&args[..], &["--corrupt"]].concat(), 1);
+    assert!(said.contains("$ kill -9 one") && said.contains("$ kill -9 d3"), "{said}");
+    assert!(said.contains("two keeps 'demo' in term"), "{said}");
+    assert!(said.contains("1 of 60 files differ from the stored ones"), "{said}");
+    assert!(!bench.path("scene").exists(), "the scene is still there");
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
+    assert!(!mounts.contains(&dir), "{mounts}");
+    // Nothing of it runs: all of it had this folder.
+    let here = |entry: std::fs::DirEntry| std::fs::read_link(entry.path().join("cwd")).ok();
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten().filter_map(here);
+    assert!(!processes.into_iter().any(|cwd| cwd.to_string_lossy().starts_with(&dir)));
+
+    let mut without = command("env");
+    without.args(["PATH=/nowhere", env!("CARGO_BIN_EXE_weft")]).args(args);
+    let output = without.output().expect("start weft");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no etcd here") && said.contains("apt install etcd-server"), "{said}");
+}
+
+#[test]
 fn what_is_kept_can_be_served_again() {
     let mut bench = Bench::new("demo-keep");
     let tree = tree(&bench);

@@ -69,7 +69,9 @@ fn object(line: &str) -> Value {
 
 /// Tables of file systems: `file_system.rs` has them, as root.
 fn is_of_file_systems(row: &str) -> bool {
-    ["weft fs ", "weft demo fs:", "Fs job:"].iter().any(|table| row.starts_with(table))
+    ["weft fs ", "weft demo fs:", "weft demo cluster:", "Fs job:"]
+        .iter()
+        .any(|table| row.starts_with(table))
 }
 
 /// What is described and not brought about here: what needs root and loop devices, an experiment of
