@@ -14,6 +14,7 @@
 //! - [`md`]: where the members of an md array have their data.
 //! - [`Rng`], [`for_seeds`], [`pattern`]: seeded randomness that prints how to replay a failure,
 //!   and data in which every sector names itself.
+//! - [`appends`]: whether what programs read of lists, to which several append, fits one order.
 //! - [`states`]: drawings of state machines, compared with the pages that show them.
 //!
 //! Failures panic: this is code for tests, and the panic's message is the report.
@@ -30,6 +31,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod appends;
 mod block;
 mod guest;
 pub mod md;

@@ -2,6 +2,7 @@
 //! once more. Those that boot guests for long are programs of their own, which run beside it.
 
 mod access;
+mod appends;
 mod bad_input;
 mod block_device;
 mod by_command;

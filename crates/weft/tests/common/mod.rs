@@ -1,6 +1,7 @@
 //! The program under test, in a scratch folder of its own.
 #![allow(dead_code, reason = "benchmarks and programs of their own use some of it")]
 
+pub mod append_load;
 pub mod cluster;
 pub mod weftfs;
 
