@@ -10,6 +10,7 @@
 //! that a disk refuses, ends: its disks stand still, and its mount gives errors.
 
 mod create;
+mod guard;
 mod keeper;
 mod links;
 mod node;
@@ -37,6 +38,7 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 use crate::cli::FsClusterArgs;
 
 pub(super) use create::create;
+pub(super) use guard::guard;
 pub(super) use keeper::keeper;
 pub(super) use node::mount_as_node;
 pub(super) use overview::{evict, status};

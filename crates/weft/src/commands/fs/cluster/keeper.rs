@@ -241,6 +241,7 @@ impl Active<'_> {
     ) -> Outcome {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         let channel = mount_on(folder, &self.args.name, flags, false)?;
+        super::guard::start(folder);
         prepare_for_reclaim();
         announce(&format!("'{}' is mounted on {}", self.args.name, folder.display()));
         let open = self.opens_as();

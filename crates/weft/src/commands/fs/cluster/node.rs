@@ -162,6 +162,7 @@ async fn serve(
     json: bool,
 ) -> Outcome {
     let channel = mount_on(folder, &args.name, given.flags, args.syncfs)?;
+    super::guard::start(folder);
     ending::on_signals(folder, args.stop_timeout)?;
     match json {
         true => announce_answer(&json!({ "mounted": args.name, "folder": folder })),
