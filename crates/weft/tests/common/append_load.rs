@@ -166,9 +166,19 @@ impl Shared {
             let histories = lock(history);
             let ours = histories.appends.iter().filter(|of| of.by == seat.name);
             if !ours.rev().take(4).any(|of| text(of.line).starts_with(begun)) {
+                let may_be = histories.appends.iter().filter(|of| text(of.line).starts_with(begun));
+                let may_be: Vec<String> =
+                    may_be.map(|of| format!("{of:x?} of {} bytes", text(of.line).len())).collect();
                 drop(histories);
                 let at = bytes.len() - rest;
-                self.fault(seat, &format!("{name}: {rest} bytes of a line of others at byte {at}"));
+                let now = fs::read(&path).map(|bytes| bytes.len());
+                self.fault(
+                    seat,
+                    &format!(
+                        "{name}: {rest} bytes of a line of others at byte {at}, read {began} to {ended}, \
+                         now {now:?} bytes: {may_be:?}"
+                    ),
+                );
                 return false;
             }
         }
