@@ -54,6 +54,9 @@ pub enum CoordinatorError {
     /// It has something else than a record of this cluster, or refuses.
     #[error("the coordinator does not serve this cluster: {0}")]
     Refused(String),
+    /// Another process has the place of this one: they have the same name.
+    #[error("another process uses {0}")]
+    Ousted(String),
 }
 
 /// Future of a coordinator's operation. Boxed: which coordinator a cluster has is chosen when a

@@ -21,9 +21,14 @@
 //! number has not risen for the time of a lease, by the reader's own clock, is not alive. Clocks
 //! are never compared.
 //!
+//! *Numbers.* A node's number, and so its block, goes with its name, which its block has: a node with
+//! a new name takes the first block that has none (`numbers.rs`). Number 0 is for commands, one at
+//! a time. A number is never given to another name.
+//!
 //! *Which disks vote.* A disk that is blank looks as if nobody had promised anything. So each disk
 //! of a group has a *marker*, from [`DiskCoordinator::set_up`] on, and one without it, or with that
-//! of another group, does not count. A disk that was replaced is set up again from a majority of
+//! of another group, does not count. The marker says which of the voters the disk is: disks may be
+//! given in any order, and some that do not vote among them. A disk that was replaced is set up again from a majority of
 //! the others ([`DiskCoordinator::replace`]):
 //!
 //! ```text
@@ -35,24 +40,35 @@
 //! reads: so either the new disk gets what a node has written, or the node finds the note, and does
 //! not count the disk. A disk counts with the marker that it had before the node wrote and after.
 //!
-//! *One process of a node.* Blocks name the process that wrote them. A process that starts writes
-//! its block, waits as long as a lease lasts, and reads it again; of several that start together at
-//! most one finds only its own. Before each write a process looks whether the block is still its
-//! own; when another has it, it ends.
+//! *One process of a node.* A block also has a *claim*: which process may write it (`claim.rs`):
+//!
+//! ```text
+//!   the process before me    writes nothing for as long as a lease lasts, or has ended in order
+//!   write my claim           on a majority; from now on another process that looks for its own ends
+//!   wait                     what it had begun ends
+//!   read my block            and go on with what it says
+//! ```
+//!
+//! A process looks for its claim before each write. Of several that start together the one with
+//! the highest number goes on.
 //!
 //! *What a crash leaves.* Blocks are pairs of frames (see `frame.rs`): a write that is torn leaves
 //! the old block, and it had not been confirmed. When both frames of a block are damaged, its disk
 //! does not count for who reads it. A node that starts reads its own blocks from a majority of
 //! disks, goes on with the newest, and writes it to a majority with a sequence number above all
-//! that an earlier process may have left on a minority. A disk that was being set up anew has no
+//! that an earlier process may have left on a minority. A disk that was away when it started counts
+//! some time after it has the claim. A disk that was being set up anew has no
 //! marker.
 //!
 //! *Limits.* Each node has a number of its own. A write of a process that died must not reach a
-//! disk after the next process of the same node has started. Disks of the same machine and SANs
-//! keep to that. One node at a time may set up a disk anew: the keeper.
+//! disk after the next process of the same node has read its block, which is the time of a lease
+//! and of an operation later. Disks of the same machine, SANs and disk servers keep to that. One node at a time may set up a disk anew: the keeper.
 
+mod ballots;
 mod block;
+mod claim;
 mod marker;
+mod numbers;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,18 +77,21 @@ use std::rc::Rc;
 use futures_util::future::{Either, select};
 use weft_disk::{Class, Disk, WriteOpts};
 use weft_rt::sync::{Notify, Semaphore};
-use weft_rt::{Buf, Frozen, MILLISECOND, Nanos, Rng, Rt};
+use weft_rt::{Frozen, Nanos, Rng, Rt};
 
 use super::{Coordinator, CoordinatorError, CoordinatorFuture, Swap, Version, View};
 use crate::clock::Clock;
-use crate::{Record, Session};
-use block::{Block, Blocks, FRAME_BYTES, Value};
-use marker::{Marker, group_of, read_marker, write_marker};
+use crate::{NodeName, Record, Session};
+use block::{Block, Blocks};
+use claim::Claim;
+use marker::{Group, Marker, group_of, read_marker, write_marker};
 
 /// Nodes of a cluster, at most.
 pub const NODES_MAX: u32 = 64;
-/// Bytes of a block on a disk: two frames.
-pub const BLOCK_BYTES: u64 = 2 * FRAME_BYTES as u64;
+/// Bytes of half a block: a frame, and a claim.
+const HALF_BYTES: u64 = 64 << 10;
+/// Bytes of a block on a disk: two halves.
+pub const BLOCK_BYTES: u64 = 2 * HALF_BYTES;
 
 /// Bytes on each disk for a cluster of so many nodes: the marker, and their blocks.
 pub const fn area_bytes(nodes: u32) -> u64 {
@@ -105,6 +124,10 @@ pub struct DiskLeaseConfig {
 struct Place {
     disk: Rc<dyn Disk>,
     turn: Semaphore,
+    /// Held during a write.
+    writing: Semaphore,
+    /// When it got this process's claim.
+    claimed: Cell<Option<Nanos>>,
     /// The highest sequence number whose write was started.
     begun: Cell<u64>,
     /// The highest one that was written.
@@ -112,8 +135,17 @@ struct Place {
     behind: Cell<u32>,
 }
 
+impl Place {
+    fn new(disk: Rc<dyn Disk>) -> Self {
+        let (begun, written, behind, claimed) = Default::default();
+        let [turn, writing] = [(); 2].map(|()| Semaphore::new(1));
+        Self { disk, turn, writing, begun, written, behind, claimed }
+    }
+}
+
 /// What was read on one disk.
 struct Visit {
+    /// Which voter it is.
     place: usize,
     marker: Marker,
     blocks: Blocks,
@@ -130,15 +162,17 @@ struct Shared {
     rt: Rt,
     clock: Rc<dyn Clock>,
     config: DiskLeaseConfig,
-    places: Vec<Place>,
+    disks: RefCell<Vec<Rc<Place>>>,
     own: RefCell<Block>,
     sequence: Cell<u64>,
-    /// Below it are those of processes before this one; `None` until it has read them.
-    first_sequence: Cell<Option<u64>>,
-    /// Another process writes this node's block.
+    /// What this process puts on the disks before it writes; `None`: it only looks.
+    claim: Cell<Option<Claim>>,
+    /// Another process may write this node's block.
     is_ousted: Cell<bool>,
-    /// The group of the disks.
-    group: u64,
+    /// The group of the disks that vote.
+    group: Group,
+    /// The node's name, if it has one.
+    name: Option<NodeName>,
     signs: RefCell<BTreeMap<usize, Sign>>,
     rng: RefCell<Rng>,
     /// One change at a time.
@@ -160,6 +194,13 @@ fn unreachable(why: &str) -> CoordinatorError {
 
 const NO_MAJORITY: &str = "no majority of the disks answers in time";
 
+impl Drop for DiskCoordinator {
+    fn drop(&mut self) {
+        // What still waits for a disk writes nothing any more.
+        self.0.is_ousted.set(true);
+    }
+}
+
 impl DiskCoordinator {
     /// Starts to use the blocks of a node, on disks that were [`set_up`](Self::set_up). This takes
     /// as long as a lease lasts, to see that no other process of the node starts, and twice that if
@@ -174,79 +215,114 @@ impl DiskCoordinator {
         disks: Vec<Rc<dyn Disk>>,
         config: DiskLeaseConfig,
     ) -> Result<Self, CoordinatorError> {
+        Self::prepare(rt, clock, disks, (config, None)).await?.started().await
+    }
+
+    /// It has started. If it fails, nothing of it is on its way to a disk: the next one that starts
+    /// in this process may use the same blocks.
+    async fn started(self) -> Result<Self, CoordinatorError> {
+        match self.start().await {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.end().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes nothing any more. Returns when no write is on its way to a disk; of a disk that hangs
+    /// this is never known.
+    async fn end(&self) {
+        self.0.is_ousted.set(true);
+        let places = self.0.disks.borrow().clone();
+        for place in places {
+            drop(place.writing.acquire(1).await);
+        }
+    }
+
+    /// Looks at the record as none of the nodes: writes nothing, and needs no number.
+    ///
+    /// # Errors
+    /// No majority of the disks answers or was set up.
+    pub async fn watch(
+        rt: &Rt,
+        clock: Rc<dyn Clock>,
+        disks: Vec<Rc<dyn Disk>>,
+        config: DiskLeaseConfig,
+    ) -> Result<Self, CoordinatorError> {
+        Self::prepare(rt, clock, disks, (config, None)).await
+    }
+
+    async fn prepare(
+        rt: &Rt,
+        clock: Rc<dyn Clock>,
+        disks: Vec<Rc<dyn Disk>>,
+        (config, name): (DiskLeaseConfig, Option<NodeName>),
+    ) -> Result<Self, CoordinatorError> {
         check(&disks, &config)?;
-        let group = group_of(&disks, &config).await?;
-        let place = |disk| Place {
-            disk,
-            turn: Semaphore::new(1),
-            begun: Cell::new(0),
-            written: Cell::new(0),
-            behind: Cell::new(0),
-        };
-        let coordinator = Self(Rc::new(Shared {
+        let group = group_of(&*clock, &disks, &config).await?;
+        let disks = disks.into_iter().map(|disk| Rc::new(Place::new(disk))).collect();
+        Ok(Self(Rc::new(Shared {
             rt: rt.clone(),
             clock,
-            places: disks.into_iter().map(place).collect(),
+            disks: RefCell::new(disks),
             own: RefCell::default(),
             sequence: Cell::new(0),
-            first_sequence: Cell::new(None),
+            claim: Cell::new(None),
             is_ousted: Cell::new(false),
             group,
+            name,
             signs: RefCell::default(),
             rng: RefCell::new(Rng::new(config.seed)),
             proposing: Semaphore::new(1),
             config,
-        }));
-        coordinator.start().await?;
-        Ok(coordinator)
+        })))
     }
 
     /// Takes over the block of the node from an earlier process.
     async fn start(&self) -> Result<(), CoordinatorError> {
         let shared = &self.0;
         let process = shared.rng.borrow_mut().next_u64();
-        loop {
-            let (_, left) = self.recall().await?;
-            if left.session.is_some() {
-                shared.clock.sleep(shared.config.lease).await;
-                let (_, now) = self.recall().await?;
-                if (now.beat, &now.session) != (left.beat, &left.session) {
-                    return Err(self.ousted());
-                }
-            }
-            let begin = shared.clock.now();
-            // What it had promised holds on.
-            let (sequence, block) = self.recall().await?;
-            let first = ((sequence >> 32) + 1) << 32;
-            shared.sequence.set(first);
-            // From now on it finds what another process writes.
-            shared.first_sequence.set(Some(first));
-            *shared.own.borrow_mut() = Block { session: None, process: Some(process), ..block };
-            shared.write_own().await?.ok_or_else(|| unreachable(NO_MAJORITY))?;
-            let settle = shared.config.lease + shared.config.patience;
-            if shared.clock.now().saturating_sub(begin) > settle / 2 {
-                // One that started together with this one may have looked already.
-                continue;
-            }
-            shared.clock.sleep(settle).await;
-            let visits = shared.round(None).await;
-            shared.check_ousted()?;
-            let visits = visits.ok_or_else(|| unreachable(NO_MAJORITY))?;
-            let number = shared.config.number as usize;
-            if !visits.iter().any(|visit| visit.blocks[number].1.process == Some(process)) {
+        let (before, left) = self.recall().await?;
+        // Also one without a lease may be about to change the record.
+        if left.process.is_some() && !left.has_ended {
+            shared.clock.sleep(shared.config.lease).await;
+            if self.recall().await?.0 != before {
                 return Err(self.ousted());
             }
-            return Ok(());
         }
+        // Of several that start together one has the highest number.
+        let further = shared.rng.borrow_mut().within(1, 1 << 20);
+        let number = shared.highest_claim().await + further;
+        shared.claim.set(Some(Claim { number, process }));
+        let deadline = shared.clock.now() + 2 * shared.quiet();
+        let (sequence, block) = loop {
+            let found = self.recall().await;
+            shared.check_ousted()?;
+            match found {
+                Ok(found) => break found,
+                Err(error) if shared.clock.now() > deadline => return Err(error),
+                // Disks have its claim, for a short time yet.
+                Err(_) => shared.clock.sleep(shared.config.patience / 4).await,
+            }
+        };
+        // What it had promised holds on.
+        shared.sequence.set(((sequence >> 32) + 1) << 32);
+        let name = shared.name.clone().or_else(|| block.name.clone());
+        let process = Some(process);
+        *shared.own.borrow_mut() =
+            Block { session: None, process, has_ended: false, name, ..block };
+        shared.write_own().await?.ok_or_else(|| unreachable(NO_MAJORITY)).map(drop)
     }
 
     fn ousted(&self) -> CoordinatorError {
         self.0.is_ousted.set(true);
-        ousted(self.0.config.number)
+        self.0.ousted()
     }
 
     /// Makes the disks of a pool the voters of a new group: all of them must work, and their areas
-    /// must hold nothing but zeros. `group` is a random number.
+    /// must hold nothing but zeros, or the markers of a group that was set up and never used.
+    /// `group` is a random number.
     ///
     /// # Errors
     /// An area holds something, or a disk failed.
@@ -259,16 +335,50 @@ impl DiskCoordinator {
         marker::set_up(disks, config, group).await
     }
 
-    /// Makes the disk of this place, which was replaced or has lost what it had, a voter again,
+    /// One more disk, which does not vote unless its marker says so. Returns which of the disks it
+    /// is.
+    pub fn add_disk(&self, disk: Rc<dyn Disk>) -> usize {
+        let mut disks = self.0.disks.borrow_mut();
+        disks.push(Rc::new(Place::new(disk)));
+        disks.len() - 1
+    }
+
+    /// The places of voters that none of the disks has now: disks were replaced, are gone, or do
+    /// not answer.
+    ///
+    /// # Errors
+    /// No majority of the disks answers.
+    pub async fn vacant(&self) -> Result<Vec<usize>, CoordinatorError> {
+        let shared = &self.0;
+        shared.learn(&shared.round(None).await.ok_or_else(|| unreachable(NO_MAJORITY))?);
+        let disks: Vec<_> = shared.disks.borrow().iter().map(|of| of.disk.clone()).collect();
+        let found = marker::read_markers(&*shared.clock, &disks, &shared.config).await;
+        let own = shared.own.borrow();
+        let current = found.into_iter().flatten().filter(|marker| {
+            let number = own.markers.get(&marker.place);
+            shared.is_of_group(marker) && number.is_none_or(|number| *number == marker.number)
+        });
+        let taken: BTreeSet<usize> = current.map(|marker| marker.place).collect();
+        Ok((0..shared.group.disks).filter(|place| !taken.contains(place)).collect())
+    }
+
+    /// Makes one of the disks, which was replaced or has lost what it had, the voter of this place,
     /// with what a majority of the disks knows. One node at a time may do so.
     ///
     /// # Errors
     /// No majority of the other disks answers, or the disk failed.
-    pub async fn replace(&self, place: usize) -> Result<(), CoordinatorError> {
+    pub async fn replace(&self, disk: usize, place: usize) -> Result<(), CoordinatorError> {
         let shared = &self.0;
-        let target = shared.places.get(place);
-        let target = target
-            .ok_or_else(|| CoordinatorError::Refused(format!("there is no disk number {place}")))?;
+        let target = shared.disks.borrow().get(disk).cloned();
+        let target = target.filter(|_| place < shared.group.disks).ok_or_else(|| {
+            CoordinatorError::Refused(format!(
+                "there is no disk number {disk}, or no place {place}"
+            ))
+        })?;
+        if shared.marker(&*target.disk).await.is_some_and(|marker| marker.place != place) {
+            let why = format!("disk number {disk} has the vote of another place");
+            return Err(CoordinatorError::Refused(why));
+        }
         let number = {
             let mut own = shared.own.borrow_mut();
             let number = own.markers.entry(place).or_default();
@@ -286,21 +396,26 @@ impl DiskCoordinator {
         let failed = |error: weft_disk::DiskError| unreachable(&error.to_string());
         let opts = WriteOpts { class: Class::Urgent, fua: true };
         let config = &shared.config;
-        target.disk.write_zeroes(config.offset, BLOCK_BYTES, opts).await.map_err(failed)?;
+        let zeroes = |at, bytes| target.disk.write_zeroes(at, bytes, opts);
+        zeroes(config.offset, BLOCK_BYTES).await.map_err(failed)?;
+        // Claims of another time would count.
+        let rest = area_bytes(config.nodes) - BLOCK_BYTES;
+        zeroes(config.offset + BLOCK_BYTES, rest).await.map_err(failed)?;
         for node in 0..config.nodes {
             let of_node = visits.iter().map(|visit| &visit.blocks[node as usize]);
             let newest = of_node.max_by_key(|(sequence, _)| *sequence);
             let (sequence, block) = newest.expect("a majority is not empty");
             let frame = block::encode(*sequence, block)?;
             let at = config.block_at(node);
-            for at in [at, at + FRAME_BYTES as u64] {
+            for at in [at, at + HALF_BYTES] {
                 target.disk.write(at, frame.clone(), opts).await.map_err(failed)?;
             }
         }
-        let (group, disks, nodes) = (shared.group, shared.places.len(), config.nodes);
+        let (Group { id: group, disks }, nodes) = (shared.group, config.nodes);
         let marker = Marker { group, disks, nodes, place, number };
         write_marker(&*target.disk, config.offset, &marker).await.map_err(failed)?;
         target.written.set(0);
+        target.claimed.set(None);
         Ok(())
     }
 
@@ -325,6 +440,7 @@ impl DiskCoordinator {
     async fn beat(&self, session: Option<Session>) -> Result<(), CoordinatorError> {
         {
             let mut own = self.0.own.borrow_mut();
+            own.has_ended = session.is_none();
             own.session = session;
             own.beat += 1;
         }
@@ -332,54 +448,11 @@ impl DiskCoordinator {
         self.0.learn(&disks);
         Ok(())
     }
-
-    /// Runs the instance after `expected` until it is decided.
-    async fn propose(&self, expected: Version, record: Record) -> Result<Swap, CoordinatorError> {
-        let shared = &self.0;
-        let _one = shared.proposing.acquire(1).await;
-        let nonce = shared.rng.borrow_mut().next_u64();
-        let (mine, instance) = (Value { nonce, record }, expected.0 + 1);
-        let deadline = shared.clock.now().saturating_add(shared.config.patience);
-        let (mut is_accepted, mut highest) = (false, 0);
-        loop {
-            match shared.attempt(instance, &mine, &mut highest, &mut is_accepted).await? {
-                Progress::Decided(decided) if decided == Some(nonce) => {
-                    return Ok(Swap::Done(Version(instance)));
-                }
-                Progress::Decided(_) => return Ok(Swap::Conflict),
-                Progress::Beaten => {}
-                Progress::Lost if is_accepted => {
-                    return Err(CoordinatorError::Unknown(NO_MAJORITY.to_owned()));
-                }
-                Progress::Lost => return Err(unreachable(NO_MAJORITY)),
-            }
-            if shared.clock.now() >= deadline {
-                let why = "other nodes change the record all the time";
-                return Err(match is_accepted {
-                    true => CoordinatorError::Unknown(why.to_owned()),
-                    false => unreachable(why),
-                });
-            }
-            // Of several that beat each other one should get through.
-            let pause = shared.rng.borrow_mut().within(1, 40) * MILLISECOND;
-            shared.clock.sleep(pause).await;
-        }
-    }
-}
-
-/// What an attempt came to.
-enum Progress {
-    /// The instance is decided, by the value with this nonce; `None`: a later one is, too.
-    Decided(Option<u64>),
-    /// Another node tries a higher ballot.
-    Beaten,
-    /// There was no majority.
-    Lost,
 }
 
 impl Shared {
     fn majority(&self) -> usize {
-        self.places.len() / 2 + 1
+        self.group.disks / 2 + 1
     }
 
     /// On each disk: writes a frame, if one is given, and then reads all blocks. Returns the blocks
@@ -387,18 +460,18 @@ impl Shared {
     async fn round(self: &Rc<Self>, own: Option<(u64, Frozen)>) -> Option<Vec<Visit>> {
         let (found, news) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Notify::default()));
         let pending = Rc::new(Cell::new(0_usize));
-        for place in 0..self.places.len() {
-            if self.places[place].behind.get() >= ROUNDS_BEHIND_MAX {
+        let places = self.disks.borrow().clone();
+        for place in places {
+            if place.behind.get() >= ROUNDS_BEHIND_MAX {
                 continue;
             }
-            self.places[place].behind.update(|behind| behind + 1);
+            place.behind.update(|behind| behind + 1);
             pending.set(pending.get() + 1);
             let (shared, own) = (self.clone(), own.clone());
             let (found, news, pending) = (found.clone(), news.clone(), pending.clone());
             drop(self.rt.spawn(async move {
-                let (number, place) = (place, &shared.places[place]);
                 let turn = place.turn.acquire(1).await;
-                let visit = shared.visit(number, place, own).await;
+                let visit = shared.visit(&place, own).await;
                 drop(turn);
                 place.behind.update(|behind| behind - 1);
                 found.borrow_mut().extend(visit);
@@ -427,7 +500,8 @@ impl Shared {
         }
     }
 
-    /// Drops what was read on disks that are known to have been replaced since.
+    /// Drops what was read on disks that are known to have been replaced since, and on disks that are
+    /// copies of each other: which of them has what was written last is not known.
     fn drop_replaced(&self, visits: &mut Vec<Visit>) {
         let mut numbers = self.own.borrow().markers.clone();
         for (_, block) in visits.iter().flat_map(|visit| &visit.blocks) {
@@ -439,60 +513,103 @@ impl Shared {
         let is_current =
             |visit: &Visit| numbers.get(&visit.place).is_none_or(|n| *n == visit.marker.number);
         visits.retain(is_current);
+        let mut count: BTreeMap<usize, usize> = BTreeMap::new();
+        visits.iter().for_each(|visit| *count.entry(visit.place).or_default() += 1);
+        visits.retain(|visit| count[&visit.place] == 1);
+    }
+
+    fn is_of_group(&self, marker: &Marker) -> bool {
+        let Group { id, disks } = self.group;
+        (marker.group, marker.disks, marker.nodes) == (id, disks, self.config.nodes)
+            && marker.place < disks
     }
 
     /// The disk's marker, if it belongs to the group.
-    async fn marker(&self, number: usize, disk: &dyn Disk) -> Option<Marker> {
-        let marker = read_marker(disk, self.config.offset).await?;
-        let is_own = marker.group == self.group
-            && marker.place == number
-            && marker.disks == self.places.len()
-            && marker.nodes == self.config.nodes;
-        is_own.then_some(marker)
+    async fn marker(&self, disk: &dyn Disk) -> Option<Marker> {
+        read_marker(disk, self.config.offset).await.filter(|marker| self.is_of_group(marker))
     }
 
     async fn block(&self, disk: &dyn Disk, node: u32) -> Option<(u64, Block)> {
-        let buf = Buf::new(2 * FRAME_BYTES);
-        let (result, buf) = disk.read(self.config.block_at(node), buf, Class::Urgent).await;
-        result.ok()?;
-        block::decode(&buf)
+        block::read(disk, self.config.block_at(node)).await
     }
 
-    /// Notes it if a block of this node is that of a later process.
-    fn check_block(&self, sequence: u64, block: &Block) {
-        if let Some(first) = self.first_sequence.get()
-            && sequence >= first
-            && block.process != self.own.borrow().process
-        {
-            self.is_ousted.set(true);
+    /// How long the disks have a claim before the block is read: what an earlier process had begun
+    /// has ended by then.
+    fn quiet(&self) -> Nanos {
+        self.config.lease + self.config.patience
+    }
+
+    /// The highest number of a claim to this node's block on the disks that answer.
+    async fn highest_claim(&self) -> u64 {
+        let places = self.disks.borrow().clone();
+        let at = self.config.block_at(self.config.number);
+        let look = |place: Rc<Place>| async move {
+            let look = async {
+                self.marker(&*place.disk).await?;
+                claim::read(&*place.disk, at).await.flatten()
+            };
+            match select(Box::pin(look), self.clock.sleep(self.config.patience)).await {
+                Either::Left((claim, _)) => claim,
+                Either::Right(_) => None,
+            }
+        };
+        let claims = futures_util::future::join_all(places.into_iter().map(look)).await;
+        claims.into_iter().flatten().map(|claim| claim.number).max().unwrap_or(0)
+    }
+
+    /// Looks for this process's claim, and puts it on a disk that has an earlier one. Returns
+    /// whether the disk counts.
+    async fn has_claim(&self, place: &Place) -> bool {
+        let Some(own) = self.claim.get() else { return true };
+        let at = self.config.block_at(self.config.number);
+        match claim::read(&*place.disk, at).await {
+            None => return false,
+            Some(Some(found)) if found == own => {}
+            Some(Some(found)) if found.number >= own.number => {
+                self.is_ousted.set(true);
+                return false;
+            }
+            Some(_) => {
+                place.claimed.set(None);
+                let _writing = place.writing.acquire(1).await;
+                if self.is_ousted.get() || claim::write(&*place.disk, at, &own).await.is_err() {
+                    return false;
+                }
+            }
         }
+        let now = self.clock.now();
+        let since = place.claimed.get().unwrap_or(now);
+        place.claimed.set(Some(since));
+        now.saturating_sub(since) >= self.quiet()
     }
 
     fn check_ousted(&self) -> Result<(), CoordinatorError> {
-        if self.is_ousted.get() { Err(ousted(self.config.number)) } else { Ok(()) }
+        if self.is_ousted.get() { Err(self.ousted()) } else { Ok(()) }
     }
 
-    async fn visit(
-        &self,
-        number: usize,
-        place: &Place,
-        own: Option<(u64, Frozen)>,
-    ) -> Option<Visit> {
+    fn ousted(&self) -> CoordinatorError {
+        CoordinatorError::Ousted(match &self.name {
+            Some(name) => format!("the name {name}"),
+            None => format!("the node number {}", self.config.number),
+        })
+    }
+
+    async fn visit(&self, place: &Place, own: Option<(u64, Frozen)>) -> Option<Visit> {
         let disk = &*place.disk;
-        let before = self.marker(number, disk).await?;
+        let before = self.marker(disk).await?;
+        if !self.has_claim(place).await {
+            return None;
+        }
         if let Some((sequence, frame)) = own {
             if sequence > place.begun.get() {
-                // An own block that cannot be read is written over.
-                if let Some((found, block)) = self.block(disk, self.config.number).await {
-                    self.check_block(found, &block);
-                }
+                let _writing = place.writing.acquire(1).await;
                 if self.is_ousted.get() {
                     return None;
                 }
                 place.begun.set(sequence);
                 let at = self.config.block_at(self.config.number);
                 let opts = WriteOpts { class: Class::Urgent, fua: true };
-                for at in [at, at + FRAME_BYTES as u64] {
+                for at in [at, at + HALF_BYTES] {
                     disk.write(at, frame.clone(), opts).await.ok()?;
                 }
                 place.written.set(sequence);
@@ -502,19 +619,20 @@ impl Shared {
                 return None;
             }
         }
-        let mut blocks = Vec::new();
-        for node in 0..self.config.nodes {
-            blocks.push(self.block(disk, node).await?);
-        }
-        let (sequence, block) = &blocks[self.config.number as usize];
-        self.check_block(*sequence, block);
+        let blocks = (0..self.config.nodes).map(|node| self.block(disk, node));
+        let blocks = futures_util::future::join_all(blocks).await;
+        let blocks = blocks.into_iter().collect::<Option<Blocks>>()?;
         // Had it been replaced meanwhile, what was written would be gone.
-        let marker = self.marker(number, disk).await.filter(|after| *after == before)?;
-        (!self.is_ousted.get()).then_some(Visit { place: number, marker, blocks })
+        let marker = self.marker(disk).await.filter(|after| *after == before)?;
+        let place = marker.place;
+        (!self.is_ousted.get()).then_some(Visit { place, marker, blocks })
     }
 
     async fn write_own(self: &Rc<Self>) -> Result<Option<Vec<Visit>>, CoordinatorError> {
         self.check_ousted()?;
+        if self.claim.get().is_none() {
+            return Err(CoordinatorError::Refused("this process only looks at it".to_owned()));
+        }
         let sequence = self.sequence.get() + 1;
         self.sequence.set(sequence);
         let frame = block::encode(sequence, &self.own.borrow())?;
@@ -552,94 +670,6 @@ impl Shared {
         let signs = self.signs.borrow();
         signs.values().filter(is_fresh).filter_map(|sign| sign.session.clone()).collect()
     }
-
-    /// One attempt to decide an instance.
-    async fn attempt(
-        self: &Rc<Self>,
-        instance: u64,
-        mine: &Value,
-        highest: &mut u64,
-        is_accepted: &mut bool,
-    ) -> Result<Progress, CoordinatorError> {
-        let ballot = {
-            let mut own = self.own.borrow_mut();
-            let known = own.clone();
-            own.learn(&known);
-            if own.decided >= instance {
-                return Ok(Progress::Decided(self.decision(&own, instance)));
-            }
-            if own.ballot.instance != instance {
-                let decided = own.decided;
-                let why = format!("version {} is not known here, only {decided}", instance - 1);
-                return Err(CoordinatorError::Refused(why));
-            }
-            let nodes = u64::from(self.config.nodes);
-            let above = (*highest).max(own.ballot.tried);
-            let ballot = (above / nodes + 1) * nodes + u64::from(self.config.number);
-            own.ballot.tried = ballot;
-            ballot
-        };
-        let Some(disks) = self.write_own().await? else { return Ok(Progress::Lost) };
-        if let Some(progress) = self.judge(&disks, instance, ballot, highest) {
-            return Ok(progress);
-        }
-        // Of the values accepted before, the one of the highest ballot must be kept.
-        let own = self.own.borrow().ballot.clone();
-        let others = disks.iter().flat_map(|visit| &visit.blocks).map(|(_, block)| &block.ballot);
-        let accepted = others.chain([&own]).filter(|other| other.instance == instance);
-        let accepted = accepted.filter(|other| other.accepted > 0);
-        let before = accepted.max_by_key(|other| other.accepted).and_then(|b| b.value.clone());
-        let value = before.unwrap_or_else(|| mine.clone());
-        *is_accepted |= value.nonce == mine.nonce;
-        {
-            let mut own = self.own.borrow_mut();
-            if own.ballot.instance != instance {
-                return Ok(Progress::Decided(self.decision(&own, instance)));
-            }
-            own.ballot.accepted = ballot;
-            own.ballot.value = Some(value.clone());
-        }
-        let Some(disks) = self.write_own().await? else { return Ok(Progress::Lost) };
-        if let Some(progress) = self.judge(&disks, instance, ballot, highest) {
-            return Ok(progress);
-        }
-        let nonce = value.nonce;
-        let decided = Block { decided: instance, value: Some(value), ..Block::default() };
-        self.own.borrow_mut().learn(&decided);
-        // Who reads a majority of the disks afterwards must find it.
-        match self.write_own().await? {
-            Some(disks) => {
-                self.learn(&disks);
-                Ok(Progress::Decided(Some(nonce)))
-            }
-            None => Ok(Progress::Lost),
-        }
-    }
-
-    /// Whether the blocks that were read end an attempt.
-    fn judge(
-        &self,
-        disks: &[Visit],
-        instance: u64,
-        ballot: u64,
-        highest: &mut u64,
-    ) -> Option<Progress> {
-        self.learn(disks);
-        let own = self.own.borrow();
-        if own.decided >= instance {
-            return Some(Progress::Decided(self.decision(&own, instance)));
-        }
-        let others = disks.iter().flat_map(|visit| &visit.blocks).map(|(_, block)| &block.ballot);
-        let tried = others.filter(|other| other.instance == instance).map(|other| other.tried);
-        *highest = tried.max().unwrap_or(0).max(*highest);
-        (*highest > ballot).then_some(Progress::Beaten)
-    }
-
-    /// The nonce of the value that was decided in `instance`, if that was the last one.
-    fn decision(&self, own: &Block, instance: u64) -> Option<u64> {
-        let value = own.value.as_ref().filter(|_| own.decided == instance);
-        value.map(|value| value.nonce)
-    }
 }
 
 impl DiskLeaseConfig {
@@ -647,10 +677,6 @@ impl DiskLeaseConfig {
     fn block_at(&self, node: u32) -> u64 {
         self.offset + (u64::from(node) + 1) * BLOCK_BYTES
     }
-}
-
-fn ousted(number: u32) -> CoordinatorError {
-    CoordinatorError::Refused(format!("another process uses the node number {number}"))
 }
 
 fn check(disks: &[Rc<dyn Disk>], config: &DiskLeaseConfig) -> Result<(), CoordinatorError> {

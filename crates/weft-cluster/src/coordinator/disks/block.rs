@@ -3,13 +3,18 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use weft_rt::Frozen;
+use weft_disk::{Class, Disk};
+use weft_rt::{Buf, Frozen};
 
+use super::HALF_BYTES;
 use crate::coordinator::CoordinatorError;
 use crate::frame::{self, Frame};
-use crate::{Record, Session};
+use crate::{NodeName, Record, Session};
 
-pub(super) const FRAME_BYTES: usize = 64 << 10;
+/// Bytes of a frame. After it there is a claim (see `claim.rs`).
+pub(super) const FRAME_BYTES: usize = 60 << 10;
+/// What is read of a frame first: most are not longer.
+const USUAL_BYTES: usize = 4096;
 const MAGIC: [u8; 8] = *b"weftpaxo";
 const VERSION: u32 = 1;
 
@@ -35,8 +40,14 @@ pub(super) struct Ballot {
 /// What a node has written last.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Block {
+    /// The name of the node. Blocks of earlier versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<NodeName>,
     /// The process that has written it.
     pub process: Option<u64>,
+    /// That process has ended in order, and writes nothing any more.
+    #[serde(default)]
+    pub has_ended: bool,
     /// The numbers of the markers of disks that were set up again, by place.
     pub markers: BTreeMap<usize, u64>,
     /// The process, if it has a lease.
@@ -91,8 +102,24 @@ fn newest(frames: &[Frame; 2]) -> Option<(u64, Block)> {
     }
 }
 
-/// The newer block of the two frames of a pair; `None`: neither can be read.
-pub(super) fn decode(pair: &[u8]) -> Option<(u64, Block)> {
-    let (first, second) = pair.split_at(FRAME_BYTES);
-    newest(&[first, second].map(|bytes| frame::decode(&MAGIC, VERSION, bytes)))
+/// A frame on a disk; `None`: the disk failed.
+async fn read_frame(disk: &dyn Disk, at: u64) -> Option<Frame> {
+    let mut found = Frame::Blank;
+    for bytes in [USUAL_BYTES, FRAME_BYTES] {
+        let (result, bytes) = disk.read(at, Buf::new(bytes), Class::Urgent).await;
+        result.ok()?;
+        found = frame::decode(&MAGIC, VERSION, &bytes);
+        // One whose end is missing counts as damaged.
+        if found != Frame::Damaged {
+            break;
+        }
+    }
+    Some(found)
+}
+
+/// The newer block of the pair of frames that begins here; `None`: neither can be read.
+pub(super) async fn read(disk: &dyn Disk, at: u64) -> Option<(u64, Block)> {
+    let second = read_frame(disk, at + HALF_BYTES);
+    let (first, second) = futures_util::future::join(read_frame(disk, at), second).await;
+    newest(&[first?, second?])
 }

@@ -1,20 +1,23 @@
 //! The marker of a disk: it makes the disk a voter of its group.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use serde::{Deserialize, Serialize};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
-use super::block::FRAME_BYTES;
-use super::{DiskLeaseConfig, area_bytes, unreachable};
+use super::{BLOCK_BYTES, DiskLeaseConfig, HALF_BYTES, area_bytes, unreachable};
+use crate::clock::Clock;
 use crate::coordinator::CoordinatorError;
 use crate::frame::{self, Frame};
 
 const MAGIC: [u8; 8] = *b"weftvote";
 const BYTES: usize = 4096;
 const VERSION: u32 = 1;
+/// Bytes of a read that looks for something else than zeros.
+const HALF: usize = HALF_BYTES as usize;
 
 /// What makes a disk a voter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,22 +33,54 @@ pub(super) struct Marker {
     pub number: u64,
 }
 
-/// The group that a majority of the disks belongs to.
-pub(super) async fn group_of(
+/// The disks that vote together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group {
+    pub id: u64,
+    /// How many there are.
+    pub disks: usize,
+}
+
+/// The markers of disks. One that does not answer in time has none.
+pub(super) async fn read_markers(
+    clock: &dyn Clock,
     disks: &[Rc<dyn Disk>],
     config: &DiskLeaseConfig,
-) -> Result<u64, CoordinatorError> {
+) -> Vec<Option<Marker>> {
     let read = |disk: &Rc<dyn Disk>| {
         let disk = disk.clone();
-        async move { read_marker(&*disk, config.offset).await }
+        async move {
+            let marker = Box::pin(read_marker(&*disk, config.offset));
+            match select(marker, clock.sleep(config.patience)).await {
+                Either::Left((marker, _)) => marker,
+                Either::Right(_) => None,
+            }
+        }
     };
-    let markers = futures_util::future::join_all(disks.iter().map(read)).await;
-    let mut groups: BTreeMap<u64, usize> = BTreeMap::new();
-    for marker in markers.iter().flatten() {
-        *groups.entry(marker.group).or_default() += 1;
+    futures_util::future::join_all(disks.iter().map(read)).await
+}
+
+/// The group of which a majority is among these disks.
+pub(super) async fn group_of(
+    clock: &dyn Clock,
+    disks: &[Rc<dyn Disk>],
+    config: &DiskLeaseConfig,
+) -> Result<Group, CoordinatorError> {
+    let markers = read_markers(clock, disks, config).await;
+    let mut groups: BTreeMap<(u64, usize), BTreeSet<usize>> = BTreeMap::new();
+    let mut seen = Vec::new();
+    for marker in markers.into_iter().flatten() {
+        if seen.contains(&marker) {
+            let why = "two of these disks are copies of one: leave one of them out";
+            return Err(CoordinatorError::Refused(why.to_owned()));
+        }
+        seen.push(marker);
+        if marker.nodes == config.nodes {
+            groups.entry((marker.group, marker.disks)).or_default().insert(marker.place);
+        }
     }
-    let majority = groups.into_iter().find(|(_, count)| *count > disks.len() / 2);
-    majority.map(|(group, _)| group).ok_or_else(|| {
+    let majority = groups.into_iter().find(|((_, disks), places)| places.len() > disks / 2);
+    majority.map(|((id, disks), _)| Group { id, disks }).ok_or_else(|| {
         unreachable("no majority of the disks was set up for the leases of one cluster")
     })
 }
@@ -78,22 +113,16 @@ pub(super) async fn write_marker(
     Ok(())
 }
 
-/// Writes the markers of a new group to disks whose areas are blank.
+/// Writes the markers of a new group to disks whose areas are blank, or have a marker and no more.
 pub(super) async fn set_up(
     disks: &[Rc<dyn Disk>],
     config: &DiskLeaseConfig,
     group: u64,
 ) -> Result<(), CoordinatorError> {
     for disk in disks {
-        let mut at = config.offset;
-        while at < config.offset + area_bytes(config.nodes) {
-            let (result, bytes) = disk.read(at, Buf::new(FRAME_BYTES), Class::User).await;
-            result.map_err(|error| unreachable(&error.to_string()))?;
-            if bytes.iter().any(|byte| *byte != 0) {
-                let name = &disk.info().name;
-                return Err(CoordinatorError::Refused(format!("{name} holds something")));
-            }
-            at += FRAME_BYTES as u64;
+        if !is_unused(&**disk, config.offset, config.nodes).await? {
+            let name = &disk.info().name;
+            return Err(CoordinatorError::Refused(format!("{name} holds something")));
         }
     }
     for (place, disk) in disks.iter().enumerate() {
@@ -104,4 +133,20 @@ pub(super) async fn set_up(
             .map_err(|error| unreachable(&error.to_string()))?;
     }
     Ok(())
+}
+
+/// Whether no node has written to an area.
+async fn is_unused(disk: &dyn Disk, offset: u64, nodes: u32) -> Result<bool, CoordinatorError> {
+    // A set up that a crash has ended leaves markers.
+    let has_marker = read_marker(disk, offset).await.is_some_and(|marker| marker.number == 0);
+    let mut at = if has_marker { offset + BLOCK_BYTES } else { offset };
+    while at < offset + area_bytes(nodes) {
+        let (result, bytes) = disk.read(at, Buf::new(HALF), Class::User).await;
+        result.map_err(|error| unreachable(&error.to_string()))?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += HALF_BYTES;
+    }
+    Ok(true)
 }
