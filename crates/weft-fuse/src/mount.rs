@@ -253,6 +253,16 @@ pub fn end_service(folder: &Path) {
     let _ = rustix::mount::unmount(folder, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
 }
 
+/// Ends the connection of a mount at once: what waits for its server gets errors, and so does what
+/// the kernel has not written back. A mount that is in use stays.
+pub fn cut_off(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if is_weftfs(type_of_mount(&mounts, folder)) {
+        // The connection ends first, also of a mount that is in use.
+        let _ = rustix::mount::unmount(folder, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    }
+}
+
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Some(mount_point) = self.mount_point.take() {

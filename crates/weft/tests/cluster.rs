@@ -28,7 +28,7 @@ fn soon<T: Send + 'static>(what: &str, request: impl FnOnce() -> T + Send + 'sta
 
 /// Writes a file durably.
 #[track_caller]
-fn put(path: &Path, byte: u8, len: usize) {
+pub fn put(path: &Path, byte: u8, len: usize) {
     let (what, path) = (path.display().to_string(), path.to_owned());
     let written = soon(&what, move || {
         let mut file = File::create(path)?;
@@ -39,7 +39,7 @@ fn put(path: &Path, byte: u8, len: usize) {
 }
 
 #[track_caller]
-fn has(path: &Path, byte: u8, len: usize) {
+pub fn has(path: &Path, byte: u8, len: usize) {
     let (what, path) = (path.display().to_string(), path.to_owned());
     let found = soon(&what, move || fs::read(path));
     let found = found.unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -288,6 +288,11 @@ impl Link {
         }
     }
 
+    /// Whether there is a connection to a keeper that said welcome.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connection.borrow().as_ref().is_some_and(|present| !present.is_lost.get())
+    }
+
     /// Waits until a keeper refuses this node. Returns why.
     pub(crate) async fn refusal(&self) -> String {
         loop {

@@ -76,6 +76,12 @@ impl Fs {
         fs.carry_out_parts();
         Ok(fs)
     }
+
+    /// Whether there is a connection to the keeper. Without one a node waits.
+    #[must_use]
+    pub fn has_keeper(&self) -> bool {
+        self.0.meta().link().is_none_or(|link| link.is_connected())
+    }
 }
 
 impl FsState {

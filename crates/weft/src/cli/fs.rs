@@ -330,7 +330,8 @@ pub struct FsMountArgs {
     /// Where messages go with --background [default: /run/weftfs-NAME.log]
     #[arg(long, value_name = "FILE", requires = "background")]
     pub log: Option<PathBuf>,
-    /// How long SIGTERM and Ctrl-C wait for programs that use the file system
+    /// How long SIGTERM and Ctrl-C wait for programs that use the file system; and, up to a minute,
+    /// the end of a node for its keeper
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
     pub stop_timeout: Duration,
     /// Shared disks

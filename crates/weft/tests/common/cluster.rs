@@ -100,6 +100,16 @@ impl Cluster {
         process
     }
 
+    /// Lets the servers of disks answer nothing.
+    pub fn pause_servers(&self) {
+        self.servers.iter().for_each(|server| server.signal(rustix::process::Signal::STOP));
+    }
+
+    /// Lets them go on.
+    pub fn resume_servers(&self) {
+        self.servers.iter().for_each(|server| server.signal(rustix::process::Signal::CONT));
+    }
+
     /// `etcd://…` of it.
     pub fn uri(&self) -> String {
         format!("etcd://127.0.0.1:{}", self.ports[0])
@@ -226,10 +236,15 @@ impl Member {
             umount.args(["-f", "-l"]).arg(&self.at).stderr(std::process::Stdio::null()).status();
     }
 
+    /// Asks it to end.
+    pub fn terminate(&self) {
+        self.process.signal(rustix::process::Signal::TERM);
+    }
+
     /// Ends it in order.
     #[track_caller]
     pub fn ends(mut self) {
-        self.process.signal(rustix::process::Signal::TERM);
+        self.terminate();
         wait_until("a process to end", || !self.process.is_running());
         let status = self.process.wait();
         let said = fs::read_to_string(&self.out).unwrap_or_default();

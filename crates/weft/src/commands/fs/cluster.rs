@@ -10,6 +10,7 @@
 //! that a disk refuses, ends: its disks stand still, and its mount gives errors.
 
 mod create;
+mod departure;
 mod guard;
 mod keeper;
 mod links;
@@ -20,6 +21,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::Failure;
 use weft_cli::output::log_line;
@@ -54,6 +56,8 @@ const FENCE_PATIENCE: Nanos = 10 * SECOND;
 /// a coordinator that is being started.
 const START_PATIENCE: Nanos = 15 * SECOND;
 const LOOK_EVERY: Nanos = 50 * MILLISECOND;
+/// How long it may take to leave the cluster: longer than the coordinator may take to answer.
+const LEAVE_PATIENCE: Nanos = 15 * SECOND;
 
 /// The name of the cluster: that of the file system.
 fn cluster_name(name: &str) -> Result<ClusterName, Failure> {
@@ -269,9 +273,13 @@ impl Party {
 
     /// Ends the membership in order.
     async fn leave(self) -> Result<(), Failure> {
-        self.membership.end().await.map_err(|error| {
-            failed(&error).hint("nothing is lost: the keeper expels this node in some seconds")
-        })
+        let late = Box::pin(self.opener.rt.sleep(LEAVE_PATIENCE));
+        let failure = match select(Box::pin(self.membership.end()), late).await {
+            Either::Left((Ok(()), _)) => return Ok(()),
+            Either::Left((Err(error), _)) => failed(&error),
+            Either::Right(_) => Failure::new("it could not leave the cluster in time"),
+        };
+        Err(failure.hint("nothing is lost: the keeper expels this node in some seconds"))
     }
 }
 

@@ -11,22 +11,112 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_channel::mpsc;
+use futures_util::StreamExt as _;
+use futures_util::future::select;
 use rustix::io::Errno;
 use signal_hook::consts::signal::SIGHUP;
-use weft_cli::failure::Outcome;
+use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::log_line;
 use weft_cli::thread;
 use weft_disk::mounts;
 use weft_fuse::mount;
+use weft_rt::sync::Notify;
+use weft_rt::{Nanos, Rt, SECOND};
 
 use crate::block::users;
 use crate::daemon::notify;
 
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// How long the kernel may take to end the connection of a mount.
+const CUT_PATIENCE: Nanos = 5 * SECOND;
+/// How long a process may take to end at once, before its own signal thread ends it.
+const EXIT_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The signals that end a process of a cluster, counted. What each of them does its engine decides;
+/// the third one ends the process although the engine hangs.
+pub(super) struct Signals {
+    heard: Arc<AtomicUsize>,
+    hangup_ends: Arc<AtomicBool>,
+    told: Notify,
+}
+
+impl Signals {
+    /// Counts every SIGTERM and SIGINT from now on, and SIGHUP until [`Signals::ignore_hangup`].
+    ///
+    /// # Errors
+    /// If signals cannot be listened for.
+    pub(super) fn listen(rt: &Rt) -> Result<Rc<Self>, Failure> {
+        let signals = Rc::new(Self {
+            heard: Arc::default(),
+            hangup_ends: Arc::new(AtomicBool::new(true)),
+            told: Notify::default(),
+        });
+        let (sender, mut inbox) = mpsc::unbounded();
+        let (heard, hangup_ends) = (signals.heard.clone(), signals.hangup_ends.clone());
+        thread::on_signals(move |signal, _| {
+            if signal == SIGHUP && !hangup_ends.load(Ordering::Relaxed) {
+                return log_line("SIGHUP: the file system stays mounted (SIGTERM unmounts it)");
+            }
+            let count = heard.fetch_add(1, Ordering::Relaxed) + 1;
+            // The engine may have ended.
+            let _ = sender.unbounded_send(());
+            if count > 2 {
+                log_line("third signal: ending at once");
+                std::thread::sleep(EXIT_PATIENCE);
+                std::process::exit(1);
+            }
+        })?;
+        let told = Rc::downgrade(&signals);
+        rt.spawn(async move {
+            while let Some(()) = inbox.next().await {
+                told.upgrade().iter().for_each(|signals| signals.told.notify_all());
+            }
+        });
+        Ok(signals)
+    }
+
+    /// From now on a terminal that closes ends nothing.
+    pub(super) fn ignore_hangup(&self) {
+        self.hangup_ends.store(false, Ordering::Relaxed);
+    }
+
+    /// How many were heard.
+    pub(super) fn heard(&self) -> usize {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// How many were heard, for another thread.
+    pub(super) fn counter(&self) -> Arc<AtomicUsize> {
+        self.heard.clone()
+    }
+
+    /// Waits until this number was heard.
+    pub(super) async fn wait(&self, number: usize) {
+        loop {
+            let told = self.told.wait();
+            if self.heard() >= number {
+                return;
+            }
+            told.await;
+        }
+    }
+}
+
+/// Ends the connection of a mount although requests wait: these get errors, and so does what the
+/// kernel has not written back. Otherwise a thread that unmounts it would wait for the process, and
+/// the process for its thread.
+pub(super) async fn cut(rt: &Rt, folder: &Path) {
+    let folder = folder.to_owned();
+    let cutting = thread::elsewhere(move || mount::cut_off(&folder));
+    // If it takes longer, the end of the process does it.
+    drop(select(Box::pin(cutting), Box::pin(rt.sleep(CUT_PATIENCE))).await);
+}
 
 /// Ends the service of the mount on `folder`, a path without links, when a signal asks for it.
 ///

@@ -15,11 +15,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_channel::mpsc::UnboundedReceiver;
-use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
 use rustix::mount::MountFlags;
 use serde_json::json;
@@ -57,7 +53,7 @@ pub(in crate::commands::fs) fn keeper(args: &FsKeeperArgs, json: bool) -> Outcom
 }
 
 async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json: bool) -> Outcome {
-    let mut signals = thread::ending_signals()?;
+    let signals = ending::Signals::listen(&opener.rt)?;
     let terms =
         Terms { cluster: cluster_name(&args.name)?, key: shared_key(args.cluster.key.as_deref())? };
     let listener = Listener::bind(&opener.rt, &opener.ring, &args.listen, terms);
@@ -70,7 +66,7 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
     let node = node_name(&args.cluster)?;
     let ended = {
         let joined = Box::pin(party.joined());
-        match select(joined, signals.next()).await {
+        match select(joined, Box::pin(signals.wait(1))).await {
             Either::Left((joined, _)) => joined.map(|_| false)?,
             Either::Right(_) => true,
         }
@@ -90,7 +86,7 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
             Standing::Keeper { keeper, lost_disks } => Some((keeper.clone(), lost_disks.clone())),
             _ => None,
         }));
-        match select(becomes, signals.next()).await {
+        match select(becomes, Box::pin(signals.wait(1))).await {
             Either::Left((became, _)) => Some(became?),
             Either::Right(_) => None,
         }
@@ -103,8 +99,9 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
             keeper,
             say: Rc::new(log_line),
         };
-        let active = Active { opener, args, party: &party, term, folder, json };
-        let kept = active.keep(&lost, &mut signals).await;
+        let signals = &signals;
+        let active = Active { opener, args, party: &party, term, signals, folder, json };
+        let kept = active.keep(&lost).await;
         if let Some(why) = party.end.why() {
             // What is in memory must not be written, and nothing waits for that.
             let why = format!("this keeper was fenced, and has ended: {why}");
@@ -138,24 +135,27 @@ struct Active<'a> {
     args: &'a FsKeeperArgs,
     party: &'a Party,
     term: Term,
+    signals: &'a ending::Signals,
     folder: Option<PathBuf>,
     json: bool,
 }
 
 impl Active<'_> {
     /// Mounts node 0, and serves nodes until a signal comes or the use of the disks ends.
-    async fn keep(
-        mut self,
-        lost: &BTreeSet<DiskName>,
-        signals: &mut UnboundedReceiver<i32>,
-    ) -> Outcome {
+    async fn keep(mut self, lost: &BTreeSet<DiskName>) -> Outcome {
         let fs = {
             let mounting = Box::pin(self.mount(lost));
             let ended = Box::pin(self.party.end.wait());
-            match select(mounting, ended).await {
+            let late = Box::pin(async {
+                self.signals.wait(1).await;
+                log_line("ending as soon as the mount is complete; a second signal ends at once");
+                self.is_late(END_PATIENCE).await
+            });
+            match select(mounting, select(ended, late)).await {
                 Either::Left((fs, _)) => fs?,
                 // The caller says why.
-                Either::Right(_) => return Ok(()),
+                Either::Right((Either::Left(_), _)) => return Ok(()),
+                Either::Right((Either::Right((failure, _)), _)) => return Err(failure),
             }
         };
         let Keeper { node, term, .. } = &self.term.keeper;
@@ -167,9 +167,11 @@ impl Active<'_> {
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
         let folder = self.folder.take();
         let served = match &folder {
-            Some(folder) => self.serve_folder(&fs, folder, signals).await,
-            None => {
-                let ends = select(signals.next(), Box::pin(self.party.end.wait()));
+            // A signal may have come during the mount.
+            Some(folder) if self.signals.heard() == 0 => self.serve_folder(&fs, folder).await,
+            _ => {
+                let told = Box::pin(self.signals.wait(1));
+                let ends = select(told, Box::pin(self.party.end.wait()));
                 match select(ends, Box::pin(self.stopped(&fs))).await {
                     Either::Left(_) => Ok(()),
                     Either::Right((failure, _)) => Err(failure),
@@ -180,16 +182,22 @@ impl Active<'_> {
             return Ok(());
         }
         served?;
-        let late = Box::pin(self.opener.rt.sleep(END_PATIENCE));
+        let late = Box::pin(self.is_late(END_PATIENCE));
         let ended = select(Box::pin(self.party.end.wait()), late);
         match select(Box::pin(self.term.end(&fs, &attendance)), ended).await {
             Either::Left((unmounted, _)) => unmounted.map_err(failed_fs),
             Either::Right((Either::Left(_), _)) => Ok(()),
-            Either::Right((Either::Right(_), _)) => {
-                Err(Failure::new("it could not end in order, and has ended at once")
-                    .hint("nothing that was synced is lost: the next keeper recovers it"))
-            }
+            Either::Right((Either::Right((failure, _)), _)) => Err(failure),
         }
+    }
+
+    /// Waits until an end in order has taken too long, or a second signal comes. The keeper does not
+    /// leave the cluster then: it is fenced, as a request may be on its way to a disk.
+    async fn is_late(&self, patience: Nanos) -> Failure {
+        let late = Box::pin(self.opener.rt.sleep(patience));
+        drop(select(late, Box::pin(self.signals.wait(2))).await);
+        Failure::new("it could not end in order, and has ended at once")
+            .hint("nothing that was synced is lost: the next keeper recovers it")
     }
 
     /// Waits until the file system has failed; another keeper may do better.
@@ -233,12 +241,7 @@ impl Active<'_> {
     }
 
     /// Serves node 0 on a folder as well, until it is unmounted.
-    async fn serve_folder(
-        &self,
-        fs: &Fs,
-        folder: &std::path::Path,
-        signals: &mut UnboundedReceiver<i32>,
-    ) -> Outcome {
+    async fn serve_folder(&self, fs: &Fs, folder: &std::path::Path) -> Outcome {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         let channel = mount_on(folder, &self.args.name, flags, false)?;
         super::guard::start(folder);
@@ -249,7 +252,7 @@ impl Active<'_> {
         let serving = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None);
         let mut serving = Box::pin(serving);
         let ended = select(Box::pin(self.party.end.wait()), Box::pin(self.stopped(fs)));
-        let told = Box::pin(select(signals.next(), ended));
+        let told = Box::pin(select(Box::pin(self.signals.wait(1)), ended));
         let served = match select(&mut serving, told).await {
             Either::Left((served, _)) => served,
             Either::Right((Either::Right((ended, _)), _)) => {
@@ -260,16 +263,27 @@ impl Active<'_> {
                 };
             }
             Either::Right((Either::Left(_), _)) => {
-                let (folder, patience) = (folder.to_owned(), self.args.stop_timeout);
-                let signals = Arc::new(AtomicUsize::new(1));
-                let drain = move || {
-                    signals.store(1, Ordering::Relaxed);
-                    ending::drain(&folder, patience, &signals);
-                };
-                let draining = thread::elsewhere(drain);
-                let (served, drained) = futures_util::future::join(serving, draining).await;
-                drained?;
-                served
+                let (at, patience) = (folder.to_owned(), self.args.stop_timeout);
+                let heard = self.signals.counter();
+                let drain = thread::elsewhere(move || ending::drain(&at, patience, &heard));
+                // What the kernel writes back may wait for nodes, or for disks.
+                let bound = Nanos::try_from(patience.as_nanos()).unwrap_or(Nanos::MAX);
+                let late = Box::pin(self.is_late(bound.saturating_add(END_PATIENCE)));
+                let ended = Box::pin(self.party.end.wait());
+                let drained = futures_util::future::join(serving, drain);
+                match select(Box::pin(drained), select(ended, late)).await {
+                    Either::Left(((served, drained), _)) => {
+                        drained?;
+                        served
+                    }
+                    Either::Right((ended, _)) => {
+                        ending::cut(&self.opener.rt, folder).await;
+                        return match ended {
+                            Either::Left(_) => Ok(()),
+                            Either::Right((failure, _)) => Err(failure),
+                        };
+                    }
+                }
             }
         };
         served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))

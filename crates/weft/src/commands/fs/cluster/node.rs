@@ -9,6 +9,7 @@ use serde_json::json;
 use weft_cli::disks::Opener;
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, log_line};
+use weft_cli::thread;
 use weft_cluster::Incarnation;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
@@ -20,6 +21,7 @@ use weft_rt::ring::Ring;
 use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
+use super::departure::Departure;
 use super::links::ChannelStream;
 use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key};
 use crate::cli::FsMountArgs;
@@ -30,6 +32,9 @@ use crate::daemon::notify;
 
 /// How long a node waits for a keeper, and for that to be ready for it.
 const KEEPER_PATIENCE: u64 = 60 * SECOND;
+
+/// How much longer a mount that has begun may take.
+const MOUNT_PATIENCE: u64 = 30 * SECOND;
 
 /// How a node reaches a keeper.
 #[derive(Clone)]
@@ -74,36 +79,64 @@ pub(in crate::commands::fs) async fn mount_as_node(
         return Err(Failure::usage("--degraded, --stale and --read-only are not for nodes")
             .hint("the keeper decides which disks are used: weft fs keeper --degraded"));
     }
+    let signals = ending::Signals::listen(&opener.rt)?;
     let role = Role { address: None, degraded: false };
     let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
-    let own = party.joined().await?;
-    let node = party.until(false, |outlook| number_of(outlook, &own)).await?;
-    let reach = Reach { rt: opener.rt.clone(), ring: opener.ring.clone(), terms };
-    let way = KeeperWay::new(&opener.rt, &party.membership, reach.dial(), Rc::new(log_line));
-    let mounting = Box::pin(mount_fs(&party, &own, (&reach, node, &way), options));
-    let mounted = match select(mounting, Box::pin(party.end.wait())).await {
-        Either::Left((mounted, _)) => mounted,
-        Either::Right((why, _)) => return Err(fenced(&why)),
+    let started = {
+        let starting = Box::pin(start(&party, terms, options));
+        let ended = select(Box::pin(party.end.wait()), Box::pin(signals.wait(1)));
+        match select(starting, ended).await {
+            Either::Left((started, _)) => started,
+            Either::Right((Either::Left((why, _)), _)) => return Err(fenced(&why)),
+            Either::Right(_) => Err(Failure::new("a signal has ended it before it was mounted")),
+        }
     };
-    let fs = match mounted {
+    let fs = match started {
         Ok(fs) => fs,
         Err(failure) => {
-            party.leave().await?;
+            // It has written nothing, and only reads may be on their way to disks.
+            if party.membership.node().own().is_some() {
+                party.leave().await?;
+            }
             return Err(failure);
         }
     };
-    let served = serve(opener, args, &folder, given, &fs, &party, json).await;
-    if let Some(why) = party.end.why() {
-        // The end of the process ends the mount: to unmount it here would wait for itself.
-        return Err(fenced(&why));
-    }
-    let unmounting = Box::pin(fs.unmount());
-    match select(unmounting, Box::pin(party.end.wait())).await {
-        Either::Left((unmounted, _)) => unmounted.map_err(failed_fs)?,
+    let departure = Departure::new(&opener.rt, &signals, &fs, args.stop_timeout);
+    let served = {
+        let serving = Box::pin(serve(opener, args, &folder, given, &fs, &signals, json));
+        let stuck = Box::pin(departure.drain_is_stuck());
+        let ended = select(Box::pin(party.end.wait()), stuck);
+        match select(serving, ended).await {
+            Either::Left((served, _)) => served,
+            // The end of the process ends the mount: to unmount it here would wait for itself.
+            Either::Right((Either::Left((why, _)), _)) => {
+                if signals.heard() > 0 {
+                    ending::cut(&opener.rt, &folder).await;
+                }
+                return Err(fenced(&why));
+            }
+            Either::Right((Either::Right((failure, _)), _)) => {
+                ending::cut(&opener.rt, &folder).await;
+                return Err(failure);
+            }
+        }
+    };
+    match select(Box::pin(departure.unmount()), Box::pin(party.end.wait())).await {
+        Either::Left((unmounted, _)) => unmounted?,
         Either::Right((why, _)) => return Err(fenced(&why)),
     }
     served?;
     party.leave().await
+}
+
+/// Joins the cluster, and mounts.
+async fn start(party: &Party, terms: Terms, options: MountOptions) -> Result<Fs, Failure> {
+    let opener = &party.opener;
+    let own = party.joined().await?;
+    let node = party.until(false, |outlook| number_of(outlook, &own)).await?;
+    let reach = Reach { rt: opener.rt.clone(), ring: opener.ring.clone(), terms };
+    let way = KeeperWay::new(&opener.rt, &party.membership, reach.dial(), Rc::new(log_line));
+    mount_fs(party, &own, (&reach, node, &way), options).await
 }
 
 fn fenced(why: &str) -> Failure {
@@ -120,8 +153,15 @@ async fn mount_fs(
     let rt = &party.opener.rt;
     await_keeper(reach, way).await?;
     let disks: Vec<Rc<dyn Disk>> = party.open_disks(own, &Default::default()).await?;
-    let mounted = mount_when_ready(rt, (&disks, options), (node, way), KEEPER_PATIENCE).await;
-    mounted.map_err(failed_fs)
+    let mounting = mount_when_ready(rt, (&disks, options), (node, way), KEEPER_PATIENCE);
+    // It waits by itself for a keeper that ends meanwhile.
+    let late = Box::pin(rt.sleep(KEEPER_PATIENCE + MOUNT_PATIENCE));
+    match select(Box::pin(mounting), late).await {
+        Either::Left((mounted, _)) => mounted.map_err(failed_fs),
+        Either::Right(_) => Err(Failure::new("no keeper has taken this node in time").hint(
+            "start a keeper: weft fs keeper; `weft fs status --cluster` shows what there is",
+        )),
+    }
 }
 
 /// Waits for a keeper that takes this node. What only a change of its command line cures fails at
@@ -151,19 +191,19 @@ async fn await_keeper(reach: &Reach, way: &KeeperWay) -> Outcome {
     }
 }
 
-/// Serves the mounted file system until it is unmounted, or the node is fenced.
+/// Serves the mounted file system until it is unmounted.
 async fn serve(
     opener: &Opener,
     args: &FsMountArgs,
     folder: &Path,
     given: Options,
     fs: &Fs,
-    party: &Party,
+    signals: &ending::Signals,
     json: bool,
 ) -> Outcome {
     let channel = mount_on(folder, &args.name, given.flags, args.syncfs)?;
     super::guard::start(folder);
-    ending::on_signals(folder, args.stop_timeout)?;
+    signals.ignore_hangup();
     match json {
         true => announce_answer(&json!({ "mounted": args.name, "folder": folder })),
         false => {
@@ -176,9 +216,20 @@ async fn serve(
         Box::pin(async { Err("disks are added at the keeper: weft fs keeper --mount".to_owned()) })
     });
     let (rt, ring) = (opener.rt.clone(), opener.ring.clone());
-    let serving = tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None);
-    match select(Box::pin(serving), Box::pin(party.end.wait())).await {
-        Either::Left((served, _)) => served.map_err(|e| Failure::new(format!("/dev/fuse: {e}"))),
-        Either::Right(_) => Ok(()),
-    }
+    let serving = Box::pin(tree::serve(rt, ring, OwnedFd::from(channel), fs.clone(), open, None));
+    let served = match select(serving, Box::pin(signals.wait(1))).await {
+        Either::Left((served, _)) => served,
+        Either::Right(((), serving)) => {
+            notify::systemd("STOPPING=1");
+            let (folder, patience) = (folder.to_owned(), args.stop_timeout);
+            let heard = signals.counter();
+            // It ends with the service, but may still be in the kernel by then.
+            let draining = thread::elsewhere(move || ending::drain(&folder, patience, &heard));
+            match select(serving, Box::pin(draining)).await {
+                Either::Left((served, _)) => served,
+                Either::Right((_, serving)) => serving.await,
+            }
+        }
+    };
+    served.map_err(|e| Failure::new(format!("/dev/fuse: {e}")))
 }
