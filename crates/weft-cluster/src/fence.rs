@@ -9,11 +9,14 @@
 mod claim;
 mod gate;
 mod head;
+mod lasting_disk;
 mod member_disk;
 mod remote;
 pub mod reservation;
 mod server;
+mod session;
 mod shared_disk;
+mod unflushed;
 
 use weft_disk::IoFuture;
 
@@ -21,10 +24,12 @@ use crate::{DiskName, Incarnation};
 
 pub use gate::{Bounds, BoundsFull, Gate, InFlight, NODES_MAX, Refusal};
 pub use head::{HEAD_BYTES, HeadError, Preparation, is_blank, prepare};
+pub use lasting_disk::{DiskSource, LastingDisk, NotOpened, Opened, Patience};
 pub use member_disk::{EndOfUse, MemberDisk};
-pub use remote::{RemoteFence, export_of};
+pub use remote::{MemberSource, RemoteFence, export_of};
 pub use reservation::ReservationFence;
 pub use server::{DiskServer, WhatToDo};
+pub use session::{DiskState, Session};
 pub use shared_disk::{SharedDisk, SharedDiskError, SharedVolume};
 
 /// Why a disk did not confirm a fence.

@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
 use weft_cluster::fence::{
-    DiskServer, EndOfUse, Fence, FenceError, HEAD_BYTES, HeadError, MemberDisk, Preparation,
-    RemoteFence, SharedDisk, SharedDiskError, WhatToDo, export_of, prepare,
+    DiskServer, EndOfUse, Fence, FenceError, HEAD_BYTES, HeadError, LastingDisk, MemberDisk,
+    MemberSource, Patience, Preparation, RemoteFence, SharedDisk, SharedDiskError, WhatToDo,
+    export_of, prepare,
 };
 use weft_cluster::{ClusterName, DiskName, Epoch, Incarnation};
-use weft_disk::{Class, Disk, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
+use weft_disk::{Class, Disk, DiskErrorKind, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
 use weft_nbd::client::{NbdAddress, OpenError};
 use weft_nbd::{NbdDisk, NbdOptions, NbdUri, Server, ServerConfig};
 use weft_rt::ring::{self, Ring, RingConfig};
@@ -47,13 +48,17 @@ struct Bench {
 
 impl Bench {
     async fn start(rt: &Rt, ring: &Ring, medium: &Rc<RamDisk>) -> Self {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self::start_at(rt, ring, medium, any).await
+    }
+
+    async fn start_at(rt: &Rt, ring: &Ring, medium: &Rc<RamDisk>, at: SocketAddr) -> Self {
         let (disk, faults) = FaultDisk::new(rt, medium.clone());
         let shared = SharedDisk::open(rt, Rc::new(disk), 1).await.expect("a prepared disk");
         let disks = BTreeMap::from([(d0(), shared.clone())]);
         let server = Server::new(rt, ring, ServerConfig::default());
         server.resolve_with(Rc::new(DiskServer::new(disks)));
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let address = server.listen_tcp(any).expect("listen");
+        let address = server.listen_tcp(at).expect("listen");
         Self { rt: rt.clone(), ring: ring.clone(), server, shared, address, faults }
     }
 
@@ -260,6 +265,11 @@ fn bad_names_and_other_clusters_are_refused() {
             "d0/home/a/1/",
             "d0/home/a/1/fences",
             "d0/home/a/1/fence/",
+            "d0/home/a/1/0",
+            "d0/home/a/1/01",
+            "d0/home/a/1/2/",
+            "d0/home/a/1/2/1/0",
+            "d0/state/",
             "d0/ho me/a/1",
             "d0/home/../1",
             "/other/a/1",
@@ -336,5 +346,85 @@ fn a_head_survives_a_torn_or_decayed_copy_and_refuses_two() {
         let small: Rc<RamDisk> = Rc::new(RamDisk::new("ram", 1 << 20, 512));
         let opened = SharedDisk::open(&rt, small, 1).await.expect_err("it has no room");
         assert!(matches!(opened, SharedDiskError::Head(HeadError::TooSmall(..))), "{opened}");
+    });
+}
+
+#[test]
+fn a_new_session_is_taken_when_nothing_of_the_one_before_can_come() {
+    run(|rt, ring| async move {
+        let bench = Bench::start(&rt, &ring, &medium().await).await;
+        let a = who("a", 5);
+        let name = export_of(&d0(), &home(), &a);
+        let first = Rc::new(bench.open(format!("{name}/3")).await.expect("the first"));
+        bench.faults.inject(Fault::Delay(300 * MILLISECOND));
+        let writing = first.clone();
+        drop(rt.spawn(async move { drop(writing.write(0, block(1), WriteOpts::USER).await) }));
+        while bench.shared.gate().in_flight() == 0 {
+            rt.sleep(MILLISECOND).await;
+        }
+        let second = bench.open(format!("{name}/4/3")).await.expect("it follows");
+        assert_eq!(bench.shared.gate().in_flight(), 0, "its write may come later");
+        bench.faults.inject(Fault::Delay(0));
+        first.write(0, block(2), WriteOpts::USER).await.expect_err("it has ended");
+        second.write(512, block(3), WriteOpts::USER).await.expect("it has the disk");
+        // An earlier one, and one of a user that does not know of the present one.
+        for late in ["3", "4", "4/3", "9/3"] {
+            let refused = bench.open(format!("{name}/{late}")).await.expect_err(late).to_string();
+            assert!(refused.contains("in another session"), "{refused}");
+        }
+        second.write(512, block(4), WriteOpts::USER).await.expect("it has the disk still");
+        // Names without sessions are as before, and another user may begin.
+        let plain = bench.open_as(&a).await.expect("for programs that know no sessions");
+        plain.write(1024, block(5), WriteOpts::USER).await.expect("it may");
+        bench.open(format!("{name}/9")).await.expect("another user of the same node");
+        second.write(512, block(6), WriteOpts::USER).await.expect_err("that has it now");
+    });
+}
+
+/// What uses the disk sees a pause when its server is started again, and what a fence is.
+#[test]
+fn a_member_outlasts_the_restart_of_the_server() {
+    run(|rt, ring| async move {
+        let medium = medium().await;
+        let bench = Bench::start(&rt, &ring, &medium).await;
+        let (a, b) = (who("a", 5), who("b", 6));
+        let source = MemberSource::new(Rc::new(bench.fence()), a.clone(), 30 * SECOND);
+        let disk = LastingDisk::open(&rt, Rc::new(source), Patience::default()).await;
+        let disk = Rc::new(disk.expect("a may use it"));
+        disk.write(0, block(1), WriteOpts::USER).await.expect("written");
+        let address = bench.address;
+        bench.server.shutdown().await;
+        bench.shared.close().await.expect("given back");
+        let (writing, reading) = (disk.clone(), disk.clone());
+        let write = rt.spawn(async move { writing.write(512, block(2), WriteOpts::USER).await });
+        let read = rt.spawn(async move { reading.read(0, Buf::new(512), Class::User).await });
+        drop(bench);
+        rt.sleep(300 * MILLISECOND).await;
+        // Its memory was lost: what was acknowledged and not flushed.
+        medium.write(HEAD_BYTES, block(0), WriteOpts::USER).await.expect("lost");
+        let bench = Bench::start_at(&rt, &ring, &medium, address).await;
+        write.await.expect("a pause, and no failure");
+        let (result, buf) = read.await;
+        result.expect("a pause, and no failure");
+        assert_eq!(buf[0], 1, "it was acknowledged");
+        disk.flush().await.expect("flushed");
+
+        // A disk of the same name that is another one.
+        bench.server.shutdown().await;
+        bench.shared.close().await.expect("given back");
+        drop(bench);
+        let other = self::medium().await;
+        let bench = Bench::start_at(&rt, &ring, &other, address).await;
+        let error = disk.write(0, block(9), WriteOpts::USER).await.expect_err("another disk");
+        assert!(error.to_string().contains("another disk"), "{error}");
+        drop(bench.open_as(&a).await.expect("a may use that, too"));
+
+        // One that was fenced while it was not connected.
+        let source = MemberSource::new(Rc::new(bench.fence()), a.clone(), 30 * SECOND);
+        let disk = LastingDisk::open(&rt, Rc::new(source), Patience::default()).await;
+        let disk = disk.expect("a may use it");
+        bench.fence().fence(&b, &a).await.expect("confirmed");
+        let error = disk.write(0, block(9), WriteOpts::USER).await.expect_err("it was fenced");
+        assert_eq!(error.kind, DiskErrorKind::Fenced, "{error}");
     });
 }

@@ -8,6 +8,7 @@ mod block_device;
 mod by_command;
 mod cached;
 mod cluster;
+mod cluster_disks;
 mod cluster_ends;
 mod common;
 mod configuration;

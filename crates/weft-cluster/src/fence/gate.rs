@@ -4,6 +4,10 @@
 //! any more. Then it becomes durable. Then the victim's requests in flight end. Only then the
 //! fence is confirmed. A crash before the bound is durable leaves a fence that was not confirmed.
 //!
+//! *Sessions* (`session.rs`). A connection of a user that follows an earlier one ends that in the
+//! same way: nothing of it is admitted any more, and what is in flight has ended when the new one
+//! is taken.
+//!
 //! A request is admitted when it is handed to the disk, not when it is received: one that was
 //! received and waits for memory is refused if a fence came first.
 
@@ -14,6 +18,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 use weft_rt::sync::Notify;
 
+use super::session::Session;
 use crate::{ClusterName, Epoch, Incarnation, NodeName};
 
 /// Nodes whose bounds a disk keeps, at most. A name is that of a machine: a cluster has a few.
@@ -27,6 +32,9 @@ pub struct Bounds {
     /// The lowest epoch of each node that is not refused. A node that is not listed was never
     /// fenced.
     pub lowest: BTreeMap<NodeName, Epoch>,
+    /// A random number that tells the disk from others; none yet: its next server gives it one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<u64>,
 }
 
 /// The bounds of [`NODES_MAX`] nodes are kept already.
@@ -62,6 +70,8 @@ impl Bounds {
         if self.cluster.is_none() {
             self.cluster.clone_from(&other.cluster);
         }
+        // If two servers that did not know of each other gave it one: always the same of them.
+        self.disk = [self.disk, other.disk].into_iter().flatten().min();
         for (node, bound) in &other.lowest {
             let lowest = self.lowest.entry(node.clone()).or_default();
             *lowest = (*lowest).max(*bound);
@@ -82,22 +92,36 @@ pub enum Refusal {
         /// The bound.
         lowest: Epoch,
     },
+    /// Another session of the same incarnation has the disk.
+    #[error("{0} uses this disk in another session")]
+    Superseded(Incarnation),
+    /// There are too many users with sessions.
+    #[error("the disk has {SESSIONS_MAX} users, and takes no more")]
+    TooManyUsers,
 }
+
+/// Users with sessions that are remembered, at most.
+const SESSIONS_MAX: usize = 4 * NODES_MAX;
 
 /// The gate of one disk.
 #[derive(Debug, Default)]
 pub struct Gate {
     bounds: RefCell<Bounds>,
-    /// Requests in flight.
-    in_flight: RefCell<BTreeMap<Incarnation, u64>>,
+    /// Requests in flight, by users and sessions.
+    in_flight: RefCell<BTreeMap<User, u64>>,
+    /// The last session of each user that has any.
+    sessions: RefCell<BTreeMap<Incarnation, u64>>,
     ended: Notify,
 }
+
+/// An incarnation, and the number of its session; 0: its connections have no order.
+type User = (Incarnation, u64);
 
 /// A request in flight, until it is dropped.
 #[derive(Debug)]
 pub struct InFlight {
     gate: Rc<Gate>,
-    who: Incarnation,
+    user: User,
 }
 
 impl Gate {
@@ -140,9 +164,66 @@ impl Gate {
     /// # Errors
     /// Its node was fenced.
     pub fn admit(self: &Rc<Self>, who: &Incarnation) -> Result<InFlight, Refusal> {
+        self.admit_in(who, 0)
+    }
+
+    /// As [`Gate::admit`], in a session; 0: in none.
+    ///
+    /// # Errors
+    /// Its node was fenced, or a later session has the disk.
+    pub fn admit_in(self: &Rc<Self>, who: &Incarnation, session: u64) -> Result<InFlight, Refusal> {
+        self.check_in(who, session)?;
+        let user = (who.clone(), session);
+        *self.in_flight.borrow_mut().entry(user.clone()).or_default() += 1;
+        Ok(InFlight { gate: self.clone(), user })
+    }
+
+    /// Whether `who` may use the disk in a session; 0: in none.
+    ///
+    /// # Errors
+    /// It was fenced, or a later session has the disk.
+    pub fn check_in(&self, who: &Incarnation, session: u64) -> Result<(), Refusal> {
         self.check(who)?;
-        *self.in_flight.borrow_mut().entry(who.clone()).or_default() += 1;
-        Ok(InFlight { gate: self.clone(), who: who.clone() })
+        match self.sessions.borrow().get(who) {
+            Some(last) if session != 0 && session != *last => Err(Refusal::Superseded(who.clone())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a session: nothing of the earlier ones is admitted any more. What is in flight of
+    /// them may still be, see [`Gate::settled`].
+    ///
+    /// # Errors
+    /// `who` was fenced, or has another session than the one that this follows.
+    pub fn begin_session(&self, who: &Incarnation, session: Session) -> Result<(), Refusal> {
+        self.check(who)?;
+        let mut sessions = self.sessions.borrow_mut();
+        let last = sessions.get(who).copied();
+        let is_next =
+            |last: u64| session.number > last && session.after.is_none_or(|after| after >= last);
+        if !last.is_none_or(is_next) {
+            return Err(Refusal::Superseded(who.clone()));
+        }
+        if last.is_none() && sessions.len() >= SESSIONS_MAX {
+            sessions.retain(|who, _| self.bounds.borrow().admit(who));
+            if sessions.len() >= SESSIONS_MAX {
+                return Err(Refusal::TooManyUsers);
+            }
+        }
+        sessions.insert(who.clone(), session.number);
+        Ok(())
+    }
+
+    /// Waits until nothing of the earlier sessions of `who` is in flight.
+    pub async fn settled(&self, who: &Incarnation, session: u64) {
+        let is_earlier = |user: &User| user.0 == *who && (1..session).contains(&user.1);
+        loop {
+            let ended = self.ended.wait();
+            if !self.in_flight.borrow().keys().any(is_earlier) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Admits nothing of `victim` any more. Returns whether the bounds have changed: they must be
@@ -162,8 +243,8 @@ impl Gate {
     /// The requests in flight of nodes that have been fenced.
     pub fn refused_in_flight(&self, node: &NodeName) -> u64 {
         let (bounds, in_flight) = (self.bounds.borrow(), self.in_flight.borrow());
-        let of_node = in_flight.iter().filter(|(who, _)| who.node == *node);
-        of_node.filter(|(who, _)| !bounds.admit(who)).map(|(_, count)| count).sum()
+        let of_node = in_flight.iter().filter(|((who, _), _)| who.node == *node);
+        of_node.filter(|((who, _), _)| !bounds.admit(who)).map(|(_, count)| count).sum()
     }
 
     /// Waits until no request of a fenced incarnation of `node` is in flight.
@@ -189,11 +270,11 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let last = {
             let mut in_flight = self.gate.in_flight.borrow_mut();
-            let Some(count) = in_flight.get_mut(&self.who) else { return };
+            let Some(count) = in_flight.get_mut(&self.user) else { return };
             *count -= 1;
             let last = *count == 0;
             if last {
-                in_flight.remove(&self.who);
+                in_flight.remove(&self.user);
             }
             last
         };

@@ -76,6 +76,8 @@ pub struct MemberDisk {
     fence: Rc<dyn Fence>,
     own: Incarnation,
     end: Rc<EndOfUse>,
+    /// Whether the disk itself tells a fence from a failure ([`super::LastingDisk`]).
+    tells_fences: bool,
     asking: Semaphore,
     /// How often the server was asked.
     asked: Cell<u64>,
@@ -97,7 +99,18 @@ impl MemberDisk {
     ) -> Self {
         let info = DiskInfo { name: place, ..disk.info().clone() };
         let (asking, asked) = (Semaphore::new(1), Cell::new(0));
-        Self { disk, info, fence, own, end, asking, asked }
+        Self { disk, info, fence, own, end, tells_fences: false, asking, asked }
+    }
+
+    /// The same for a disk that tells a fence from a failure, as [`super::LastingDisk`] does: it
+    /// has asked the server before it reports a failure.
+    pub fn lasting(
+        disk: Rc<dyn Disk>,
+        by: (Rc<dyn Fence>, String),
+        own: Incarnation,
+        end: Rc<EndOfUse>,
+    ) -> Self {
+        Self { tells_fences: true, ..Self::new(disk, by, own, end) }
     }
 
     /// Looks at a failure: ends the use if it comes from a fence.
@@ -106,6 +119,7 @@ impl MemberDisk {
             // The server has carried the request out, as far as it could.
             DiskErrorKind::Medium | DiskErrorKind::NoSpace | DiskErrorKind::Invalid => return,
             DiskErrorKind::Fenced => return self.end.end(error.to_string()),
+            DiskErrorKind::Gone if self.tells_fences => return,
             _ => {}
         }
         let asked = self.asked.get();

@@ -1,11 +1,17 @@
 //! Fencing at a disk server, as `server.rs` describes it.
 
+use std::rc::Rc;
+
+use weft_disk::{Class, Disk as _, IoFuture};
 use weft_nbd::client::OpenError;
 use weft_nbd::proto::Violation;
 use weft_nbd::{NbdDisk, NbdOptions, NbdUri};
 use weft_rt::ring::Ring;
-use weft_rt::{Nanos, Rt};
+use weft_rt::{Buf, Nanos, Rt};
 
+use super::lasting_disk::{DiskSource, NotOpened, Opened};
+use super::server::{STATE, STATE_BYTES};
+use super::session::Session;
 use super::{Fence, FenceError, FenceFuture};
 use crate::{ClusterName, DiskName, Incarnation};
 
@@ -81,6 +87,75 @@ impl RemoteFence {
             }
             Err(error) => Err(FenceError::Unconfirmed { disk, why: error.to_string() }),
         }
+    }
+}
+
+/// A disk of a disk server as a member of the cluster uses it, in one session after the other.
+#[derive(Debug)]
+pub struct MemberSource {
+    fence: Rc<RemoteFence>,
+    own: Incarnation,
+    request_timeout: Nanos,
+}
+
+impl MemberSource {
+    /// The disk that `fence` reaches, as `own` uses it. A request may take `request_timeout`.
+    pub fn new(fence: Rc<RemoteFence>, own: Incarnation, request_timeout: Nanos) -> Self {
+        Self { fence, own, request_timeout }
+    }
+
+    async fn open_in(&self, session: Session) -> Result<Opened, NotOpened> {
+        let RemoteFence { rt, ring, uri, disk, cluster, patience } = &*self.fence;
+        let mut export = format!("{}/{}", export_of(disk, cluster, &self.own), session.number);
+        if let Some(after) = session.after {
+            export = format!("{export}/{after}");
+        }
+        let away = |error: &dyn std::fmt::Display| NotOpened::Away(error.to_string());
+        let options = NbdOptions {
+            connect_timeout: *patience,
+            request_timeout: self.request_timeout,
+            // That is what sessions are for.
+            reconnect_attempts: 0,
+            ..NbdOptions::default()
+        };
+        let uri_of = |export: String| NbdUri { export, ..uri.clone() };
+        let opened = NbdDisk::open(rt, ring, &uri_of(export), options).await;
+        let opened = opened.map_err(|error| match &error {
+            OpenError::Protocol(Violation::Refused { reason, .. }) => refusal_of(reason),
+            _ => away(&error),
+        })?;
+        // After the connection: its server, or a later one, says it.
+        let options = NbdOptions { read_only: true, ..options };
+        let state = uri_of(format!("{disk}/{STATE}"));
+        let state = NbdDisk::open(rt, ring, &state, options).await.map_err(|e| away(&e))?;
+        let len = usize::try_from(STATE_BYTES).unwrap_or(0);
+        let (read, bytes) = state.read(0, Buf::new(len), Class::Urgent).await;
+        read.map_err(|error| away(&error))?;
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(len);
+        let state = serde_json::from_slice(&bytes[..end]).map_err(|error| away(&error))?;
+        Ok(Opened { disk: Rc::new(opened), state })
+    }
+}
+
+/// What a server's refusal means.
+fn refusal_of(reason: &str) -> NotOpened {
+    let text = reason.to_owned();
+    match reason {
+        _ if reason.contains("fenced: ") => NotOpened::Fenced(text),
+        _ if ["in another session", "belongs to cluster", "a name has the form"]
+            .iter()
+            .any(|what| reason.contains(what)) =>
+        {
+            NotOpened::Refused(text)
+        }
+        // It may serve the disk in some seconds.
+        _ => NotOpened::Away(text),
+    }
+}
+
+impl DiskSource for MemberSource {
+    fn open(&self, session: Session) -> IoFuture<'_, Result<Opened, NotOpened>> {
+        Box::pin(self.open_in(session))
     }
 }
 

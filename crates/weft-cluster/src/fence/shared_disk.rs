@@ -32,6 +32,7 @@ use weft_rt::{Buf, Frozen, Nanos, Rt};
 use super::claim::{BEAT, Check, Claim, HOLD, Taken, WAIT};
 use super::gate::{Bounds, BoundsFull, Gate, Refusal};
 use super::head::{HEAD_BYTES, Head, HeadError, Kept};
+use super::session::{DiskState, Session};
 use crate::{ClusterName, Epoch, Incarnation};
 
 /// Why a shared disk cannot be used, or did not confirm a fence.
@@ -251,12 +252,40 @@ impl SharedDisk {
     ) -> Result<SharedVolume, SharedDiskError> {
         self.claim_for(cluster, who).await?;
         self.gate.check(who)?;
-        Ok(SharedVolume { disk: self.clone(), who: Some(who.clone()) })
+        Ok(SharedVolume { disk: self.clone(), who: Some(who.clone()), session: 0 })
+    }
+
+    /// As [`SharedDisk::open_as`], in a session that follows earlier ones. Returns when none of
+    /// their requests can be carried out any more.
+    ///
+    /// # Errors
+    /// Those of [`SharedDisk::open_as`], or another session has the disk.
+    pub async fn open_session(
+        self: &Rc<Self>,
+        cluster: &ClusterName,
+        who: &Incarnation,
+        session: Session,
+    ) -> Result<SharedVolume, SharedDiskError> {
+        self.claim_for(cluster, who).await?;
+        self.gate.begin_session(who, session)?;
+        // Connections of earlier sessions end.
+        self.fenced.notify_all();
+        self.gate.settled(who, session.number).await;
+        // What comes late must not come after requests of a later server.
+        self.hold().await?;
+        self.gate.check_in(who, session.number)?;
+        Ok(SharedVolume { disk: self.clone(), who: Some(who.clone()), session: session.number })
+    }
+
+    /// Which disk it is, and whose.
+    pub fn state(&self) -> DiskState {
+        let disk = self.gate.bounds().disk.unwrap_or_default();
+        DiskState { disk, server: self.server, generation: self.claim.get().generation }
     }
 
     /// What a program sees that only reads the disk, and is no node.
     pub fn open_read_only(self: &Rc<Self>) -> SharedVolume {
-        SharedVolume { disk: self.clone(), who: None }
+        SharedVolume { disk: self.clone(), who: None, session: 0 }
     }
 
     async fn claim_for(
@@ -328,12 +357,15 @@ impl SharedDisk {
         Ok(self.hold().await?)
     }
 
-    /// Waits until `who` is refused, or another server serves the disk. Tells which.
-    pub async fn refused(&self, who: &Incarnation) -> String {
+    /// Waits until `who` is refused in a session, or another server serves the disk. Tells which.
+    pub async fn refused(&self, who: &Incarnation, session: u64) -> String {
         loop {
             let fenced = self.fenced.wait();
             if self.gate.check(who).is_err() {
                 return format!("{who} was fenced");
+            }
+            if let Err(refusal) = self.gate.check_in(who, session) {
+                return refusal.to_string();
             }
             if self.state.get() == ServerState::Deposed {
                 return self.served().to_string();
@@ -365,6 +397,8 @@ pub struct SharedVolume {
     disk: Rc<SharedDisk>,
     /// `None`: it only reads.
     who: Option<Incarnation>,
+    /// The number of its session; 0: none.
+    session: u64,
 }
 
 /// Whether a request may still be carried out although it failed.
@@ -390,7 +424,9 @@ async fn begin(
 ) -> Result<(Taken, Head, Bounds), HeadError> {
     loop {
         let taken = Claim::take(rt, disk, server, above).await?;
-        let Kept { bounds, .. } = Head::read(disk).await?;
+        let Kept { mut bounds, .. } = Head::read(disk).await?;
+        // Random, as the server's is.
+        bounds.disk.get_or_insert(server);
         if rt.now() < taken.at + HOLD {
             let mut head = Head::new(taken.claim.generation);
             head.store(disk, &bounds).await?;
@@ -427,7 +463,7 @@ impl SharedVolume {
                 return Err(VolumeError::new(VolumeErrorKind::ReadOnly, cause));
             };
             self.disk.hold().await.map_err(failed)?;
-            let in_flight = self.disk.gate.admit(who).map_err(refused)?;
+            let in_flight = self.disk.gate.admit_in(who, self.session).map_err(refused)?;
             let disk = self.disk.disk.clone();
             let run = move || async move {
                 let result = request(&*disk).await;
@@ -459,7 +495,7 @@ impl Volume for SharedVolume {
     fn read(&self, offset: u64, buf: Buf) -> ReadFuture<'_, VolumeError> {
         Box::pin(async move {
             if let Some(who) = &self.who
-                && let Err(refusal) = self.disk.gate.check(who)
+                && let Err(refusal) = self.disk.gate.check_in(who, self.session)
             {
                 return (Err(refused(refusal)), buf);
             }

@@ -97,6 +97,11 @@ pub struct FsClusterArgs {
     /// to each other that they have it; contents are not encrypted
     #[arg(long, value_name = "FILE", requires = "cluster")]
     pub key: Option<PathBuf>,
+    /// How long a disk whose server is away is waited for before it counts as lost. A server that
+    /// starts after a crash takes 7 seconds
+    #[arg(long, value_name = "TIME", default_value = "10s", requires = "cluster")]
+    #[arg(value_parser = size::parse_duration)]
+    pub disk_patience: Duration,
 }
 
 impl FsClusterArgs {
@@ -305,7 +310,7 @@ pub struct FsMountArgs {
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
     /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
-    /// wait=, stop_timeout=, log=, cluster=, node=, key=
+    /// wait=, stop_timeout=, log=, cluster=, node=, key=, disk_patience=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written

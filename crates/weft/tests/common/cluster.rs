@@ -100,6 +100,19 @@ impl Cluster {
         process
     }
 
+    /// Kills the server of a disk.
+    pub fn kill_server(&mut self, number: usize) {
+        // The first one is killed before the second one exists.
+        let ended =
+            std::mem::replace(&mut self.servers[number], Process::spawn(&mut command("true")));
+        ended.kill9();
+    }
+
+    /// Starts it again.
+    pub fn start_server(&mut self, number: usize) {
+        self.servers[number] = self.serve(&format!("d{number}"));
+    }
+
     /// Lets the servers of disks answer nothing.
     pub fn pause_servers(&self) {
         self.servers.iter().for_each(|server| server.signal(rustix::process::Signal::STOP));

@@ -28,12 +28,12 @@ use weft_cli::output::log_line;
 use weft_cli::thread;
 use weft_cluster::channel::{ChannelError, HandshakeError, KEY_BYTES_MIN, KeyError, SharedKey};
 use weft_cluster::coordinator::etcd::{EtcdConfig, EtcdCoordinator, EtcdUri};
-use weft_cluster::fence::{EndOfUse, MemberDisk, RemoteFence};
+use weft_cluster::fence::{EndOfUse, LastingDisk, MemberDisk, MemberSource, Patience, RemoteFence};
 use weft_cluster::{
     ClusterName, Coordinator, CoordinatorError, DiskName, Fence, FenceError, Incarnation,
     Membership, Node, NodeConfig, NodeError, NodeName, Outlook, Session, Standing,
 };
-use weft_disk::Disk;
+use weft_disk::{BoundedDisk, Disk};
 use weft_nbd::NbdUri;
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
@@ -174,6 +174,8 @@ struct Party {
     membership: Rc<Membership>,
     fences: Vec<Rc<RemoteFence>>,
     end: Rc<EndOfUse>,
+    /// How long a disk whose server does not answer is waited for.
+    disk_patience: Nanos,
 }
 
 /// What a process is to be in its cluster.
@@ -209,7 +211,8 @@ impl Party {
             expelled.expelled().await;
             ending.end("it is no member of the cluster any more");
         });
-        Ok(Self { opener: opener.clone(), membership, fences, end })
+        let disk_patience = Nanos::try_from(args.disk_patience.as_nanos()).unwrap_or(Nanos::MAX);
+        Ok(Self { opener: opener.clone(), membership, fences, end, disk_patience })
     }
 
     /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it
@@ -265,7 +268,7 @@ impl Party {
     ) -> Result<Vec<Rc<dyn Disk>>, Failure> {
         let mut disks = Vec::new();
         for fence in self.fences.iter().filter(|fence| !lost.contains(fence.disk())) {
-            let disk = open_as(&self.opener, fence, own, &self.end).await?;
+            let disk = open_as(&self.opener, fence, own, &self.end, self.disk_patience).await?;
             disks.push(disk);
         }
         Ok(disks)
@@ -283,16 +286,25 @@ impl Party {
     }
 }
 
-/// A shared disk as this process uses it.
+/// A shared disk as this process uses it. If its server ends, or the way to it, that is waited for.
 async fn open_as(
     opener: &Opener,
     fence: &Rc<RemoteFence>,
     own: &Incarnation,
     end: &Rc<EndOfUse>,
+    patience: Nanos,
 ) -> Result<Rc<dyn Disk>, Failure> {
-    let disk = opener.open(&fence.uri_of(own).to_string(), false).await?;
+    let source = MemberSource::new(fence.clone(), own.clone(), opener.disk_timeout);
+    let lasting = Patience { reconnect: patience, ..Patience::default() };
+    let disk = LastingDisk::open(&opener.rt, Rc::new(source), lasting).await.map_err(|error| {
+        Failure::new(format!("{}: {error}", fence.place()))
+            .hint("check that the server is running and can be reached from here")
+    })?;
+    // A request may be made, lost, and made again on another connection.
+    let limit = opener.disk_timeout.saturating_add(patience.saturating_mul(2));
+    let disk = Rc::new(BoundedDisk::new(&opener.rt, Rc::new(disk), limit));
     let by = (fence.clone() as Rc<dyn Fence>, fence.place());
-    Ok(Rc::new(MemberDisk::new(disk, by, own.clone(), end.clone())))
+    Ok(Rc::new(MemberDisk::lasting(disk, by, own.clone(), end.clone())))
 }
 
 /// The fences of shared disks.

@@ -146,6 +146,9 @@ fn set_value(args: &mut FsMountArgs, name: &str, value: &str) -> Result<bool, Fa
             args.cluster.node = Some(node);
         }
         "key" => args.cluster.key = Some(value.into()),
+        "disk_patience" => {
+            args.cluster.disk_patience = size::parse_duration(value).map_err(wrong)?;
+        }
         _ => return Ok(false),
     }
     Ok(true)

@@ -3,8 +3,8 @@
 //! An unmount makes durable what programs have not synced, gives back what the node has, and ends
 //! its log: the keeper has a part in each. So it may have to wait for a keeper, and that must end.
 //! A node that gives up ends as one that was killed: the keeper expels it when its lease has ended,
-//! fences it, and recovers its log. It does not leave the cluster, because a request may still be on
-//! its way to a disk.
+//! fences it, and recovers its log. It does not leave the cluster, because a request may still be
+//! on its way to a disk.
 
 use std::cell::Cell;
 use std::time::Duration;

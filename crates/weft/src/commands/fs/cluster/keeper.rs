@@ -191,8 +191,8 @@ impl Active<'_> {
         }
     }
 
-    /// Waits until an end in order has taken too long, or a second signal comes. The keeper does not
-    /// leave the cluster then: it is fenced, as a request may be on its way to a disk.
+    /// Waits until an end in order has taken too long, or a second signal comes. The keeper does
+    /// not leave the cluster then: it is fenced, as a request may be on its way to a disk.
     async fn is_late(&self, patience: Nanos) -> Failure {
         let late = Box::pin(self.opener.rt.sleep(patience));
         drop(select(late, Box::pin(self.signals.wait(2))).await);
@@ -293,7 +293,7 @@ impl Active<'_> {
     fn opens_as(&self) -> control::OpenDisk {
         let (opener, own, end) =
             (self.opener.clone(), self.term.keeper.node.clone(), self.party.end.clone());
-        let cluster = cluster_name(&self.args.name);
+        let (cluster, patience) = (cluster_name(&self.args.name), self.party.disk_patience);
         Rc::new(move |place| {
             let (opener, own, end) = (opener.clone(), own.clone(), end.clone());
             let cluster = cluster.as_ref().ok().cloned();
@@ -301,7 +301,7 @@ impl Active<'_> {
                 let cluster = cluster.ok_or("it has no name")?;
                 let fences = super::fences_of(&opener, &cluster, &[place]);
                 let fences = fences.map_err(|failure| failure.to_string())?;
-                let opened = open_as(&opener, &fences[0], &own, &end).await;
+                let opened = open_as(&opener, &fences[0], &own, &end, patience).await;
                 opened.map_err(|failure| failure.to_string())
             })
         })
