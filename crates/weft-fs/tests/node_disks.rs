@@ -251,3 +251,54 @@ fn a_node_that_dies_before_it_takes_another_ring_leaves_the_old_one_once() {
         assert_sound(&fs).await;
     });
 }
+
+/// Blocks wait at a node that find no room below its disks. Another node that wants everything
+/// waits for some seconds, and the users of the blocks are told.
+#[test]
+fn a_node_that_has_no_room_for_what_waits_keeps_no_one_waiting() {
+    run(|rt| async move {
+        let disks = blank(&rt, 5);
+        let (network, fs) = node_0(&rt, &all(&disks)).await;
+        let own = for_host(&rt, &disks, 1);
+        let other = joined(&rt, &all(&own), &network, (1, 7)).await;
+        let (ino, bytes) = synced_file(&other, "raid5", 100_000).await;
+        other.begin_use(ino);
+        let log = log_of(&fs, 1).await;
+        for (number, disk) in own.iter().enumerate() {
+            let label = Label::read(&**disk).await.expect("readable").expect("a label");
+            let data = label.data();
+            let ring = log.iter().filter(|copy| usize::from(copy.disk) == number);
+            let ring: Vec<_> = ring.flat_map(|copy| copy.blocks.clone()).collect();
+            let room = move |at: u64, _: u64, is_there: bool| {
+                let block = at.saturating_sub(data.start) / BLOCK;
+                let is_ring = ring.iter().any(|run| run.contains(&block));
+                (data.contains(&at) && !is_there && !is_ring).then_some(0)
+            };
+            *disk.faults.room.borrow_mut() = Some(Box::new(room));
+        }
+        write(&other, ino, 1 << 20, &pattern(200_000, 2)).await;
+        // For that node 0 takes the token of everything exclusively.
+        let lost = (0..5).find(|n| !log_disks(&log).contains(n)).expect("one without a log");
+        let rebuilding = Box::pin(async {
+            fs.fail_disk(lost).await.expect("failed");
+            fs.rebuild().await
+        });
+        let late = Box::pin(rt.sleep(55 * SECOND));
+        match futures_util::future::select(rebuilding, late).await {
+            futures_util::future::Either::Left((report, _)) => {
+                assert_eq!(report.expect("rebuilt").removed_disks, [lost]);
+            }
+            futures_util::future::Either::Right(_) => panic!("it waits for the node"),
+        }
+        assert!(read_all(&fs, ino).await[..bytes.len()] == bytes);
+        own.iter().for_each(|disk| *disk.faults.room.borrow_mut() = None);
+        let told = other.fsync(ino).await;
+        assert!(matches!(told, Err(FsError::NoSpace)), "{told:?}");
+        other.fsync(ino).await.expect("it was told");
+        write(&other, ino, 1 << 20, &pattern(200_000, 3)).await;
+        other.fsync(ino).await.expect("there is room");
+        assert!(matches!(other.sync().await, Err(FsError::NoSpace)), "this tells it once as well");
+        other.unmount().await.expect("unmounted");
+        assert_sound(&fs).await;
+    });
+}

@@ -447,3 +447,23 @@ fn messages_that_no_node_sends_end_the_connection_and_nothing_else() {
         assert_eq!(late.count().await, 0);
     });
 }
+
+/// It would be the same on each connection, and the node would ask for ever.
+#[test]
+fn a_node_that_has_too_much_is_told_so() {
+    with_keeper(|_, network| async move {
+        let mut speaker = Speaker::new(&network).await;
+        let welcome = speaker.hello(1, 7).await;
+        assert!(matches!(welcome, Some(FromKeeper::Welcome { .. })), "{welcome:?}");
+        let run = |start| weft_wire::Run { disk: 0, start, blocks: 1 };
+        let runs = |from: u64| (from..from + 10_000).map(run);
+        for part in 0..3 {
+            let space = runs(part * 20_000).collect();
+            let part = ToKeeper::Restate(Restated { space, ..Restated::default() });
+            speaker.stream.write(part.to_bytes()).await.expect("sent");
+        }
+        let refused = speaker.hear().await;
+        let Some(FromKeeper::Refused(why)) = &refused else { panic!("{refused:?}") };
+        assert!(why.contains("it has more than 20000 tokens"), "{why}");
+    });
+}

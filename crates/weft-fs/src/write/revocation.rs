@@ -31,6 +31,10 @@ use crate::write::dirty_memory::FlushScope;
 
 /// The time until the next attempt to write changes under returned tokens.
 const AGAIN_S: u64 = 1;
+/// After so many attempts blocks go that have no room, as when they fill the memory.
+const GIVES_UP_AFTER: u64 = 10;
+/// After so many this node stops: others wait for its tokens.
+const STOPS_AFTER: u64 = 60;
 
 impl FsState {
     /// Makes changes under tokens durable, and forgets cached contents.
@@ -192,9 +196,19 @@ impl Fs {
         self.0.tokens().on_give_up(move |given| {
             let (weak, rt) = (weak.clone(), rt.clone());
             rt.clone().launch(Box::pin(async move {
+                let mut attempts = 0;
                 while let Some(fs) = weak.upgrade() {
-                    if fs.give_up(&given).await.is_ok() {
+                    let Err(error) = fs.give_up(&given).await else {
                         return given.iter().for_each(|given| fs.tokens().written(given));
+                    };
+                    attempts += 1;
+                    if attempts >= GIVES_UP_AFTER {
+                        // Their users are told by fsync.
+                        fs.give_up_what_has_no_room().await;
+                    }
+                    if attempts >= STOPS_AFTER {
+                        let why = "what other nodes wait for cannot be written";
+                        fs.meta().fail(&format!("{why}: {error}"));
                     }
                     if fs.check().is_err() || fs.meta().is_failed() {
                         // It can write no more. It is dead for the others, who fence it.

@@ -26,7 +26,7 @@ use crate::meta::outbox::Outbox;
 use crate::meta::stream::{Stream, take_more};
 
 /// The most tokens and runs of blocks that a node may have.
-const RESTATED_MAX: usize = 1 << 20;
+const RESTATED_MAX: usize = if cfg!(test) { 20_000 } else { 1 << 22 };
 
 type Spoken<T> = std::result::Result<T, ConnectionEnd>;
 
@@ -255,7 +255,7 @@ impl Server {
         part: Restated,
     ) -> std::result::Result<(), ConnectionEnd> {
         self.next_batch(peer)?;
-        let all = {
+        let is_too_much = {
             let mut restated = peer.restated.borrow_mut();
             let Some(all) = &mut *restated else { return Err(ConnectionEnd) };
             all.tokens.extend(part.tokens);
@@ -263,14 +263,18 @@ impl Server {
             all.space.extend(part.space);
             all.numbers_end = all.numbers_end.max(part.numbers_end);
             all.next_give_back = all.next_give_back.max(part.next_give_back);
-            if all.tokens.len() + all.locks.len() + all.space.len() > RESTATED_MAX {
-                return Err(ConnectionEnd);
-            }
-            if !part.is_last {
-                return Ok(());
-            }
-            restated.take().expect("it was there")
+            all.tokens.len() + all.locks.len() + all.space.len() > RESTATED_MAX
         };
+        if is_too_much {
+            // On the next connection it would be the same.
+            let why = format!("it has more than {RESTATED_MAX} tokens, locks and runs of blocks");
+            peer.outbox.write(FromKeeper::Refused(why).to_bytes()).await;
+            return Err(ConnectionEnd);
+        }
+        if !part.is_last {
+            return Ok(());
+        }
+        let all = peer.restated.borrow_mut().take().ok_or(ConnectionEnd)?;
         if all.numbers_end > self.next_number.get() {
             self.next_number.set(all.numbers_end);
             self.is_number_due.set(true);
