@@ -18,5 +18,6 @@ pub(crate) mod member;
 pub(crate) mod memory_disk;
 pub(crate) mod old_block_cache;
 pub(crate) mod pool;
+pub(crate) mod relayed;
 pub(crate) mod reopen;
 pub(crate) mod successor;

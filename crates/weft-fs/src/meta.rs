@@ -92,7 +92,7 @@ pub use places::MetaPageCounts;
 pub(crate) use places::PageReport;
 use reach::Reach;
 pub(crate) use recent_rows::RecentRows;
-use remote::{Link, RemoteKeeper};
+use remote::{Link, LostClient, RemoteKeeper};
 pub(crate) use rings::{NodeLog, RingRun};
 pub(crate) use room::{
     LongFiles, capacity_for, next_step, row_bytes_for_all, step_above, step_below,
@@ -294,6 +294,13 @@ impl Meta {
         match &self.keeper {
             Reach::Here(_) => None,
             Reach::Remote(keeper) => Some(keeper.link()).filter(|link| link.node().number != 0),
+        }
+    }
+
+    /// Who hears of disks that other nodes have lost, before any row that depends on it is read.
+    pub(crate) fn on_lost_disk(&self, client: LostClient) {
+        if let Reach::Remote(keeper) = &self.keeper {
+            keeper.link().set_lost_client(client);
         }
     }
 

@@ -114,7 +114,17 @@ pub(crate) fn present(
     reopen: Option<&Reopen>,
 ) -> Result<PresentDisk> {
     let path = reopen.map(|reopen| PathDisk::new(disk.clone(), label.clone(), reopen.clone()));
-    let path = path.map(Rc::new);
+    present_by(disk, label, path.map(Rc::new), Rc::default())
+}
+
+/// A disk that belongs to a mounted file system, with a path to it that may be opened again, and
+/// whether that leads through the keeper.
+fn present_by(
+    disk: &Rc<dyn Disk>,
+    label: &Label,
+    path: Option<Rc<PathDisk>>,
+    is_relayed: Rc<Cell<bool>>,
+) -> Result<PresentDisk> {
     let whole: Rc<dyn Disk> = match &path {
         Some(path) => path.clone(),
         None => disk.clone(),
@@ -123,7 +133,7 @@ pub(crate) fn present(
     let metadata = Rc::new(Ranges::new(label.slice_ranges()));
     let (label, is_label_due) = (RefCell::new(label.clone()), Cell::new(false));
     let slice = data.clone();
-    Ok(PresentDisk { label, whole, path, queue, data, slice, metadata, is_label_due })
+    Ok(PresentDisk { label, whole, path, queue, data, slice, metadata, is_label_due, is_relayed })
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<DiskParts> {
@@ -542,6 +552,8 @@ impl Fs {
 impl FsState {
     /// All is written: the last commit, and what else the next mount goes by.
     async fn end_use(&self) -> Result<()> {
+        // The next keeper may not fence this one.
+        self.path_desk().close().await;
         self.note_use(true).await?;
         self.meta().end();
         self.commit_anyway().await?;

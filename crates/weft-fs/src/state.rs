@@ -15,6 +15,7 @@ pub(crate) mod metadata_growth;
 pub(crate) mod metadata_room;
 pub(crate) mod mounted;
 pub(crate) mod open_files;
+pub(crate) mod path_desk;
 pub(crate) mod promised_room;
 pub(crate) mod space_desk;
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod metadata_copies;
 mod metadata_growth;
 mod mount_mark;
 mod node_disks;
+mod node_paths;
 mod node_space;
 mod nodes;
 mod old_block_cache;

@@ -1,11 +1,10 @@
-//! Disks, and the logs on them, under nodes that mount one file system: they join, leave and fail,
-//! for one of the nodes or for all.
+//! Disks, and the logs on them, under nodes that mount one file system: they join, leave and fail.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::common::cluster::*;
-use crate::common::test_disks::{blank, for_host};
+use crate::common::test_disks::blank;
 use crate::common::*;
 use weft_fs::{Fs, FsError, Label, LogCopy};
 use weft_rt::{MILLISECOND, SECOND};
@@ -93,43 +92,6 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
 }
 
 #[test]
-fn a_disk_that_fails_for_one_node_is_lost_for_all() {
-    run(|rt| async move {
-        let disks = blank(&rt, 4);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let (ino, mut bytes) = synced_file(&fs, "raid5", 200_000).await;
-        let of_node = rt.domain(|| {});
-        let own = for_host(&of_node, &disks, 1);
-        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
-        let third = joined(&rt, &all(&disks), &network, (2, 7)).await;
-        assert!(read_all(&third, ino).await == bytes);
-        own[2].faults.gone.set(true);
-        for version in 2..4 {
-            overwrite(&other, ino, &mut bytes, 10_000..150_000, version).await;
-        }
-        rt.sleep(SECOND).await;
-        let lost = async |fs: &Fs| {
-            let disks = fs.status().await.expect("known").disks;
-            disks.iter().map(|disk| disk.lost).collect::<Vec<_>>()
-        };
-        assert_eq!(lost(&fs).await, [false, false, true, false]);
-        assert!(read_all(&third, ino).await == bytes);
-        assert_eq!(lost(&third).await, [false, false, true, false]);
-        overwrite(&other, ino, &mut bytes, 0..5000, 9).await;
-        of_node.fail_domain();
-        drop(other);
-        die(&fs, &network, 1, 7).await;
-        assert!(read_all(&fs, ino).await == bytes);
-        let report = fs.rebuild().await.expect("rebuilt");
-        assert_eq!(report.removed_disks, [2]);
-        assert!(read_all(&third, ino).await == bytes);
-        assert_eq!(lost(&third).await, [false; 3]);
-        third.unmount().await.expect("unmounted");
-        assert_sound(&fs).await;
-    });
-}
-
-#[test]
 fn a_node_stops_when_a_disk_has_joined_that_it_was_not_given() {
     run(|rt| async move {
         let disks = blank(&rt, 5);
@@ -186,38 +148,6 @@ fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_store
         let left = (0..5).filter(|n| *n != leaving).map(|n| disks[usize::from(n)].clone());
         let fs = mount(&rt, &all(&left.collect::<Vec<_>>())).await;
         check(&fs).await;
-        assert_sound(&fs).await;
-    });
-}
-
-/// What fails is the way of this node to the disks, and not the disks.
-#[test]
-fn a_node_that_reaches_no_disk_stops_and_no_disk_is_lost() {
-    run(|rt| async move {
-        let disks = blank(&rt, 4);
-        let (network, fs) = node_0(&rt, &all(&disks)).await;
-        let of_node = rt.domain(|| {});
-        let own = for_host(&of_node, &disks, 1);
-        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
-        let ino = make_as(&other, "file", "raid5").await;
-        write(&other, ino, 0, &pattern(200_000, 1)).await;
-        other.fsync(ino).await.expect("synced");
-        own.iter().for_each(|disk| disk.faults.gone.set(true));
-        let new = make_as(&other, "new", "raid5").await;
-        write(&other, new, 0, &pattern(100_000, 2)).await;
-        assert!(other.fsync(new).await.is_err());
-        rt.sleep(10 * SECOND).await;
-        let stopped = other.sync().await;
-        assert!(matches!(stopped, Err(FsError::Stopped(_))), "{stopped:?}");
-        of_node.fail_domain();
-        drop(other);
-        die(&fs, &network, 1, 7).await;
-        let status = fs.status().await.expect("known");
-        assert!(status.disks.iter().all(|disk| !disk.lost), "{:?}", status.disks);
-        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
-        fs.unmount().await.expect("unmounted");
-        let fs = mount(&rt, &all(&disks)).await;
-        assert!(read_all(&fs, ino).await == pattern(200_000, 1));
         assert_sound(&fs).await;
     });
 }

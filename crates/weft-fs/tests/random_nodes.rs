@@ -4,6 +4,9 @@
 //! mounts again. Node 0 dies as well, also in the middle of such a recovery, and nodes go on when
 //! it is back. At the end the power fails for all of them, and one mount alone recovers all logs.
 //!
+//! Paths of single nodes to disks fail and come back: requests fail, and their writes may come later.
+//! The node goes on through the keeper, and no disk is lost. A disk fails for all, or for node 0.
+//!
 //! Files are written in random places, and synced at times: each by one node, or all by all. Each
 //! sector has what was written there last, or, after a crash, at some time since it was synced. A
 //! read sees what has been written before it. Parity must match everywhere.
@@ -21,6 +24,7 @@ use crate::common::moments::drawn_leave;
 use crate::common::network::Network;
 use crate::common::test_disks::{SIZE, blank, for_host};
 use crate::common::*;
+use weft_disk::Disk as _;
 use weft_fs::{Fs, Ino, NodeStatus, RemoteMetadata, create};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Nanos, Rt};
@@ -41,6 +45,15 @@ enum Canary {
     NotRecovered,
     /// The log of a dead node is recovered once more, after others have used its files.
     RecoveredTwice,
+    /// A node goes on through the keeper while what it sent to the disk may still come.
+    NotCut,
+}
+
+impl Canary {
+    /// Whether paths fail.
+    fn has_bad_paths(self) -> bool {
+        matches!(self, Self::None | Self::NotCut)
+    }
 }
 
 /// A write of some sectors of a file.
@@ -222,11 +235,13 @@ fn domain(rt: &Rt) -> (Rt, Rc<Cell<bool>>) {
 
 struct World {
     rt: Rt,
-    rng: RefCell<Rng>,
+    rng: Rc<RefCell<Rng>>,
     network: Rc<Network>,
     media: Vec<Rc<TestDisk>>,
     hosts: Cell<u64>,
-    nodes: RefCell<BTreeMap<u16, Running>>,
+    nodes: Rc<RefCell<BTreeMap<u16, Running>>>,
+    /// Whether a disk was to be lost.
+    has_failed: Cell<bool>,
     /// The files of each node, or those that all of them use.
     files: BTreeMap<u16, Vec<Rc<File>>>,
     is_shared: bool,
@@ -240,11 +255,12 @@ impl World {
         let network = network(rt, seed);
         let mut world = Self {
             rt: rt.clone(),
-            rng: RefCell::new(Rng::new(seed)),
+            rng: Rc::new(RefCell::new(Rng::new(seed))),
             network,
             media,
             hosts: Cell::new(1),
-            nodes: RefCell::default(),
+            nodes: Rc::default(),
+            has_failed: Cell::new(false),
             files: BTreeMap::new(),
             is_shared,
             canary,
@@ -301,6 +317,25 @@ impl World {
         let mounting = (epoch, mounting_by(epoch));
         let fs = node_0_at(&rt, &all(&disks), &self.network, mounting).await;
         fs.serve_nodes(&self.network.keeper(), expected);
+        let (nodes, rng, canary) = (self.nodes.clone(), self.rng.clone(), self.canary);
+        let clock = rt.clone();
+        fs.cut_paths_by(move |node, name| {
+            let (nodes, rng, clock) = (nodes.clone(), rng.clone(), clock.clone());
+            async move {
+                let time = rng.borrow_mut().below(5 * MILLISECOND);
+                clock.sleep(time).await;
+                let nodes = nodes.borrow();
+                // One that is dead has nothing in flight.
+                let running = nodes.get(&node.number).filter(|running| running.id == node);
+                for disk in running.iter().flat_map(|running| &running.disks) {
+                    if canary != Canary::NotCut && disk.info().name == name {
+                        disk.faults.gone.set(true);
+                        disk.end_writes(|sectors| rng.borrow_mut().below(sectors + 1));
+                    }
+                }
+                true
+            }
+        });
         self.add(Running { id, rt, failed, fs, disks });
     }
 
@@ -356,17 +391,37 @@ impl World {
         self.work(0);
     }
 
-    /// Something happens to the network, or a disk fails for one of the nodes: for all, then, and
-    /// node 0 does without it. Returns whether a disk has failed.
+    /// Paths of single nodes to disks fail, or come back.
+    fn change_paths(&self) {
+        for running in self.nodes.borrow().values().filter(|running| running.id.number != 0) {
+            for disk in &running.disks {
+                let fails = match disk.faults.cut.get() {
+                    true => self.chance(60),
+                    false => self.chance(15),
+                };
+                disk.faults.cut.set(fails);
+            }
+        }
+    }
+
+    /// Something happens to the network, or a disk fails: for node 0 or for all that run now, and
+    /// all do without it. Returns whether a disk has failed.
     fn trouble(&self, may_fail: bool) -> bool {
         if self.chance(30) {
             self.network.cut();
         }
+        if self.canary.has_bad_paths() {
+            self.change_paths();
+        }
         let fails = may_fail && self.chance(20);
         let nodes = self.nodes.borrow();
-        if fails && let Some(running) = nodes.get(&(self.draw(3) as u16)) {
-            let disk = &running.disks[self.draw(DISKS as u64) as usize];
-            disk.faults.gone.set(true);
+        if fails {
+            self.has_failed.set(true);
+            let disk = self.draw(DISKS as u64) as usize;
+            let is_for_all = self.chance(50);
+            for running in nodes.values().filter(|of| is_for_all || of.id.number == 0) {
+                running.disks[disk].faults.gone.set(true);
+            }
         }
         // All nodes carry out parts of a job.
         let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
@@ -558,6 +613,9 @@ fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
             world.start(number).await;
             world.work(number);
         }
+        let status = world.fs_0().status().await.expect("known");
+        let is_any_lost = status.disks.iter().any(|disk| disk.lost);
+        assert!(world.has_failed.get() || !is_any_lost, "{:?}", status.disks);
         world.check_all("at the end").await;
     });
     count.get()
@@ -593,6 +651,11 @@ fn is_caught(canary: Canary) {
 #[test]
 fn a_log_that_is_not_recovered_is_caught() {
     is_caught(Canary::NotRecovered);
+}
+
+#[test]
+fn a_path_that_is_not_cut_off_is_caught() {
+    is_caught(Canary::NotCut);
 }
 
 #[test]

@@ -258,6 +258,7 @@ impl Control {
             json!({
                 "number": disk.number, "name": disk.name, "present": disk.present,
                 "lost": disk.lost, "lost_because": disk.lost_because, "back_as": disk.back_as, "leaving": disk.leaving,
+                "through_keeper": disk.through_keeper, "relayed_for": disk.relayed_for,
                 "data_bytes": disk.data_bytes, "unused_bytes": disk.unused_bytes,
                 "free_bytes": disk.free_bytes, "bad_blocks": disk.bad_blocks,
                 "metadata": disk.metadata.name(),

@@ -39,6 +39,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod disk;
 mod fields;
 pub mod frame;
 mod lock;
@@ -47,6 +48,7 @@ mod row;
 mod token;
 mod work;
 
+pub use disk::{DISK_BYTES_MAX, DiskFault, DiskReply, DiskRequest, DiskWork, PathVerdict};
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
 pub use lock::{LockReply, LockWish};

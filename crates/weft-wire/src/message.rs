@@ -2,6 +2,7 @@
 
 use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
 
+use crate::disk::{DiskReply, DiskRequest, PathVerdict};
 use crate::fields::{Fields, Put as _, Result, WireError};
 use crate::frame::{Frames, frame};
 use crate::lock::{self, LockReply, LockWish};
@@ -245,6 +246,16 @@ pub enum Question {
     Log,
     /// It wants something of the locks of a file. The answer is [`Answer::Lock`].
     Lock(LockWish),
+    /// It cannot reach a disk: is that lost, or just the path? The answer is [`Answer::Path`].
+    NoPath {
+        /// Number of the disk.
+        disk: u16,
+        /// Whether it has used the disk since it mounted: what it has sent there may still be on
+        /// its way.
+        was_used: bool,
+    },
+    /// It uses a disk through the keeper. The answer is [`Answer::Disk`].
+    Disk(DiskRequest),
     /// It can carry out a part of a job, and says what came of the last one. The answer comes when
     /// there is one: [`Answer::Work`].
     Work(Option<WorkDone>),
@@ -290,6 +301,10 @@ pub enum Answer {
     },
     /// What becomes of a wish for a lock.
     Lock(LockReply),
+    /// What is wrong with a disk.
+    Path(PathVerdict),
+    /// What becomes of a request to a disk.
+    Disk(DiskReply),
     /// A part of a job for this node.
     Work(Work),
 }
@@ -351,6 +366,9 @@ pub enum FromKeeper {
     /// How full the metadata is: after a welcome, before it says that a batch is durable, and
     /// before each sign of life. The batches of this node that were durable by then are in it.
     Room(Room),
+    /// These disks are lost, by their numbers: after a welcome all of them, and then each before
+    /// any answer with rows of the batch in which it is lost.
+    LostDisks(Vec<u16>),
 }
 
 /// The kinds of frames.
@@ -365,6 +383,7 @@ mod kind {
     pub(super) const TO_NODE: u16 = 0x104;
     pub(super) const RETURN_ROOM: u16 = 0x105;
     pub(super) const ROOM: u16 = 0x106;
+    pub(super) const LOST_DISKS: u16 = 0x107;
 }
 
 impl Question {
@@ -413,8 +432,17 @@ impl Question {
                 bytes.put_u8(11);
                 wish.put(bytes);
             }
-            Self::Work(done) => {
+            Self::NoPath { disk, was_used } => {
                 bytes.put_u8(12);
+                bytes.put_u16(*disk);
+                bytes.put_u8(u8::from(*was_used));
+            }
+            Self::Disk(request) => {
+                bytes.put_u8(13);
+                request.put(bytes);
+            }
+            Self::Work(done) => {
+                bytes.put_u8(14);
                 bytes.put_u8(u8::from(done.is_some()));
                 done.iter().for_each(|done| done.put(bytes));
             }
@@ -440,7 +468,9 @@ impl Question {
             9 => Self::Leave,
             10 => Self::Log,
             11 => Self::Lock(LockWish::read(fields)?),
-            12 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
+            12 => Self::NoPath { disk: fields.u16()?, was_used: fields.flag()? },
+            13 => Self::Disk(DiskRequest::read(fields)?),
+            14 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -491,8 +521,16 @@ impl Answer {
                 bytes.put_u8(10);
                 reply.put(bytes);
             }
-            Self::Work(work) => {
+            Self::Path(verdict) => {
                 bytes.put_u8(11);
+                verdict.put(bytes);
+            }
+            Self::Disk(reply) => {
+                bytes.put_u8(12);
+                reply.put(bytes);
+            }
+            Self::Work(work) => {
+                bytes.put_u8(13);
                 work.put(bytes);
             }
         }
@@ -514,7 +552,9 @@ impl Answer {
             8 => Self::Numbers(fields.u64()?, fields.u64()?),
             9 => Self::Log(if fields.flag()? { Some(fields.text()?) } else { None }),
             10 => Self::Lock(LockReply::read(fields)?),
-            11 => Self::Work(Work::read(fields)?),
+            11 => Self::Path(PathVerdict::read(fields)?),
+            12 => Self::Disk(DiskReply::read(fields)?),
+            13 => Self::Work(Work::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }
@@ -599,6 +639,10 @@ impl FromKeeper {
                 bytes.put_u64(room.left);
                 bytes.put_u64(room.left_for_root);
             }),
+            Self::LostDisks(disks) => frame(kind::LOST_DISKS, |bytes| {
+                bytes.put_u32(u32::try_from(disks.len()).expect("few disks"));
+                disks.iter().for_each(|disk| bytes.put_u16(*disk));
+            }),
         }
     }
 
@@ -625,6 +669,7 @@ impl FromKeeper {
                     left: fields.u64()?,
                     left_for_root: fields.u64()?,
                 }),
+                kind::LOST_DISKS => Self::LostDisks(fields.list(Fields::u16)?),
                 _ => return Err(WireError::Malformed("a kind that no keeper sends")),
             })
         })

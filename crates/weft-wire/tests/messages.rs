@@ -12,9 +12,10 @@ use weft_token::{
     ToAuthority, ToNode,
 };
 use weft_wire::{
-    Answer, Checked, DiskBlocks, End, Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply,
-    LockWish, MESSAGE_BYTES_MAX, Moved, Outcome, Part, Question, Restated, Room, RoomWish,
-    RowChange, Run, Table, Task, ToKeeper, WireError, Work, WorkDone,
+    Answer, Checked, DISK_BYTES_MAX, DiskBlocks, DiskFault, DiskReply, DiskRequest, DiskWork, End,
+    Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish, MESSAGE_BYTES_MAX, Moved,
+    Outcome, Part, PathVerdict, Question, Restated, Room, RoomWish, RowChange, Run, Table, Task,
+    ToKeeper, WireError, Work, WorkDone,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -163,9 +164,38 @@ fn work_done(rng: &mut Rng) -> WorkDone {
     WorkDone { number: number(rng), outcome }
 }
 
+fn disk_request(rng: &mut Rng) -> DiskRequest {
+    let work = match rng.below(4) {
+        0 => DiskWork::Read { len: u32::try_from(rng.below(1 << 20)).expect("it is short") },
+        1 => DiskWork::Write { data: bytes(rng) },
+        2 => DiskWork::WriteZeroes { len: number(rng) },
+        _ => DiskWork::Flush,
+    };
+    DiskRequest { disk: 5, offset: number(rng), work }
+}
+
+fn disk_reply(rng: &mut Rng) -> DiskReply {
+    let faults = [DiskFault::Lost, DiskFault::Block, DiskFault::NoSpace, DiskFault::Invalid];
+    match rng.below(3) {
+        0 => DiskReply::Done,
+        1 => DiskReply::Data(bytes(rng).into()),
+        _ => DiskReply::Failed { fault: faults[rng.index(4)], why: text(rng) },
+    }
+}
+
+fn verdict(rng: &mut Rng) -> PathVerdict {
+    match rng.below(3) {
+        0 => PathVerdict::Lost(text(rng)),
+        1 => PathVerdict::Stop(text(rng)),
+        _ => PathVerdict::ThroughKeeper { size_bytes: number(rng), sector_bytes: 512 },
+    }
+}
+
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(17) {
-        16 => Question::Work(rng.chance(2, 3).then(|| work_done(rng))),
+    let question = match rng.below(19) {
+        18 => Question::Work(rng.chance(2, 3).then(|| work_done(rng))),
+        17 => Question::NoPath { disk: 5, was_used: rng.chance(1, 2) },
+        16 => Question::Disk(disk_request(rng)),
         15 => Question::Log,
         13 => Question::Leave,
         14 => Question::Lock(lock_wish(rng)),
@@ -231,8 +261,13 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(18) {
-        17 => Answer::Work(work(rng)),
+    let answer = match rng.below(21) {
+        20 => Answer::Work(work(rng)),
+        17 => Answer::Path(verdict(rng)),
+        18 => Answer::Disk(disk_reply(rng)),
+        19 => {
+            return FromKeeper::LostDisks((0..u16::try_from(rng.below(5)).expect("few")).collect());
+        }
         15 => Answer::Log(rng.chance(1, 2).then(|| text(rng))),
         16 => Answer::Lock(lock_reply(rng)),
         14 => Answer::Numbers(number(rng), number(rng)),
@@ -355,6 +390,13 @@ fn a_claimed_length_takes_no_memory_and_another_version_is_named() {
     part[count..].copy_from_slice(&[255; 4]);
     let error = error_of(&exercise::summed(&part));
     assert_eq!(error, Err(WireError::Malformed("fewer bytes than its fields have")));
+    // A read of more bytes of a disk than an answer may have.
+    let read = |len| {
+        let request = DiskRequest { disk: 1, offset: 0, work: DiskWork::Read { len } };
+        error_of(&ToKeeper::Ask { number: 1, question: Question::Disk(request) }.to_bytes())
+    };
+    assert!(matches!(read(DISK_BYTES_MAX), Ok(Some(_))));
+    assert!(matches!(read(DISK_BYTES_MAX + 1), Err(WireError::Malformed(_))));
 }
 
 /// Bytes in hexadecimal, a space after the head.
@@ -370,6 +412,7 @@ fn the_bytes_of_version_1() {
     let space = Space { kind: Kind::Data, ino: 6 };
     let ask = |question| ToKeeper::Ask { number: 1, question };
     let answer = |answer| FromKeeper::Answer { number: 1, answer };
+    let disk = |work| ask(Question::Disk(DiskRequest { disk: 3, offset: 8192, work }));
     let name = Key { first: 1, name: Cow::Borrowed(b"ab"), second: 3 };
     let (needed, wanted) = (4..8, 0..16);
     let leaves = Some(Mode::Shared);
@@ -428,6 +471,11 @@ fn the_bytes_of_version_1() {
         ask(Question::Lock(LockWish::Release { file, owner, bytes: 3..5 })),
         ask(Question::Lock(LockWish::Find { file, lock: held.clone() })),
         ask(Question::Lock(LockWish::Cancel { waits: 9 })),
+        ask(Question::NoPath { disk: 3, was_used: true }),
+        disk(DiskWork::Read { len: 4096 }),
+        disk(DiskWork::Write { data: vec![7; 3] }),
+        disk(DiskWork::WriteZeroes { len: 4096 }),
+        disk(DiskWork::Flush),
         ask(Question::Work(None)),
         ask(Question::Work(Some(WorkDone { number: 9, outcome: None }))),
         ask(Question::Work(Some(WorkDone {
@@ -476,6 +524,13 @@ fn the_bytes_of_version_1() {
         answer(Answer::Log(None)),
         answer(Answer::Log(Some("no".into()))),
         answer(Answer::Lock(LockReply::Found(held))),
+        answer(Answer::Path(PathVerdict::Lost("no".into()))),
+        answer(Answer::Path(PathVerdict::ThroughKeeper { size_bytes: 1 << 20, sector_bytes: 512 })),
+        answer(Answer::Path(PathVerdict::Stop("no".into()))),
+        answer(Answer::Disk(DiskReply::Done)),
+        answer(Answer::Disk(DiskReply::Data([7; 3].into()))),
+        answer(Answer::Disk(DiskReply::Failed { fault: DiskFault::Block, why: "no".into() })),
+        FromKeeper::LostDisks(vec![3, 4]),
         answer(Answer::Work(Work {
             number: 9,
             task: Task::Move { disks: vec![3], files: vec![6, 5] },

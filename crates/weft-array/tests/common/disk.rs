@@ -103,6 +103,9 @@ pub enum ReadStep {
 pub struct Faults {
     /// Every operation fails.
     pub gone: Cell<bool>,
+    /// The path fails, and not the disk: every operation fails, and writes reach the medium later,
+    /// unless they are ended before ([`TestDisk::end_writes`]).
+    pub cut: Cell<bool>,
     /// Every operation fails with an error of this kind.
     pub kind: Cell<Option<DiskErrorKind>>,
     /// `gone` is set after this many more writes.
@@ -149,7 +152,7 @@ fn first_in(sectors: &RefCell<BTreeSet<u64>>, offset: u64, len: u64) -> Option<u
 impl Faults {
     /// Whether every operation fails.
     fn fails(&self) -> bool {
-        self.gone.get() || self.kind.get().is_some()
+        self.gone.get() || self.cut.get() || self.kind.get().is_some()
     }
 
     /// From now on writes that begin in `range` (bytes) are carried out but do not complete, except
@@ -192,7 +195,7 @@ pub struct TestDisk {
     pub faults: Faults,
     ops: Cell<u64>,
     /// Writes that have begun and not ended.
-    in_flight: RefCell<BTreeSet<u64>>,
+    in_flight: Rc<RefCell<BTreeSet<u64>>>,
     salt: u64,
     /// Reads and writes so far: offset and length.
     pub reads: RefCell<Vec<(u64, u64)>>,
@@ -225,7 +228,7 @@ impl TestDisk {
             medium: Rc::new(RefCell::new(medium)),
             faults: Faults::default(),
             ops: Cell::new(0),
-            in_flight: RefCell::default(),
+            in_flight: Rc::default(),
             salt: number as u64,
             reads: RefCell::default(),
             writes: RefCell::default(),
@@ -253,6 +256,18 @@ impl TestDisk {
         for number in self.in_flight.take() {
             self.medium.borrow_mut().abandon(number, &mut first);
         }
+    }
+
+    /// A write that has begun reaches the medium later.
+    fn land_late(&self, number: u64, offset: u64, fua: bool) {
+        let (medium, in_flight) = (self.medium.clone(), self.in_flight.clone());
+        let (rt, delay) = (self.rt.clone(), 1000 * self.delay());
+        drop(self.rt.spawn(async move {
+            rt.sleep(delay).await;
+            if in_flight.borrow_mut().remove(&number) {
+                medium.borrow_mut().complete(number, offset, fua);
+            }
+        }));
     }
 
     fn error(&self, op: DiskOp, offset: u64, len: u64, errno: i32) -> DiskError {
@@ -319,6 +334,10 @@ impl TestDisk {
             released = self.faults.released.wait();
         }
         self.power.step();
+        if self.faults.cut.get() && self.in_flight.borrow().contains(&number) {
+            self.land_late(number, offset, fua);
+            return Err(self.error(op, offset, len, ENODEV));
+        }
         self.in_flight.borrow_mut().remove(&number);
         let mut medium = self.medium.borrow_mut();
         let is_new = op == DiskOp::Write && !medium.covers(offset, len);

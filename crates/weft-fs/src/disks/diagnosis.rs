@@ -47,10 +47,16 @@ async fn holds(disk: &dyn Disk, at: u64, expected: &[u8]) -> bool {
     result.is_ok() && *found == *expected
 }
 
-/// Whether a site's block can be written, and read back.
+/// Whether a site's block can be written, and read back. Another node may write its own number
+/// there at the same time: then that is found, and not what was there before.
 async fn takes(disk: &dyn Disk, at: u64, data: Frozen) -> bool {
-    let written = disk.write(at, data.clone(), WriteOpts::USER_FUA).await;
-    written.is_ok() && holds(disk, at, &data).await
+    let (_, before) = disk.read(at, Buf::new(BLOCK), Class::User).await;
+    if disk.write(at, data.clone(), WriteOpts::USER_FUA).await.is_err() {
+        return false;
+    }
+    let (result, found) = disk.read(at, Buf::new(BLOCK), Class::User).await;
+    let is_new = found[..8] == data[..8] || found[..8] != before[..8];
+    result.is_ok() && is_new && found[8..] == data[8..]
 }
 
 impl PresentDisk {

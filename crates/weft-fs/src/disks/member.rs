@@ -36,6 +36,8 @@ pub(crate) struct PresentDisk {
     pub(crate) metadata: Rc<Ranges>,
     /// Whether a copy of the label on the disk may be another one: its last write failed.
     pub(crate) is_label_due: Cell<bool>,
+    /// Whether this node reaches it through the keeper.
+    pub(crate) is_relayed: Rc<Cell<bool>>,
 }
 
 impl PresentDisk {
@@ -207,6 +209,11 @@ impl Member {
     /// Its data blocks, if it may be used.
     pub(crate) fn data(&self) -> Option<&Rc<dyn Disk>> {
         self.present.as_ref().filter(|_| !self.is_lost()).map(|present| &present.data)
+    }
+
+    /// Whether this node reaches it through the keeper.
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.present.as_ref().is_some_and(|of| of.is_relayed.get() && !self.is_lost())
     }
 
     /// Whether it was given at all.

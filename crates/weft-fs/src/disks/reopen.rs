@@ -13,9 +13,15 @@
 //!
 //! *What must not be taken for granted.* A disk that was without power for a moment has lost its
 //! cache. Writes that completed since the last flush started are kept as offset, length and the
-//! CRC32C of each part, and read back; the next flush makes them durable if they are there. A
+//! CRC32C of each part, and read back; the next flush makes them durable if they are there. Writes
+//! that failed may have reached the disk in part: what they were to replace is not looked for. A
 //! request that timed out may still be carried out, after a later one to the same block: a disk
 //! with such a request is not opened again.
+//!
+//! *Among several nodes* a node goes on through the keeper ([`crate::disks::relayed`]), which first
+//! makes the disk refuse all that the node has sent it ([`PathDisk::cut_off`]). So a request that
+//! timed out does no harm there. Other nodes write to the disk as well: what this one has written
+//! durably is not read back, and a node flushes its disks before others may overwrite the rest.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -50,6 +56,8 @@ struct Write {
     len: usize,
     /// CRC32C of each of its [`parts`]; none if it wrote zeros.
     sums: Option<Rc<[u32]>>,
+    /// Whether it only replaces others, and is not read back itself.
+    is_mask: bool,
 }
 
 /// The parts of a write that later writes replace one by one: offsets on the disk, and in the
@@ -75,11 +83,11 @@ struct Unflushed {
 }
 
 impl Unflushed {
-    fn push(&mut self, offset: u64, len: usize, sums: Option<Rc<[u32]>>) {
+    fn push(&mut self, offset: u64, len: usize, sums: Option<Rc<[u32]>>, is_mask: bool) {
         let number = self.count;
         self.count += 1;
         match self.writes.len() < WRITES_MAX {
-            true => self.writes.push_back(Write { number, offset, len, sums }),
+            true => self.writes.push_back(Write { number, offset, len, sums, is_mask }),
             false => self.not_kept = Some(number),
         }
     }
@@ -110,6 +118,21 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// A write that has not completed. It may reach the disk in part, if it does not.
+struct PendingWrite<'a> {
+    path: &'a PathDisk,
+    number: u64,
+}
+
+impl Drop for PendingWrite<'_> {
+    fn drop(&mut self) {
+        let pending = self.path.pending.borrow_mut().remove(&self.number);
+        if let Some((offset, len)) = pending {
+            self.path.unflushed.borrow_mut().push(offset, len, None, true);
+        }
+    }
+}
+
 /// A disk that is opened again if the way to it fails.
 pub(crate) struct PathDisk {
     label: Label,
@@ -127,6 +150,11 @@ pub(crate) struct PathDisk {
     /// Whether a request may still be carried out although it has ended.
     abandoned: Cell<bool>,
     unflushed: RefCell<Unflushed>,
+    /// Writes that have not completed: offset and length.
+    pending: RefCell<BTreeMap<u64, (u64, usize)>>,
+    writes: Cell<u64>,
+    /// Whether other nodes use the disk, and `reopen` ends what the old one has begun.
+    is_cut_off: bool,
 }
 
 impl PathDisk {
@@ -143,7 +171,16 @@ impl PathDisk {
             why_gone: RefCell::default(),
             abandoned: Cell::new(false),
             unflushed: RefCell::default(),
+            pending: RefCell::default(),
+            writes: Cell::new(0),
+            is_cut_off: false,
         }
+    }
+
+    /// A disk that other nodes use as well. `reopen` succeeds only when nothing of what the old
+    /// disk was asked can take effect any more, and what it has completed is durable.
+    pub(crate) fn cut_off(disk: Rc<dyn Disk>, label: Label, reopen: Reopen) -> Self {
+        Self { is_cut_off: true, ..Self::new(disk, label, reopen) }
     }
 
     /// The disk, if it is open.
@@ -169,7 +206,7 @@ impl PathDisk {
             }
             idle.await;
         }
-        if self.abandoned.get() {
+        if self.abandoned.get() && !self.is_cut_off {
             return false;
         }
         let Ok(disk) = (self.reopen)(self.info.name.clone()).await else { return false };
@@ -216,7 +253,11 @@ impl PathDisk {
         };
         // From the newest one on: what a later write has replaced is not looked for.
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
-        for Write { offset, len, sums, .. } in writes.into_iter().rev() {
+        for (offset, len) in self.pending.borrow().values() {
+            let places = parts(*offset, *len, self.grain(*offset));
+            seen.extend(places.map(|(place, _)| (place.start, place.end)));
+        }
+        for Write { offset, len, sums, is_mask, .. } in writes.into_iter().rev() {
             let mut wanted = Vec::new();
             for (n, (place, within)) in parts(offset, len, self.grain(offset)).enumerate() {
                 let before = seen.range(..place.end).next_back().map(|(from, to)| (*from, *to));
@@ -226,6 +267,10 @@ impl PathDisk {
                     Some(_) => return false,
                     None => wanted.push((n, place, within)),
                 }
+            }
+            if is_mask {
+                seen.extend(wanted.into_iter().map(|(_, place, _)| (place.start, place.end)));
+                continue;
             }
             if wanted.is_empty() {
                 continue;
@@ -267,7 +312,12 @@ impl PathDisk {
             }
             guard.has_ended = kind != Some(DiskErrorKind::TimedOut);
             drop(guard);
-            if kind != Some(DiskErrorKind::Gone) || !self.open_again(opened).await {
+            let is_of_path = match kind {
+                Some(DiskErrorKind::Gone) => true,
+                Some(DiskErrorKind::TimedOut) => self.is_cut_off,
+                _ => false,
+            };
+            if !is_of_path || !self.open_again(opened).await {
                 return Some((result, value));
             }
         }
@@ -294,14 +344,33 @@ impl PathDisk {
         if offset < self.label.data().start { SECTOR_BYTES } else { BLOCK_BYTES }
     }
 
+    /// A write begins.
+    fn begin_write(&self, offset: u64, len: u64) -> PendingWrite<'_> {
+        let number = self.writes.get();
+        self.writes.set(number + 1);
+        if self.info.volatile_cache {
+            let len = usize::try_from(len).expect("it is in memory, or is zeros");
+            self.pending.borrow_mut().insert(number, (offset, len));
+        }
+        PendingWrite { path: self, number }
+    }
+
     /// A write has completed; none: one of zeros. One that is durable is kept as well: it has
     /// replaced others, which may not be.
-    fn wrote(&self, offset: u64, len: u64, data: Option<&[u8]>) {
+    fn wrote(
+        &self,
+        (offset, len): (u64, u64),
+        data: Option<&[u8]>,
+        fua: bool,
+        pending: PendingWrite<'_>,
+    ) {
+        self.pending.borrow_mut().remove(&pending.number);
         if self.info.volatile_cache {
             let len = usize::try_from(len).expect("it was in memory, or is zeros");
             let parts = parts(offset, len, self.grain(offset));
             let sums = data.map(|data| parts.map(|(_, within)| crc32c(&data[within])).collect());
-            self.unflushed.borrow_mut().push(offset, len, sums);
+            let is_mask = fua && self.is_cut_off;
+            self.unflushed.borrow_mut().push(offset, len, sums, is_mask);
         }
     }
 }
@@ -329,9 +398,10 @@ impl Disk for PathDisk {
     fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
             let len = data.len() as u64;
+            let pending = self.begin_write(offset, len);
             let one = async |disk: Rc<dyn Disk>| disk.write(offset, data.clone(), opts).await;
             self.done((DiskOp::Write, offset, len), one).await?;
-            self.wrote(offset, len, Some(&data));
+            self.wrote((offset, len), Some(&data), opts.fua, pending);
             Ok(())
         })
     }
@@ -348,9 +418,10 @@ impl Disk for PathDisk {
 
     fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
         Box::pin(async move {
+            let pending = self.begin_write(offset, len);
             let one = async |disk: Rc<dyn Disk>| disk.write_zeroes(offset, len, opts).await;
             self.done((DiskOp::WriteZeroes, offset, len), one).await?;
-            self.wrote(offset, len, None);
+            self.wrote((offset, len), None, opts.fua, pending);
             Ok(())
         })
     }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use weft_disk::IoFuture;
 use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, Run, WorkDone};
+use weft_wire::{Answer, DiskRequest, GiveBack, LockWish, Restated, RoomWish, Run, WorkDone};
 
 /// Takes what a node is to be told, on its present connection. Without one it is lost.
 pub(crate) type Deliver = Rc<dyn Fn(ToNode)>;
@@ -61,6 +61,28 @@ pub(crate) trait Desk {
     /// A node can carry out a part of a job, and says what came of its last one. This waits until
     /// there is one. None: the node has asked again, or is gone.
     fn work(&self, node: NodeId, done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>>;
+
+    /// A node cannot reach a disk, which it may have used. None: the node is not served any more.
+    fn no_path(
+        &self,
+        _node: NodeId,
+        _disk: u16,
+        _was_used: bool,
+    ) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
+    }
+
+    /// A node uses a disk through this one. The request counts from now on, whether the future is
+    /// polled or not. None: the node is not served any more.
+    fn use_disk(&self, _node: NodeId, _request: DiskRequest) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
+    }
+
+    /// Waits until all requests to disks that a node, or an earlier mount of it, has made so far
+    /// have ended.
+    fn disks_left(&self, _node: NodeId) -> IoFuture<'static, ()> {
+        Box::pin(async {})
+    }
 
     /// Waits until all nodes that a former keeper knew have said what they have, or are recovered.
     fn known(&self) -> IoFuture<'static, ()> {

@@ -22,7 +22,7 @@
 //! keeper refuses it, the file system stops.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::{Rc, Weak};
 
@@ -183,6 +183,9 @@ impl Connection {
                 Ok(Some(FromKeeper::Room(room))) => {
                     link.upgrade().iter().for_each(|link| link.room.set(room));
                 }
+                Ok(Some(FromKeeper::LostDisks(disks))) => {
+                    link.upgrade().iter().for_each(|link| link.note_lost(&disks));
+                }
                 Ok(Some(FromKeeper::Refused(why))) => {
                     link.upgrade().iter().for_each(|link| link.refuse(&why));
                     return;
@@ -195,6 +198,9 @@ impl Connection {
         }
     }
 }
+
+/// Hears of a disk that is lost.
+pub(crate) type LostClient = Rc<dyn Fn(u16)>;
 
 /// The way of a node to its keepers.
 pub(crate) struct Link {
@@ -212,6 +218,9 @@ pub(crate) struct Link {
     client: RefCell<Option<Weak<dyn DeskClient>>>,
     space_client: RefCell<Option<Rc<dyn SpaceClient>>>,
     lock_client: RefCell<Option<Rc<dyn LockClient>>>,
+    /// Disks that are lost, as keepers have said, and who is told of them.
+    lost_disks: RefCell<BTreeSet<u16>>,
+    lost_client: RefCell<Option<LostClient>>,
     /// Why a keeper refused this node.
     refused: RefCell<Option<String>>,
     /// Told when one did.
@@ -254,6 +263,19 @@ impl Link {
     /// Whose locks are stated. It has none yet.
     pub(crate) fn set_lock_client(&self, client: Rc<dyn LockClient>) {
         *self.lock_client.borrow_mut() = Some(client);
+    }
+
+    /// Who hears of lost disks: of all of which keepers have spoken, and at once of each that
+    /// follows.
+    pub(crate) fn set_lost_client(&self, client: LostClient) {
+        self.lost_disks.borrow().iter().for_each(|disk| client(*disk));
+        *self.lost_client.borrow_mut() = Some(client);
+    }
+
+    fn note_lost(&self, disks: &[u16]) {
+        self.lost_disks.borrow_mut().extend(disks);
+        let client = self.lost_client.borrow().clone();
+        client.iter().for_each(|client| disks.iter().for_each(|disk| client(*disk)));
     }
 
     fn space_client(&self) -> Option<Rc<dyn SpaceClient>> {
@@ -304,7 +326,8 @@ impl Link {
         }
     }
 
-    fn refuse(&self, why: &str) {
+    /// From now on this node asks nothing: a keeper has refused it.
+    pub(crate) fn refuse(&self, why: &str) {
         self.refused.borrow_mut().get_or_insert_with(|| why.to_owned());
         self.ended.notify_all();
     }
@@ -366,6 +389,8 @@ impl Link {
                     self.begin(&connection, frames);
                     return Some(connection);
                 }
+                // Another node's batch ends just now.
+                Ok(Some(FromKeeper::LostDisks(disks))) => self.note_lost(&disks),
                 Ok(Some(FromKeeper::Refused(why))) => {
                     self.refuse(&why);
                     return None;
@@ -402,6 +427,33 @@ impl Link {
         *self.connection.borrow_mut() = Some(connection.clone());
         let (listening, link) = (connection.clone(), Rc::downgrade(self));
         drop(self.rt.spawn(async move { listening.listen(frames, link).await }));
+    }
+
+    /// What the keeper answers; none if another keeper is to be asked. In the process of the keeper
+    /// there is no other one.
+    fn sound(&self, connection: &Connection, answer: Answer) -> Result<Option<Answer>> {
+        match answer {
+            Answer::Failed(why) if self.node.number == 0 => {
+                Err(FsError::Stopped(format!("its keeper has failed: {why}")))
+            }
+            Answer::Failed(_) => {
+                connection.lose();
+                Ok(None)
+            }
+            answer => Ok(Some(answer)),
+        }
+    }
+
+    /// The answer to a question that may be asked again.
+    pub(crate) async fn answer(self: &Rc<Self>, question: Question) -> Result<Answer> {
+        loop {
+            let connection = self.connected().await?;
+            if let Ok(answer) = connection.ask(question.clone()).await
+                && let Some(answer) = self.sound(&connection, answer)?
+            {
+                return Ok(answer);
+            }
+        }
     }
 
     /// Keeps a connection while the node is there, with signs of life.
@@ -461,6 +513,8 @@ impl RemoteKeeper {
             client: RefCell::default(),
             space_client: RefCell::default(),
             lock_client: RefCell::default(),
+            lost_disks: RefCell::default(),
+            lost_client: RefCell::default(),
             refused: RefCell::default(),
             ended: Notify::default(),
         }));
@@ -489,31 +543,9 @@ impl RemoteKeeper {
         self.0.connected().await
     }
 
-    /// What the keeper answers; none if another keeper is to be asked. In the process of the keeper
-    /// there is no other one.
-    fn sound(&self, connection: &Connection, answer: Answer) -> Result<Option<Answer>> {
-        match answer {
-            Answer::Failed(why) if self.0.node.number == 0 => {
-                Err(FsError::Stopped(format!("its keeper has failed: {why}")))
-            }
-            Answer::Failed(_) => {
-                connection.lose();
-                Ok(None)
-            }
-            answer => Ok(Some(answer)),
-        }
-    }
-
     /// The answer to a question that may be asked again.
     pub(super) async fn answer(&self, question: Question) -> Result<Answer> {
-        loop {
-            let connection = self.connected().await?;
-            if let Ok(answer) = connection.ask(question.clone()).await
-                && let Some(answer) = self.sound(&connection, answer)?
-            {
-                return Ok(answer);
-            }
-        }
+        self.0.answer(question).await
     }
 
     /// The same, for code on a fiber.
@@ -577,7 +609,7 @@ impl RemoteKeeper {
     pub(super) async fn send(&self, connection: &Connection, question: Question) -> Result<bool> {
         let is_end = matches!(question, Question::End(_));
         let Ok(answer) = connection.ask(question).await else { return Ok(false) };
-        match (self.sound(connection, answer)?, is_end) {
+        match (self.0.sound(connection, answer)?, is_end) {
             (Some(Answer::Taken), false) | (Some(Answer::Durable), true) => Ok(true),
             (None, _) => Ok(false),
             _ => Err(unexpected()),

@@ -23,6 +23,10 @@
 //! * *How full the metadata is* ([`room_shares`]) is told with some answers, and when it changes
 //!   much.
 //!
+//! * *A lost disk* is told to all nodes before they can read any row of the batch in which it is
+//!   lost ([`FromKeeper::LostDisks`]): what is written from then on may have left the disk out, and
+//!   a checksum that says so is not one that other nodes could find wrong there.
+//!
 //! The order in which messages of a connection are taken and answered is in [`conversation`].
 //!
 //! Only one process may open the metadata array: whoever starts a keeper first fences the one
@@ -34,7 +38,7 @@ mod reads;
 mod room_shares;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
@@ -51,11 +55,12 @@ use super::numbers::NEXT_INODE;
 use super::outbox::Outbox;
 use super::remote::SILENCE;
 use super::row_bytes::row_bytes_name;
-use super::rows::{RowChange, RowKey, STATE, TableId};
+use super::rows::{DISKS, RowChange, RowKey, STATE, TableId, all};
 use super::rows_at_a_time;
 use super::stream::Stream;
+use super::tables::DiskRow;
 use super::turns::{Connected, Turns};
-use crate::error::{FsError, Result};
+use crate::error::{FsError, InDatabase as _, Result};
 use conversation::next;
 use room_shares::RoomShares;
 
@@ -89,6 +94,8 @@ struct Server {
     is_number_due: Cell<bool>,
     /// How full the metadata is, and what nodes were told of that.
     room: RefCell<RoomShares>,
+    /// The disks that are lost, as nodes were told.
+    lost_disks: RefCell<BTreeSet<u16>>,
     /// What node 0 does for the others.
     desk: RefCell<Option<Rc<dyn Desk>>>,
     /// Told when that is there.
@@ -156,8 +163,32 @@ struct Peer {
     changing: Semaphore,
     /// What the node has said that it has; none once it has said all.
     restated: RefCell<Option<Restated>>,
-    /// Whether its batch changes rows of disks.
-    changes_disks: Cell<bool>,
+    /// Disks whose rows its batch changes, and whether they are lost then.
+    disks: RefCell<BTreeMap<u16, bool>>,
+    /// Requests to disks that it may have at a time.
+    using_disks: Semaphore,
+}
+
+/// Requests to disks that a node may have at a time.
+const DISK_REQUESTS_MAX: usize = 16;
+
+/// The disk whose row this is, and whether it is lost.
+fn disk_of(row: &RowChange) -> Option<(u16, bool)> {
+    let number = u16::try_from(row.key.first).ok().filter(|_| row.table == TableId::Disks)?;
+    let stored = row.value.as_deref().and_then(DiskRow::decode);
+    Some((number, stored.is_some_and(|row| row.lost)))
+}
+
+/// The disks that are lost.
+fn lost_disks(keeper: &Keeper) -> Result<BTreeSet<u16>> {
+    let mut lost = BTreeSet::new();
+    for row in keeper.rows(&DISKS, &all())?.into_iter().flatten() {
+        let (number, value) = row.db()?;
+        if DiskRow::decode(value.value()).is_some_and(|row| row.lost) {
+            lost.extend(u16::try_from(number.value()));
+        }
+    }
+    Ok(lost)
 }
 
 impl Peer {
@@ -182,9 +213,9 @@ impl KeeperServer {
         let areas = Areas::stored(array.size_bytes(), &stored)?;
         let keeper = Keeper::open(array, file_system, (&areas, stored), cache_bytes).await?;
         keeper.image.check_awaiting_resync().await?;
-        let (room, next) = fiber::run(|| {
+        let (room, next, lost) = fiber::run(|| {
             let next = keeper.row(&STATE, &NEXT_INODE, |value| value)?;
-            Result::Ok((RoomShares::read(&keeper)?, next))
+            Result::Ok((RoomShares::read(&keeper)?, next, lost_disks(&keeper)?))
         })
         .await?;
         Ok(Self(Rc::new(Server {
@@ -200,6 +231,7 @@ impl KeeperServer {
             next_number: Cell::new(next.unwrap_or(0)),
             is_number_due: Cell::new(false),
             room: RefCell::new(room),
+            lost_disks: RefCell::new(lost),
             desk: RefCell::default(),
             opened: Notify::default(),
         })))
@@ -231,7 +263,10 @@ impl KeeperServer {
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
                     let room = FromKeeper::Room(self.0.room(peer.node.number));
-                    if peer.outbox.write([welcome.to_bytes(), room.to_bytes()].concat()).await {
+                    let lost = self.0.lost_disks.borrow().iter().copied().collect();
+                    let first = [welcome, room, FromKeeper::LostDisks(lost)];
+                    let first: Vec<u8> = first.iter().flat_map(FromKeeper::to_bytes).collect();
+                    if peer.outbox.write(first).await {
                         self.0.converse(&peer, &mut frames).await;
                     }
                     self.0.leave(peer.connected()).await;
@@ -248,13 +283,16 @@ impl KeeperServer {
     }
 
     /// A node is dead, or must not go on: its present connection ends, and neither this keeper nor
-    /// a later one welcomes this mount or an earlier one. Its tokens stay as they are.
+    /// a later one welcomes this mount or an earlier one. Nothing takes effect any more that it
+    /// sent to disks through this keeper. Its tokens stay as they are.
     ///
     /// # Errors
     /// If that cannot be made durable.
     pub async fn fence(&self, node: NodeId) -> Result<()> {
         let refused = self.0.refuse_before(node.number, node.epoch + 1).await;
-        refused.map(drop).map_err(|refusal| FsError::Stopped(refusal.why(node.number)))
+        refused.map_err(|refusal| FsError::Stopped(refusal.why(node.number)))?;
+        self.0.disks_left(node).await;
+        Ok(())
     }
 
     /// Writes what only the journal has to its place.
@@ -326,12 +364,20 @@ impl Server {
             };
             self.members.borrow_mut().insert(node.number, member);
             self.room.borrow_mut().join(node.number);
-            let restated = RefCell::new(Some(Restated::default()));
-            let changing = Semaphore::new(1);
-            let changes_disks = Cell::new(false);
-            let peer = Peer { node, connection, stream, outbox, changing, restated, changes_disks };
+            let peer = Peer {
+                node,
+                connection,
+                stream,
+                outbox,
+                changing: Semaphore::new(1),
+                restated: RefCell::new(Some(Restated::default())),
+                disks: RefCell::default(),
+                using_disks: Semaphore::new(DISK_REQUESTS_MAX),
+            };
             (Rc::new(peer), next_batch)
         };
+        // What it sends to disks on this connection comes after what it sent before.
+        self.disks_left(node).await;
         // The batch before it may just have ended.
         self.make_durable().await?;
         let (capacity, pages) = (self.keeper.image.capacity(), self.keeper.image.pages_max());
@@ -358,6 +404,37 @@ impl Server {
         for member in nodes.iter().filter_map(|number| members.get(number)) {
             member.outbox.post(&self.rt, FromKeeper::Room(room).to_bytes());
         }
+    }
+
+    /// Waits until all requests to disks that a node has made so far have ended. The node is
+    /// refused, or has another connection.
+    async fn disks_left(&self, node: NodeId) {
+        let desk = self.desk.borrow().clone();
+        if let Some(desk) = desk {
+            desk.disks_left(node).await;
+        }
+    }
+
+    /// A batch is about to end that changes the rows of these disks: tells all nodes of those that
+    /// are lost with it. Returns whether any are.
+    fn tell_of_lost(&self, disks: BTreeMap<u16, bool>) -> bool {
+        let known = &mut *self.lost_disks.borrow_mut();
+        let mut new = Vec::new();
+        for (disk, is_lost) in disks {
+            if !is_lost {
+                // It has left, and another one may get its number.
+                known.remove(&disk);
+            } else if known.insert(disk) {
+                new.push(disk);
+            }
+        }
+        if !new.is_empty() {
+            let message = FromKeeper::LostDisks(new.clone()).to_bytes();
+            for member in self.members.borrow().values() {
+                member.outbox.post(&self.rt, message.clone());
+            }
+        }
+        !new.is_empty()
     }
 
     /// What the state has under a name. The caller holds `using`.
@@ -494,9 +571,7 @@ impl Server {
         }
         let _using = self.use_in_turn(peer).await?;
         let _work = self.turns.work(peer.connected(), &self.rt);
-        if part.rows.iter().any(|row| row.table == TableId::Disks) {
-            peer.changes_disks.set(true);
-        }
+        peer.disks.borrow_mut().extend(part.rows.iter().filter_map(disk_of));
         let taken = match self.check() {
             Ok(()) => self.result(fiber::run(|| self.keeper.take(&part.rows)).await),
             failed => failed,
@@ -506,6 +581,7 @@ impl Server {
 
     async fn end(&self, peer: &Peer, end: End) -> std::result::Result<Answer, ConnectionEnd> {
         let next_batch = self.next_batch(peer)?;
+        let mut is_any_lost = false;
         if end.batch > next_batch {
             return Err(ConnectionEnd);
         }
@@ -521,6 +597,8 @@ impl Server {
                 // A file of this batch may have one of these numbers.
                 last.push(state_row(NEXT_INODE, next_number));
             }
+            // No other node reads the rows before it has heard of that.
+            is_any_lost = self.tell_of_lost(peer.disks.take());
             let counted = row_bytes_name(peer.node.number);
             let ended = || {
                 self.keeper.take(&last)?;
@@ -542,7 +620,7 @@ impl Server {
         }
         let written = self.keeper.image.write_epochs().await;
         let ended = self.result(written).map_or_else(|failed| failed, |()| Answer::Durable);
-        if peer.changes_disks.take() && peer.node.number != 0 && ended == Answer::Durable {
+        if is_any_lost && peer.node.number != 0 && ended == Answer::Durable {
             self.desk.borrow().iter().for_each(|desk| desk.disks_changed());
         }
         Ok(ended)

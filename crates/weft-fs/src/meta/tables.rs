@@ -297,7 +297,7 @@ impl DiskRow {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk()?;
         let (blocks, rest) = rest.split_first_chunk()?;
         let (lost, name) = rest.split_first()?;

@@ -9,6 +9,7 @@
 //! mounted, in which epoch, and that its log starts at the start of the ring. From then on the log
 //! has to be recovered if the node dies. Its last commit says that it need not.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -17,15 +18,18 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_wire::{Answer, Question};
 
 use crate::disks::log_medium::{LogMedium, Ring};
-use crate::disks::member::Member;
+use crate::disks::member::{Member, PresentDisk};
 use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::Pool;
+use crate::disks::relayed::{RelayedDisk, through_keeper};
+use crate::disks::reopen::PathDisk;
 use crate::error::{FsError, Result};
-use crate::meta::remote::RemoteKeeper;
-use crate::meta::{LEAVING, Meta};
+use crate::format::label::Label;
+use crate::meta::remote::{Link, RemoteKeeper, unexpected};
+use crate::meta::{DiskRow, LEAVING, Meta};
 use crate::mount::free_blocks::avoid_bad;
 use crate::mount::given_disks::Given;
-use crate::mount::{RemoteMetadata, find_successors, format_of, present};
+use crate::mount::{RemoteMetadata, find_successors, format_of, present_by};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
@@ -36,9 +40,10 @@ const WAIT: Nanos = 60 * SECOND;
 
 impl Fs {
     /// Mounts as a node with a number that is not 0, beside the node 0 of a keeper
-    /// ([`Fs::mount_with_keeper`]), which gives it a log. All disks must be there. Nothing is
-    /// written to labels, and no job runs here; the options for disks that are missing, and for
-    /// other hosts, have no meaning.
+    /// ([`Fs::mount_with_keeper`]), which gives it a log. Disks that are not given, or fail here
+    /// and work for node 0, are reached through the keeper; one is enough. Nothing is written to
+    /// labels, and no job runs here; the options for disks that are missing, and for other hosts,
+    /// have no meaning.
     ///
     /// # Errors
     /// If disks are missing, the keeper refuses the node, or its last mount was not recovered.
@@ -58,7 +63,7 @@ impl Fs {
         let keeper = RemoteKeeper::open(rt, way, label.fs_id, node).await?;
         let meta = Meta::open_remote(None, label.fs_id, keeper, options.meta_cache_bytes).await?;
         let format = meta.run(format_of).await?;
-        let pool = pool_of(&meta, &given, &options).await?;
+        let pool = pool_of(rt, &meta, &given, &options).await?;
         wait_for_log(rt, &meta).await?;
         meta.forget_recent();
         let (mark, runs) =
@@ -69,6 +74,7 @@ impl Fs {
         let fs = Self(Rc::new(inner));
         fs.have_only_granted();
         fs.0.set_format(format);
+        fs.lose_when_told();
         fs.share();
         fs.revoke_when_asked();
         fs.learn_disks_when_outdated();
@@ -97,11 +103,16 @@ impl FsState {
 }
 
 /// The disks.
-async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<Rc<Pool>> {
+async fn pool_of(rt: &Rt, meta: &Meta, given: &Given, options: &MountOptions) -> Result<Rc<Pool>> {
+    let link = meta.link().ok_or_else(unexpected)?;
+    let way = (rt, &link);
     let (leaving, rows) = meta.run(|tx| Ok((tx.state(LEAVING)?, tx.disks()?))).await?;
     let mut parts = BTreeMap::new();
     for (number, (label, disk)) in &given.found {
-        parts.insert(*number, present(disk, label, None)?);
+        let is_relayed = Rc::new(Cell::new(false));
+        let reopen = through_keeper(way, *number, is_relayed.clone());
+        let path = Rc::new(PathDisk::cut_off(disk.clone(), label.clone(), reopen));
+        parts.insert(*number, present_by(disk, label, Some(path), is_relayed)?);
     }
     let mut members = Vec::new();
     for (number, mut row) in rows {
@@ -109,10 +120,15 @@ async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<R
         match here {
             Some((_, disk)) => row.name.clone_from(&disk.info().name),
             None if row.lost => {}
-            None => return Err(given.is_missing(&format!("disk {number} ({})", row.name))),
+            None => match relayed(way, number, &row).await? {
+                Some(part) => drop(parts.insert(number, part)),
+                None => return Err(given.is_missing(&format!("disk {number} ({})", row.name))),
+            },
         }
         given.check_row(number, &row)?;
-        let member = Member::new(number, row, here.and_then(|_| parts.remove(&number)));
+        let is_here = here.is_some() || !row.lost;
+        let part = parts.remove(&number).filter(|_| is_here);
+        let member = Member::new(number, row, part);
         if u64::from(number) + 1 == leaving {
             member.leave();
         }
@@ -122,6 +138,19 @@ async fn pool_of(meta: &Meta, given: &Given, options: &MountOptions) -> Result<R
     find_successors(meta, &pool).await?;
     avoid_bad(meta, &pool).await?;
     Ok(pool)
+}
+
+/// A disk that this node was not given, if the keeper reaches it and it is the one that the
+/// metadata knows.
+async fn relayed(way: (&Rt, &Rc<Link>), number: u16, row: &DiskRow) -> Result<Option<PresentDisk>> {
+    let reached = RelayedDisk::reach(way, (number, row.name.clone()), None).await;
+    let Ok(disk) = reached else { return Ok(None) };
+    let label = Label::read(&*disk).await.ok().flatten();
+    let Some(label) = label.filter(|label| label.disk_id.0 == row.id) else { return Ok(None) };
+    let is_relayed = Rc::new(Cell::new(true));
+    let reopen = through_keeper(way, number, is_relayed.clone());
+    let path = Rc::new(PathDisk::cut_off(disk.clone(), label.clone(), reopen));
+    present_by(&disk, &label, Some(path), is_relayed).map(Some)
 }
 
 /// Waits until node 0 has given the node a log, and nothing of its last mount has to be recovered

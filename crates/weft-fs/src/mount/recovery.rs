@@ -86,6 +86,8 @@ impl FsState {
         if number == 0 {
             return Err(FsError::Invalid("node 0 recovers itself when it mounts".to_owned()));
         }
+        // What it has sent to disks through this node comes before what recovery does there.
+        self.path_desk().refuse(node).await;
         let _one = self.begin_rings().await;
         self.learn_disks().await?;
         let (log, bound) =

@@ -33,6 +33,7 @@ use crate::state::job::JobState;
 use crate::state::lock_table::LockTable;
 use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::{Loss, OpenFiles};
+use crate::state::path_desk::PathDesk;
 use crate::state::promised_room::Promised;
 use crate::state::space_desk::SpaceDesk;
 use crate::state::unwritten::Unwritten;
@@ -141,6 +142,8 @@ pub(crate) struct FsState {
     /// Of node 0: the blocks that other nodes have.
     space_desk: SpaceDesk,
     work_desk: WorkDesk,
+    /// Of node 0: the disks that other nodes reach through it.
+    path_desk: PathDesk,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
     /// first block, record. The disks may have them in their caches only.
     unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
@@ -249,6 +252,7 @@ impl FsState {
             stock: OnceCell::new(),
             space_desk: SpaceDesk::default(),
             work_desk: WorkDesk::default(),
+            path_desk: PathDesk::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
             read_only: options.read_only,
@@ -361,6 +365,11 @@ impl FsState {
     /// Parts of jobs at other nodes.
     pub(crate) fn work_desk(&self) -> &WorkDesk {
         &self.work_desk
+    }
+
+    /// Of node 0: the disks that other nodes reach through it.
+    pub(crate) fn path_desk(&self) -> &PathDesk {
+        &self.path_desk
     }
 
     /// Blocks of records whose removal is not known to be durable.

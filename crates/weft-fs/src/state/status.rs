@@ -28,6 +28,10 @@ pub struct DiskStatus {
     /// The number that it has since it came back, if it was lost and something of it is still to be
     /// rebuilt.
     pub back_as: Option<u16>,
+    /// Whether this node reaches it through the keeper, as its own path has failed.
+    pub through_keeper: bool,
+    /// The numbers of the nodes that reach it through this one.
+    pub relayed_for: Vec<u16>,
     /// Whether it is being emptied, to leave.
     pub leaving: bool,
     /// Bytes for data, without what the metadata has taken of them.
@@ -148,6 +152,8 @@ impl Fs {
             lost: member.is_lost(),
             lost_because: member.why_lost.borrow().clone().filter(|_| member.is_lost()),
             back_as: self.0.pool().successor(member.number).map(|successor| successor.number),
+            through_keeper: member.is_relayed(),
+            relayed_for: self.0.path_desk().nodes_of(member.number),
             leaving: member.is_leaving(),
             data_bytes: member.data_blocks() * BLOCK_BYTES,
             unused_bytes: member.unused_blocks() * BLOCK_BYTES,

@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 use weft_disk::IoFuture;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, WorkDone};
+use weft_wire::{Answer, DiskRequest, GiveBack, LockWish, Restated, RoomWish, WorkDone};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
@@ -53,6 +53,8 @@ impl FsState {
             inos.into_iter().filter_map(|ino| self.open_files().unclean_node(ino)).collect();
         self.flush_many(unclean, FlushScope::All).await?;
         self.commit().await?;
+        // Also blocks that it has repaired: others may overwrite them.
+        self.pool().flush().await;
         if given.iter().any(|of| of.space.kind == Kind::Everything && of.leaves.is_none()) {
             self.return_stock().await?;
         }
@@ -67,6 +69,7 @@ impl FsState {
     /// A node has nothing any more: it has ended in order, or is dead and recovered.
     fn note_node_gone(&self, node: NodeId) {
         self.tokens().recovered(node);
+        self.path_desk().forget(node);
         self.end_locks(node);
         self.forget_space_of(node);
         self.work_desk().forget(node);
@@ -167,6 +170,32 @@ impl Desk for FsDesk {
         Box::pin(async move { next?.await.map(Answer::Work) })
     }
 
+    fn no_path(
+        &self,
+        node: NodeId,
+        disk: u16,
+        was_used: bool,
+    ) -> IoFuture<'static, Option<Answer>> {
+        let fs = self.0.upgrade();
+        Box::pin(async move { fs?.judge_path(node, disk, was_used).await })
+    }
+
+    fn use_disk(&self, node: NodeId, request: DiskRequest) -> IoFuture<'static, Option<Answer>> {
+        match self.0.upgrade() {
+            Some(fs) => fs.use_disk(node, request),
+            None => Box::pin(async { None }),
+        }
+    }
+
+    fn disks_left(&self, node: NodeId) -> IoFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            if let Some(fs) = fs {
+                fs.path_desk().left(node).await;
+            }
+        })
+    }
+
     fn known(&self) -> IoFuture<'static, ()> {
         let fs = self.0.upgrade();
         Box::pin(async move {
@@ -226,6 +255,7 @@ impl Fs {
     /// [recovered](Self::recovered_node). To be called before anything else is asked of it.
     pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
         self.share();
+        self.lose_when_told();
         self.0.tokens().expect(expected);
         self.0.expect_space_of(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));

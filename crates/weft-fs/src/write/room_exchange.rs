@@ -307,6 +307,8 @@ impl FsState {
     /// Gives back all free blocks but `kept` of each disk; that answers `round`.
     async fn give_back(&self, stock: &Stock, kept: impl Fn(u16) -> u64, round: u64) -> Result<()> {
         let _one = stock.giving.acquire(1).await;
+        // What was written to them must not be looked for when others have them.
+        self.pool().flush().await;
         loop {
             self.end_give_back(stock).await?;
             let disks = Disks::of(self);

@@ -96,6 +96,21 @@ pub async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16
     node(rt, disks, way, id).await.expect("mounted")
 }
 
+/// Node 0 cuts the paths of nodes off: the disks as these nodes reach them.
+pub fn cut_paths(fs: &Fs, paths: Vec<(u16, Vec<Rc<TestDisk>>)>) {
+    fs.cut_paths_by(move |node, name| {
+        let of_node = paths.iter().find(|(number, _)| *number == node.number);
+        let is_it = |disk: &&Rc<TestDisk>| disk.info().name == name;
+        let disk = of_node.and_then(|(_, disks)| disks.iter().find(is_it)).cloned();
+        async move {
+            let Some(disk) = disk else { return false };
+            disk.faults.gone.set(true);
+            disk.end_writes(|sectors| sectors / 2);
+            true
+        }
+    });
+}
+
 /// A node is dead: no disk and no keeper takes anything of it any more.
 pub async fn die(fs: &Fs, network: &Network, number: u16, epoch: u64) -> usize {
     let node = NodeId { number, epoch };

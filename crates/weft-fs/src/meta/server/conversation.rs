@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | a part or the end of a batch | the store | the one before it, its turn, that it is durable |
 //! | numbers for new files | the keeper | all nodes that a former keeper knew |
-//! | a place for a log, blocks, a lock, a part of a job | the desk | what the desk waits for |
+//! | a place for a log, blocks, a lock, a path to a disk, a part of a job | the desk | what the desk waits for |
+//! | a request to a disk | the desk | the disk; the next message waits if there are many of them |
 //!
 //! *Before a node has said what it has*, it may read, ask for a place for its log, say that it is
 //! alive, and leave. Anything else ends the connection: the keeper does not know yet what the node
@@ -48,6 +49,8 @@ fn needs_restatement(question: &Question) -> bool {
         | Question::GiveBack(_)
         | Question::Lock(_)
         | Question::Work(_)
+        | Question::NoPath { .. }
+        | Question::Disk(_)
         | Question::Numbers
         | Question::Part(_)
         | Question::End(_) => true,
@@ -109,8 +112,18 @@ impl Server {
             | Question::Room(_)
             | Question::GiveBack(_)
             | Question::Lock(_)
-            | Question::Work(_) => {
-                self.ask_desk(peer, number, question).await?;
+            | Question::Work(_)
+            | Question::NoPath { .. } => self.ask_desk(peer, number, question).await?,
+            Question::Disk(request) => {
+                let permit = peer.using_disks.acquire(1).await;
+                let desk = self.desk().await;
+                // Another connection of the node waits for all that was begun on this one.
+                self.next_batch(peer)?;
+                let done = desk.use_disk(peer.node, request);
+                self.tell_later(peer, number, async move {
+                    let _permit = permit;
+                    done.await
+                });
             }
             Question::Numbers if peer.node.number != 0 => {
                 // A node may have numbers of the keeper before this one that are in no batch yet.
@@ -145,6 +158,9 @@ impl Server {
             Question::Lock(wish) => self.tell_later(peer, number, desk.lock(peer.node, wish)),
             Question::Work(done) if peer.node.number != 0 => {
                 self.tell_later(peer, number, desk.work(peer.node, done));
+            }
+            Question::NoPath { disk, was_used } => {
+                self.tell_later(peer, number, desk.no_path(peer.node, disk, was_used));
             }
             Question::GiveBack(given) => {
                 let answer = desk.take_back(peer.node, given).ok_or(ConnectionEnd)?;
@@ -233,7 +249,9 @@ impl Server {
             | Question::GiveBack(_)
             | Question::Log
             | Question::Lock(_)
-            | Question::Work(_) => Err(ConnectionEnd),
+            | Question::Work(_)
+            | Question::NoPath { .. }
+            | Question::Disk(_) => Err(ConnectionEnd),
         }
     }
 
