@@ -7,7 +7,8 @@
 //! the disk is diagnosed. A disk that does not work is lost, as always. On one that works the copy
 //! is *given up*. Either is durable in the metadata before anything is acknowledged that this copy
 //! does not have: recovery does not look at such copies, so it never takes one for complete that
-//! lacks log records.
+//! lacks log records. A copy on a disk that the node does not know is given up as well: the node
+//! that recovers may know the disk.
 //!
 //! *Reads* go to the copies in their order, and the first that has a right log record will do, as
 //! on the array ([`crate::raid_log::ring`]).
@@ -189,15 +190,24 @@ impl Ring {
         FsError::Stopped(format!("no copy of the log of node {} is left", self.node))
     }
 
+    /// Gives a copy up, unless it is.
+    fn give_up(&self, copy: &RingCopy) {
+        if !copy.is_given_up.replace(true) {
+            self.given_up.set(self.given_up.get() + 1);
+        }
+    }
+
     async fn write(&self, at: u64, bytes: &Frozen) -> Result<()> {
+        let is_unknown = |copy: &&RingCopy| self.pool.member(copy.disk).is_none();
+        self.copies.iter().filter(is_unknown).for_each(|copy| self.give_up(copy));
         let writes = self.in_use().map(|(copy, member)| async move {
             if copy.write(&member, at, bytes).await {
                 return;
             }
             // The way to it may have been opened again.
             let works = self.pool.diagnose(&member).await;
-            if works && !copy.write(&member, at, bytes).await && !copy.is_given_up.replace(true) {
-                self.given_up.set(self.given_up.get() + 1);
+            if works && !copy.write(&member, at, bytes).await {
+                self.give_up(copy);
             }
         });
         join_all(writes).await;
@@ -235,5 +245,51 @@ impl Ring {
             run.is_given_up |= copy.is_some_and(|copy| copy.is_given_up.get());
         }
         tx.put_ring(self.node, &runs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_disk::RamDisk;
+    use weft_rt::{Schedule, virtual_rt};
+
+    use super::*;
+    use crate::disks::old_block_cache::OldBlockCache;
+    use crate::format::block::BLOCK;
+    use crate::format::extent::Run;
+    use crate::format::label::Label;
+    use crate::meta::DiskRow;
+    use crate::mount::present;
+
+    fn member(number: u16) -> Member {
+        let size = 24 << 20;
+        let id = weft_array::Id([7; 16]);
+        let label = Label::plan(id, "home", number, size, 1 << 20).expect("it fits");
+        let disk: Rc<dyn weft_disk::Disk> = Rc::new(RamDisk::new("ram", size, 512));
+        let present = present(&disk, &label, None).expect("it is whole");
+        let id = label.disk_id.0;
+        let row = DiskRow { id, blocks: label.blocks, lost: false, name: "ram".to_owned() };
+        Member::new(number, row, Some(present))
+    }
+
+    /// The node that recovers may know it: it must not take the copy for one with all records.
+    #[test]
+    fn a_copy_on_a_disk_that_is_not_known_is_given_up() {
+        virtual_rt(Schedule::Fifo).block_on(async {
+            let cache = OldBlockCache::new(1 << 20).expect("there is room");
+            let pool = Pool::new(vec![member(0), member(1)], cache);
+            let run =
+                |disk| RingRun { run: Run { disk, start: 0, blocks: 16 }, is_given_up: false };
+            let ring = Ring::new(&pool, 1, &[run(0), run(1), run(4)]).expect("whole");
+            let bytes = Buf::zeroed(BLOCK).freeze();
+            for _ in 0..2 {
+                ring.write(0, &bytes).await.expect("two copies are left");
+                assert_eq!(ring.unrecorded(), Some(1));
+            }
+            let is_given_up = |copy: &RingCopy| copy.is_given_up.get();
+            assert!(ring.copies.iter().map(is_given_up).eq([false, false, true]));
+            ring.recorded(1);
+            assert_eq!(ring.unrecorded(), None);
+        });
     }
 }
