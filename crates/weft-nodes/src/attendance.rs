@@ -31,7 +31,8 @@ fn nodes_of(outlook: &Outlook) -> Nodes {
 }
 
 /// The name of the node with a number.
-fn name_of(outlook: &Outlook, number: u16) -> Option<NodeName> {
+#[must_use]
+pub fn name_of(outlook: &Outlook, number: u16) -> Option<NodeName> {
     let numbers = &outlook.view.record.as_ref()?.numbers;
     numbers.iter().find(|(_, of)| **of == number).map(|(name, _)| name.clone())
 }

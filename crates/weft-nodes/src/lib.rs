@@ -22,7 +22,7 @@ mod ways;
 
 use std::rc::Rc;
 
-pub use attendance::Attendance;
+pub use attendance::{Attendance, name_of};
 pub use node::{mount_when_ready, number_of};
 pub use term::Term;
 pub use ways::{Dial, KeeperWay, MemoryWay};

@@ -3,10 +3,13 @@
 //! refused with a word that says what to do.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use weft_testkit::{have, wait_until};
@@ -191,6 +194,116 @@ fn nodes_see_each_others_files_and_outlive_the_keeper_and_one_of_them() {
     let at = crate::common::text(&two.at);
     cluster.bench.weft(&["fs", "fsck", "--data", &at]);
     two.ends();
+}
+
+/// The path of a node to a disk's server, which can fail.
+struct Cable(Arc<Mutex<Option<Vec<UnixStream>>>>);
+
+impl Cable {
+    /// A socket at `near` that leads to the one at `far`.
+    fn lay(near: &Path, far: &Path) -> Self {
+        let listener = UnixListener::bind(near).expect("a socket");
+        let ends = Arc::new(Mutex::new(Some(Vec::new())));
+        let (far, held) = (far.to_owned(), ends.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(near), Ok(far)) = (stream, UnixStream::connect(&far)) else { return };
+                let pair = [near, far].map(|end| end.try_clone().expect("an end"));
+                let Some(ends) = &mut *held.lock().expect("sound") else { continue };
+                let copies = pair.iter().map(|end| end.try_clone().expect("an end"));
+                ends.extend(copies);
+                let [one, two] = pair;
+                for (mut from, mut to) in [
+                    (one.try_clone().expect("an end"), two.try_clone().expect("an end")),
+                    (two, one),
+                ] {
+                    std::thread::spawn(move || {
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Self(ends)
+    }
+
+    fn breaks(&self) {
+        let ends = self.0.lock().expect("sound").take();
+        for end in ends.into_iter().flatten() {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// The disks that a mount reaches through the keeper; none is lost.
+#[track_caller]
+fn relayed(cluster: &Cluster, at: &Path) -> Vec<u64> {
+    let said = cluster.bench.weft(&["fs", "status", &crate::common::text(at), "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    is_documented("weft fs status", &status);
+    let disks = status["disks"].as_array().expect("disks");
+    assert!(disks.iter().all(|disk| disk["lost"] == false), "{said}");
+    let relayed = disks.iter().filter(|disk| {
+        disk["through_keeper"] == true
+            || disk["relayed_for"].as_array().is_some_and(|of| !of.is_empty())
+    });
+    relayed.map(|disk| disk["number"].as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn a_node_whose_cables_break_goes_on_through_the_keeper() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-paths", 3, DISK);
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &[]);
+    one.mounts();
+    let straight = cluster.disks.clone();
+    let near = |n: usize| cluster.bench.path(&format!("near{n}.sock"));
+    let far = |n: usize| cluster.bench.path(&format!("d{n}.sock"));
+    let cables: Vec<Cable> = (0..3).map(|n| Cable::lay(&near(n), &far(n))).collect();
+    cluster.disks = (0..3)
+        .map(|n| format!("nbd+unix:///d{n}?socket={}", crate::common::text(&near(n))))
+        .collect();
+    let mut alpha = cluster.node("alpha", &[]);
+    alpha.mounts();
+    put(&alpha.at.join("before"), 1, 300_000);
+    assert!(relayed(&cluster, &alpha.at).is_empty());
+    cables[1].breaks();
+    put(&alpha.at.join("one"), 2, 3_000_000);
+    assert_eq!(relayed(&cluster, &alpha.at), [1]);
+    assert_eq!(relayed(&cluster, &one.at), [1]);
+    has(&one.at.join("one"), 2, 3_000_000);
+    cables.iter().for_each(Cable::breaks);
+    put(&alpha.at.join("all"), 3, 3_000_000);
+    put(&alpha.at.join("before"), 4, 200_000);
+    assert_eq!(relayed(&cluster, &alpha.at), [0, 1, 2]);
+    has(&one.at.join("all"), 3, 3_000_000);
+    // Its log is recovered, and it mounts without these cables.
+    put(&alpha.at.join("last"), 5, 300_000);
+    alpha.kill9();
+    has(&one.at.join("last"), 5, 300_000);
+    has(&one.at.join("before"), 4, 200_000);
+    put(&one.at.join("before"), 6, 100_000);
+    cluster.disks = straight;
+    let mut alpha = cluster.node("alpha", &[]);
+    alpha.mounts();
+    assert!(relayed(&cluster, &alpha.at).is_empty());
+    has(&alpha.at.join("before"), 6, 100_000);
+    alpha.ends();
+    // One that reaches a single disk at the mount.
+    cluster.disks.truncate(1);
+    let mut alpha = cluster.node("alpha", &[]);
+    alpha.mounts();
+    assert_eq!(relayed(&cluster, &alpha.at), [1, 2]);
+    put(&alpha.at.join("few"), 7, 300_000);
+    has(&one.at.join("few"), 7, 300_000);
+    alpha.ends();
+    assert!(relayed(&cluster, &one.at).is_empty());
+    let at = crate::common::text(&one.at);
+    cluster.bench.weft(&["fs", "fsck", "--data", &at]);
+    one.ends();
 }
 
 #[test]

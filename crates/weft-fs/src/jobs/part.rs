@@ -61,7 +61,7 @@ impl FsState {
     }
 
     /// Carries out a part of a job for node 0. None: it could not.
-    async fn carry_out(&self, task: Task) -> Option<Outcome> {
+    async fn carry_out_part(&self, task: Task) -> Option<Outcome> {
         let _working = self.work_desk().working.acquire(1).await;
         match task {
             Task::Move { disks, files } => {
@@ -115,7 +115,7 @@ impl Fs {
             while mounted().is_some() {
                 let Ok(work) = link.next_work(done.clone()).await else { return };
                 let (Some(work), Some(fs)) = (work, mounted()) else { continue };
-                let (number, outcome) = (work.number, fs.carry_out(work.task).await);
+                let (number, outcome) = (work.number, fs.carry_out_part(work.task).await);
                 done = Some(WorkDone { number, outcome });
             }
         }));

@@ -61,6 +61,21 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
             });
         }
     }
+    for disk in status["disks"].as_array().into_iter().flatten() {
+        let name = disk["name"].as_str().unwrap_or_default();
+        if disk["through_keeper"] == true {
+            found.push(format!(
+                "this node does not reach {name}, and uses it through the keeper, which is slower: check the \
+                 path to it, then unmount this node and mount it again"
+            ));
+        }
+        for node in disk["relayed_for"].as_array().into_iter().flatten() {
+            found.push(format!(
+                "node {node} does not reach {name}, and uses it through this keeper: check its path to the \
+                 disk, then mount it again"
+            ));
+        }
+    }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
     found.extend(lack_of_room(&status["job"], folder));
     let last = &status["last_job"];

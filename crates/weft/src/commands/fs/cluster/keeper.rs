@@ -25,11 +25,11 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Keeper, Standing};
+use weft_cluster::{DiskName, Epoch, Fence as _, Incarnation, Keeper, Standing};
 use weft_disk::Disk;
 use weft_fs::{AccessTimes, Fs, FsError, FsStatus, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
-use weft_nodes::{MemoryWay, Term};
+use weft_nodes::{MemoryWay, Term, name_of};
 use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
@@ -164,6 +164,7 @@ impl Active<'_> {
             true => announce_answer(&json!({ "keeps": name, "term": term })),
             false => announce(&format!("{} keeps '{name}' in term {term}", node.node)),
         }
+        self.cut_paths(&fs);
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
         let folder = self.folder.take();
         let served = match &folder {
@@ -198,6 +199,35 @@ impl Active<'_> {
         drop(select(late, Box::pin(self.signals.wait(2))).await);
         Failure::new("it could not end in order, and has ended at once")
             .hint("nothing that was synced is lost: the next keeper recovers it")
+    }
+
+    /// A node that has lost its path to a disk is fenced there: what it has sent by that path must
+    /// not come after what it sends through the keeper.
+    fn cut_paths(&self, fs: &Fs) {
+        let (membership, own) = (self.party.membership.clone(), self.term.keeper.node.clone());
+        let fences = self.party.fences.clone();
+        fs.cut_paths_by(move |node, disk| {
+            let name = name_of(&membership.outlook(), node.number);
+            let victim = name.map(|name| Incarnation { node: name, epoch: Epoch(node.epoch) });
+            let fence = fences.iter().find(|fence| fence.place() == disk).cloned();
+            let own = own.clone();
+            async move {
+                let (Some(victim), Some(fence)) = (victim, fence) else { return false };
+                match fence.fence(&own, &victim).await {
+                    Ok(()) => {
+                        let node = &victim.node;
+                        log_line(&format!(
+                            "node {node} does not reach {disk}: it uses the disk through this keeper"
+                        ));
+                        true
+                    }
+                    Err(error) => {
+                        log_line(&error.to_string());
+                        false
+                    }
+                }
+            }
+        });
     }
 
     /// Waits until the file system has failed; another keeper may do better.

@@ -14,16 +14,16 @@ use weft_cluster::Incarnation;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
 use weft_disk::Disk;
-use weft_fs::{Fs, MountOptions, Stream};
+use weft_fs::{Fs, FsStatus, MountOptions, Stream};
 use weft_fuse::{control, tree};
 use weft_nodes::{Dial, KeeperWay, mount_when_ready, number_of};
 use weft_rt::ring::Ring;
-use weft_rt::{Rt, SECOND};
+use weft_rt::{Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
 use super::departure::Departure;
 use super::links::ChannelStream;
-use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key};
+use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, open_as, shared_key};
 use crate::cli::FsMountArgs;
 use crate::commands::fs::options::Options;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on};
@@ -32,6 +32,9 @@ use crate::daemon::notify;
 
 /// How long a node waits for a keeper, and for that to be ready for it.
 const KEEPER_PATIENCE: u64 = 60 * SECOND;
+
+/// How often it is looked whether the file system has stopped.
+const LOOK_AGAIN: Nanos = 2 * SECOND;
 
 /// How much longer a mount that has begun may take.
 const MOUNT_PATIENCE: u64 = 30 * SECOND;
@@ -101,6 +104,7 @@ pub(in crate::commands::fs) async fn mount_as_node(
             return Err(failure);
         }
     };
+    end_when_stopped(&opener.rt, &fs, &party);
     let departure = Departure::new(&opener.rt, &signals, &fs, args.stop_timeout);
     let served = {
         let serving = Box::pin(serve(opener, args, &folder, given, &fs, &signals, json));
@@ -139,7 +143,14 @@ async fn start(party: &Party, terms: Terms, options: MountOptions) -> Result<Fs,
     mount_fs(party, &own, (&reach, node, &way), options).await
 }
 
+/// What the end of a mount that has stopped begins with.
+const STOPPED: &str = "the file system has stopped: ";
+
 fn fenced(why: &str) -> Failure {
+    if let Some(why) = why.strip_prefix(STOPPED) {
+        return Failure::new(format!("this node has stopped, and its mount has ended: {why}"))
+            .hint("mount it again: the keeper recovers what programs had synced");
+    }
     Failure::new(format!("this node was fenced, and its mount has ended: {why}"))
         .hint("mount it again: what programs had not synced is lost")
 }
@@ -152,7 +163,7 @@ async fn mount_fs(
 ) -> Result<Fs, Failure> {
     let rt = &party.opener.rt;
     await_keeper(reach, way).await?;
-    let disks: Vec<Rc<dyn Disk>> = party.open_disks(own, &Default::default()).await?;
+    let disks: Vec<Rc<dyn Disk>> = reached_disks(party, own).await?;
     let mounting = mount_when_ready(rt, (&disks, options), (node, way), KEEPER_PATIENCE);
     // It waits by itself for a keeper that ends meanwhile.
     let late = Box::pin(rt.sleep(KEEPER_PATIENCE + MOUNT_PATIENCE));
@@ -161,6 +172,43 @@ async fn mount_fs(
         Either::Right(_) => Err(Failure::new("no keeper has taken this node in time").hint(
             "start a keeper: weft fs keeper; `weft fs status --cluster` shows what there is",
         )),
+    }
+}
+
+/// A node that has stopped leaves the cluster without a word: so its tokens go to others when it is
+/// recovered.
+fn end_when_stopped(rt: &Rt, fs: &Fs, party: &Party) {
+    let (clock, fs, end) = (rt.clone(), fs.clone(), party.end.clone());
+    drop(rt.spawn(async move {
+        loop {
+            clock.sleep(LOOK_AGAIN).await;
+            match fs.status().await {
+                Ok(FsStatus { stopped: Some(why), .. }) => {
+                    return end.end(STOPPED.to_owned() + &why);
+                }
+                Ok(_) => {}
+                // It is unmounted.
+                Err(_) => return,
+            }
+        }
+    }));
+}
+
+/// The disks that this machine reaches; the rest are used through the keeper. One is enough.
+async fn reached_disks(party: &Party, own: &Incarnation) -> Result<Vec<Rc<dyn Disk>>, Failure> {
+    let (mut disks, mut last) = (Vec::<Rc<dyn Disk>>::new(), None);
+    for fence in &party.fences {
+        match open_as(&party.opener, fence, own, &party.end, party.disk_patience).await {
+            Ok(disk) => disks.push(disk),
+            Err(failure) => {
+                log_line(&format!("{}; it is used through the keeper", failure.message));
+                last = Some(failure);
+            }
+        }
+    }
+    match last {
+        Some(failure) if disks.is_empty() => Err(failure),
+        _ => Ok(disks),
     }
 }
 
