@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::common::cluster::*;
-use crate::common::test_disks::blank;
+use crate::common::test_disks::{blank, for_host};
 use crate::common::*;
 use weft_fs::{Fs, FsError, Label, LogCopy};
 use weft_rt::{MILLISECOND, SECOND};
