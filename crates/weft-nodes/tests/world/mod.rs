@@ -1,0 +1,492 @@
+//! A simulated cluster with a file system: machines with clocks of their own, a network, a
+//! coordinator, disk servers, and faults, in virtual time. Membership, fences, keepers, nodes and
+//! what ties them together are the real ones.
+
+pub mod canary;
+mod disks;
+mod network;
+mod oracle;
+mod process;
+mod ring;
+/// The disks of the array's crash tests.
+#[allow(dead_code, reason = "the array uses the rest")]
+#[path = "../../../weft-array/tests/common/disk.rs"]
+mod test_disk;
+mod workload;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use weft_cluster::ClusterName;
+use weft_cluster::coordinator::MemoryCoordinator;
+use weft_cluster::fence::{HEAD_BYTES, Preparation, SharedDisk, prepare};
+use weft_disk::Disk;
+use weft_fs::{
+    AccessTimes, CreateOptions, Fs, Kind, META_CACHE_BYTES, MountOptions, ROOT, Redundancy,
+    SetXattr, Time, create,
+};
+use weft_random::Rng;
+use weft_rt::{Frozen, MILLISECOND, Nanos, Rt, SECOND, Schedule, virtual_rt};
+
+use canary::Canary;
+use disks::{Backing, DiskServer, Tail};
+use network::{Network, Place};
+pub use oracle::Counts;
+use oracle::Oracle;
+use process::{Machine, boot, crash};
+use test_disk::{Leave, Medium, Power, TestDisk, holding};
+use workload::{FILES, Files, Places};
+
+/// How long leases last.
+pub const LEASE: Nanos = 5 * SECOND;
+/// How long faults are injected.
+const FAULTS: Nanos = 60 * SECOND;
+/// How long the cluster may take to work again after them.
+const CALM: Nanos = 180 * SECOND;
+/// Bytes of a disk, after its head.
+const SIZE: u64 = 24 << 20;
+pub const FS_ID: [u8; 16] = [7; 16];
+const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
+
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    pub seed: u64,
+    pub canary: Canary,
+}
+
+#[derive(Debug)]
+pub struct Outcome {
+    pub violations: Vec<String>,
+    /// Whether more disks were lost than the redundancy allows.
+    pub is_beyond: bool,
+    pub counts: Counts,
+}
+
+pub struct World {
+    pub rt: Rt,
+    rng: RefCell<Rng>,
+    pub scenario: Scenario,
+    pub cluster: ClusterName,
+    pub network: Rc<Network>,
+    pub coordinator: Rc<MemoryCoordinator>,
+    pub disks: Vec<Rc<DiskServer>>,
+    media: Vec<Rc<TestDisk>>,
+    pub machines: Vec<Rc<Machine>>,
+    pub oracle: Rc<Oracle>,
+    pub files: Files,
+    /// The disk that may fail.
+    victim: usize,
+    /// Whether no process starts any more.
+    pub is_over: Cell<bool>,
+}
+
+impl World {
+    pub fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
+        draw(&mut self.rng.borrow_mut())
+    }
+
+    fn machine(&self) -> Rc<Machine> {
+        self.draw(|rng| rng.pick(&self.machines).clone())
+    }
+}
+
+/// How a process mounts: with few pages of metadata in memory for two of three.
+pub fn mounting(life: u64) -> MountOptions {
+    MountOptions {
+        degraded: false,
+        stale: false,
+        read_only: false,
+        access_times: AccessTimes::Relative,
+        cache_bytes: 1 << 20,
+        meta_cache_bytes: [0, 512 << 10, META_CACHE_BYTES][(life % 3) as usize],
+        nonce: life,
+        now: NOW,
+        host: None,
+        clock: None,
+    }
+}
+
+/// Disks with a new file system.
+#[derive(Clone)]
+struct Image {
+    media: Vec<Medium>,
+    places: Places,
+}
+
+thread_local! {
+    /// A new file system takes a part of the time of a seed, and is always the same.
+    static IMAGES: RefCell<BTreeMap<usize, Image>> = RefCell::default();
+}
+
+fn image(count: usize) -> Image {
+    let made = IMAGES.with(|images| images.borrow().get(&count).cloned());
+    made.unwrap_or_else(|| {
+        let rt = virtual_rt(Schedule::Fifo);
+        let image = rt.block_on(make_image(rt.clone(), count));
+        rt.kill_all();
+        IMAGES.with(|images| images.borrow_mut().insert(count, image.clone()));
+        image
+    })
+}
+
+async fn make_image(rt: Rt, count: usize) -> Image {
+    let disks = holding(&rt, &Power::new(), SIZE + HEAD_BYTES, &vec![Medium::new(512); count]);
+    for disk in &disks {
+        prepare(&**disk, Preparation::Blank).await.expect("a blank disk");
+    }
+    let tails: Vec<Rc<dyn Disk>> = disks.iter().map(|disk| Tail::new(disk.clone())).collect();
+    let options = CreateOptions {
+        name: "home".into(),
+        redundancy: Redundancy::Auto,
+        slice_bytes: Some(8 << 20),
+        force: false,
+        id: FS_ID,
+        now: NOW,
+    };
+    create(&rt, &tails, &options).await.expect("created");
+    let fs = Fs::mount(&rt, &tails, mounting(2)).await.expect("mounted");
+    let make = async |name: &str, redundancy: Option<&str>, bytes: &[u8]| {
+        let kind = if redundancy.is_some() { Kind::File } else { Kind::Folder };
+        let new = workload::new_file(kind);
+        let (ino, _) = fs.make(ROOT, name.as_bytes(), new).await.expect("made");
+        if let Some(redundancy) = redundancy {
+            let (key, value) = (b"user.weft.redundancy", redundancy.as_bytes());
+            fs.set_xattr(ino, key, value, SetXattr::default()).await.expect("set");
+        }
+        if !bytes.is_empty() {
+            fs.write(ino, 0, Frozen::copy_from(bytes)).await.expect("written");
+        }
+        ino
+    };
+    let mut files = Vec::new();
+    for (n, (len, redundancy)) in FILES.iter().enumerate() {
+        let ino = make(&format!("file {n}"), Some(redundancy), &[]).await;
+        let bytes: Vec<u8> = (0..*len).flat_map(|n| workload::sector(ino, n, 0)).collect();
+        fs.write(ino, 0, Frozen::copy_from(&bytes)).await.expect("written");
+        files.push(ino);
+    }
+    let folder = make("folder", None, &[]).await;
+    let log = make("log", Some("raid1"), &[]).await;
+    fs.sync().await.expect("synced");
+    fs.unmount().await.expect("unmounted");
+    let media = disks.iter().map(|disk| Leave::All.of(&disk.medium.borrow())).collect();
+    Image { media, places: Places { files, folder, log } }
+}
+
+pub fn run(scenario: Scenario) -> Outcome {
+    let rt = virtual_rt(Schedule::Seeded(scenario.seed));
+    let outcome = rt.block_on(story(rt.clone(), scenario));
+    rt.kill_all();
+    outcome
+}
+
+async fn story(rt: Rt, scenario: Scenario) -> Outcome {
+    let world = start(rt, scenario).await;
+    inject(&world).await;
+    let is_beyond = || world.oracle.lost().len() > 1;
+    if !world.oracle.has_failed() {
+        works_again(&world).await;
+    }
+    let is_ordered = world.draw(|rng| rng.chance(50));
+    if is_ordered && !world.oracle.has_failed() && !is_beyond() {
+        end_in_order(&world).await;
+    }
+    world.is_over.set(true);
+    world.machines.iter().for_each(|machine| crash(&world, machine, false));
+    if !world.oracle.has_failed() && !is_beyond() {
+        check(&world).await;
+    }
+    let outcome = Outcome {
+        violations: world.oracle.violations(),
+        is_beyond: is_beyond(),
+        counts: world.oracle.counts.borrow().clone(),
+    };
+    if !outcome.violations.is_empty() && scenario.canary == Canary::None {
+        let story = world.oracle.story.borrow();
+        eprintln!("{}", story[story.len().saturating_sub(60)..].join("\n"));
+    }
+    outcome
+}
+
+async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
+    let mut rng = Rng::new(scenario.seed);
+    let count = 4 + rng.index(2);
+    let Image { media, places } = image(count);
+    let oracle = Oracle::new(&rt);
+    let media = holding(&rt, &Power::new(), SIZE + HEAD_BYTES, &media);
+    let skips = scenario.canary == Canary::FenceSkipped;
+    let disk = |(number, medium): (usize, &Rc<TestDisk>)| {
+        let name = format!("d{number}").parse().expect("a name");
+        let rng = rng.fork(number as u64);
+        let backing = Backing::new(&rt, number, medium.clone(), rng, &oracle);
+        DiskServer::new(name, number, backing, skips)
+    };
+    let disks: Vec<_> = media.iter().enumerate().map(disk).collect();
+    let machines: Vec<_> = (0..2 + rng.within(1, 3) as usize)
+        .map(|place| Machine::new(place, place < 2, rng.within(850, 1150)))
+        .collect();
+    let world = Rc::new(World {
+        network: Network::new(&rt, rng.fork(99)),
+        coordinator: Rc::new(MemoryCoordinator::new(&rt, LEASE)),
+        files: Files::new(&oracle, &places),
+        victim: rng.index(count),
+        rng: RefCell::new(rng),
+        scenario,
+        cluster: "home".parse().expect("a name"),
+        disks,
+        media,
+        machines,
+        oracle,
+        is_over: Cell::new(false),
+        rt,
+    });
+    for disk in &world.disks {
+        let number = world.draw(|rng| rng.next_u64());
+        let opened = SharedDisk::open(&world.rt, disk.backing.clone(), number).await;
+        *disk.shared.borrow_mut() = Some(opened.expect("opened"));
+    }
+    world.machines.iter().for_each(|machine| boot(&world, machine));
+    world
+}
+
+/// Faults of all kinds, one after the other, some of which overlap.
+async fn inject(world: &Rc<World>) {
+    let rt = world.rt.clone();
+    // Some time in peace: faults then hit a cluster that works.
+    rt.sleep(world.draw(|rng| rng.within(3, 9)) * SECOND).await;
+    let end = rt.now() + FAULTS;
+    while rt.now() < end && !world.oracle.has_failed() {
+        let long = world.draw(|rng| match rng.below(3) {
+            0 => rng.within(10, 1000),
+            1 => rng.within(1000, 6000),
+            _ => rng.within(4000, 20_000),
+        }) * MILLISECOND;
+        fault(world, long);
+        let pause = world.draw(|rng| rng.within(50, 9000)) * MILLISECOND;
+        rt.sleep(pause).await;
+    }
+}
+
+fn fault(world: &Rc<World>, long: Nanos) {
+    let machine = world.machine();
+    let (name, here) = (machine.name.clone(), Place::Machine(machine.place));
+    let tell = |what: String| world.oracle.tell(format!("{what} ({} ms)", long / MILLISECOND));
+    let both = world.draw(|rng| rng.chance(60));
+    let cut = |one: Place, other: Place| {
+        world.network.cut(one, other, long);
+        if both {
+            world.network.cut(other, one, long);
+        }
+    };
+    match world.draw(|rng| rng.below(16)) {
+        0..4 => {
+            tell(format!("{name} is killed"));
+            world.oracle.counts.borrow_mut().killed += 1;
+            let is_silent = world.draw(|rng| rng.chance(30));
+            crash(world, &machine, is_silent);
+            let (world, machine) = (world.clone(), machine.clone());
+            world.rt.clone().spawn(async move {
+                world.rt.sleep(long).await;
+                if !world.is_over.get() {
+                    boot(&world, &machine);
+                }
+            });
+        }
+        4..7 => {
+            tell(format!("{name} stands still"));
+            if let Some(process) = machine.process() {
+                process.rt.stop_domain();
+                let world = world.clone();
+                world.rt.clone().spawn(async move {
+                    world.rt.sleep(long).await;
+                    process.rt.go_on();
+                });
+            }
+        }
+        7 | 8 => {
+            let other = world.machine();
+            tell(format!("no way between {name} and {}", other.name));
+            cut(here, Place::Machine(other.place));
+        }
+        9 => {
+            tell(format!("no way from {name} to the coordinator"));
+            cut(here, Place::Coordinator);
+        }
+        10 => {
+            tell(format!("{name} is cut off"));
+            for place in (0..world.machines.len()).map(Place::Machine) {
+                cut(here, place);
+            }
+            for place in (0..world.disks.len()).map(Place::Disk) {
+                cut(here, place);
+            }
+            cut(here, Place::Coordinator);
+        }
+        11 => {
+            tell("the coordinator is away".into());
+            for place in 0..world.machines.len() {
+                world.network.cut(Place::Machine(place), Place::Coordinator, long);
+            }
+        }
+        12 => {
+            tell("the network is disturbed".into());
+            world.network.disturb(long);
+        }
+        13 => {
+            let disk = world.draw(|rng| rng.index(world.disks.len()));
+            let long = long.min(5 * SECOND);
+            tell(format!("no way from {name} to disk {disk}"));
+            world.network.cut(here, Place::Disk(disk), long);
+            if both {
+                world.network.cut(Place::Disk(disk), here, long);
+            }
+        }
+        14 => evict(world, &machine),
+        _ => {
+            let victim = &world.disks[world.victim];
+            let way = world.draw(|rng| rng.below(3));
+            match way {
+                0 => {
+                    tell(format!("disk {} dies", victim.number));
+                    victim.die();
+                    world.oracle.lose(victim.number);
+                }
+                1 => {
+                    tell(format!("{name} loses its connection to disk {}", victim.number));
+                    victim.break_paths(Some(machine.place));
+                }
+                _ => {
+                    tell(format!("no way from {name} to disk {}", victim.number));
+                    cut(here, Place::Disk(victim.number));
+                }
+            }
+        }
+    }
+}
+
+/// As `weft fs evict`.
+fn evict(world: &Rc<World>, machine: &Machine) {
+    let (world, name) = (world.clone(), machine.name.clone());
+    world.oracle.tell(format!("{name} is to be evicted"));
+    world.rt.clone().spawn(async move {
+        use weft_cluster::Coordinator as _;
+        let view = world.coordinator.read().await.expect("it never fails");
+        let Some(before) = view.record else { return };
+        let mut record = before.clone();
+        record.expel(&name);
+        if record != before {
+            if let Some(member) = before.members.get(&name) {
+                let (node, epoch) = (name, member.epoch);
+                world.oracle.expelled(&weft_cluster::Incarnation { node, epoch });
+            }
+            drop(world.coordinator.compare_and_set(view.version, record).await);
+        }
+    });
+}
+
+/// Ends all faults: every machine must work again.
+async fn works_again(world: &Rc<World>) {
+    world.oracle.tell("all faults end".into());
+    world.network.heal();
+    for machine in &world.machines {
+        machine.process().iter().for_each(|process| process.rt.go_on());
+        boot(world, machine);
+    }
+    let start = world.rt.now();
+    let works = |machine: &Rc<Machine>| {
+        machine.process().is_some_and(|process| process.worked.get() > start + 20 * SECOND)
+    };
+    loop {
+        world.rt.sleep(SECOND).await;
+        // One of two keepers stands by.
+        let (keepers, nodes): (Vec<_>, Vec<_>) =
+            world.machines.iter().partition(|machine| machine.may_keep);
+        if world.oracle.has_failed()
+            || keepers.into_iter().any(works) && nodes.iter().all(|of| works(of))
+        {
+            return;
+        }
+        if world.rt.now() > start + CALM {
+            if world.oracle.lost().len() <= 1 {
+                for machine in &world.machines {
+                    let Some(process) = machine.process() else { continue };
+                    let (worked, doing) = (process.worked.get() / MILLISECOND, &process.doing);
+                    let since: Vec<_> =
+                        doing.borrow().iter().map(|(n, since)| (*n, since / MILLISECOND)).collect();
+                    let name = &machine.name;
+                    world.oracle.tell(format!("{name} worked at {worked}; waits {since:?}"));
+                }
+                world.oracle.violate("it does not work again".into());
+            }
+            return;
+        }
+    }
+}
+
+/// All processes end in order, nodes before keepers.
+async fn end_in_order(world: &Rc<World>) {
+    world.oracle.tell("all end in order".into());
+    for may_keep in [false, true] {
+        let processes: Vec<_> = world
+            .machines
+            .iter()
+            .filter(|machine| machine.may_keep == may_keep)
+            .filter_map(|machine| machine.process())
+            .collect();
+        for process in &processes {
+            process.is_ending.set(true);
+            process.told.notify_all();
+        }
+        let start = world.rt.now();
+        while !processes.iter().all(|process| process.has_ended.get()) {
+            world.rt.sleep(100 * MILLISECOND).await;
+            if world.rt.now() > start + 60 * SECOND || world.oracle.has_failed() {
+                // One that was expelled just now starts again instead.
+                world.oracle.tell("not all have ended".into());
+                return;
+            }
+        }
+    }
+    world.oracle.tell("all have ended".into());
+}
+
+/// What is left is mounted alone: after a power cut, or what was on its way has come.
+async fn check(world: &Rc<World>) {
+    world.rt.sleep(20 * SECOND).await;
+    let leave = world.draw(|rng| match rng.below(5) {
+        0 => Leave::Nothing,
+        1 => Leave::All,
+        2 => Leave::Cached,
+        _ => Leave::Some(rng.next_u64()),
+    });
+    world.oracle.tell(format!("the power fails: {leave:?}"));
+    let left = |(n, disk): (usize, &Rc<TestDisk>)| {
+        let leave = match leave {
+            Leave::Some(seed) => Leave::Some(test_disk::mix(seed ^ n as u64)),
+            leave => leave,
+        };
+        leave.of(&disk.medium.borrow())
+    };
+    let media: Vec<Medium> = world.media.iter().enumerate().map(left).collect();
+    let rt = world.rt.domain(|| {});
+    let disks = holding(&rt, &Power::new(), SIZE + HEAD_BYTES, &media);
+    let disks: Vec<Rc<dyn Disk>> = disks
+        .into_iter()
+        .zip(&world.disks)
+        .filter(|(_, server)| !server.is_dead.get())
+        .map(|(disk, _)| Tail::new(disk))
+        .collect();
+    let options = MountOptions { degraded: true, ..mounting(2) };
+    let fs = match Fs::mount(&rt, &disks, options).await {
+        Ok(fs) => fs,
+        Err(error) => return world.oracle.violate(format!("at the end: {error}")),
+    };
+    world.files.check(&fs, "at the end").await;
+    match fs.check(true).await {
+        Ok(report) if report.findings.is_empty() => {}
+        Ok(report) => world.oracle.violate(format!("at the end: {:?}", report.findings)),
+        Err(error) => world.oracle.violate(format!("at the end: {error}")),
+    }
+    rt.fail_domain();
+}
