@@ -9,6 +9,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod context;
 mod network;
 mod plan;
 mod programs;

@@ -2,9 +2,9 @@
 //! there are none, all of them are addresses of loopback, which nothing cuts.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use weft_testkit::{command, run};
+use weft_testkit::{Process, command, run};
 
 /// A hardware address that nobody has.
 const NOWHERE: &str = "02:00:00:00:00:01";
@@ -19,11 +19,6 @@ fn ip(args: &[&str]) -> Command {
     let mut ip = command("ip");
     ip.args(args);
     ip
-}
-
-/// A command that may find nothing to undo.
-fn attempt(mut command: Command) {
-    let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 impl Network {
@@ -79,50 +74,32 @@ impl Network {
         enter
     }
 
-    /// Cuts a machine off from all others.
-    pub fn cut(&self, name: &str) {
-        run(&mut ip(&["link", "set", &format!("v-{name}"), "down"]));
+    /// Cuts a machine off from all others for some seconds.
+    pub fn cut(&self, name: &str, seconds: u64) -> Process {
+        let link = format!("ip link set v-{name}");
+        for_a_while(&format!("{link} down"), &format!("{link} up"), seconds)
     }
 
     /// What `from` sends to `to` disappears, and the other direction works.
-    pub fn cut_one_way(&self, from: &str, to: &str) {
+    pub fn cut_one_way(&self, from: &str, to: &str, seconds: u64) -> Process {
         let to = self.address(to);
-        run(&mut ip(&[
-            "-n",
-            from,
-            "neigh",
-            "replace",
-            &to,
-            "lladdr",
-            NOWHERE,
-            "dev",
-            "eth0",
-            "nud",
-            "permanent",
-        ]));
+        let begin =
+            format!("ip -n {from} neigh replace {to} lladdr {NOWHERE} dev eth0 nud permanent");
+        for_a_while(&begin, &format!("ip -n {from} neigh del {to} dev eth0"), seconds)
     }
 
     /// What the others send to the machine comes slowly.
-    pub fn slow(&self, name: &str) {
-        let link = format!("v-{name}");
-        let mut tc = command("tc");
-        tc.args(["qdisc", "replace", "dev", &link, "root", "tbf", "rate", "4mbit"]);
-        run(tc.args(["burst", "32k", "latency", "300ms"]));
+    pub fn slow(&self, name: &str, seconds: u64) -> Process {
+        let device = format!("dev v-{name} root");
+        let begin = format!("tc qdisc replace {device} tbf rate 4mbit burst 32k latency 300ms");
+        for_a_while(&begin, &format!("tc qdisc del {device}"), seconds)
     }
+}
 
-    /// Undoes all of that.
-    pub fn heal(&self, name: &str) {
-        if !self.has_namespaces {
-            return;
-        }
-        let link = format!("v-{name}");
-        run(&mut ip(&["link", "set", &link, "up"]));
-        let mut tc = command("tc");
-        tc.args(["qdisc", "del", "dev", &link, "root"]);
-        attempt(tc);
-        for other in self.hosts.keys().filter(|other| *other != name) {
-            let to = self.address(other);
-            attempt(ip(&["-n", name, "neigh", "del", &to, "dev", "eth0"]));
-        }
-    }
+/// Begins something and ends it again, in a process that is started before: a program that starts closes
+/// the files of this one, which may wait for a machine that is in trouble.
+fn for_a_while(begin: &str, end: &str, seconds: u64) -> Process {
+    let mut shell = command("sh");
+    shell.args(["-c", &format!("{begin}; sleep {seconds}; {end}")]);
+    Process::spawn(&mut shell)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weft_testkit::Rng;
 
 use crate::common::append_load::{Moment, Seat};
-use crate::programs::Context;
+use crate::context::Context;
 
 const LENGTH_MAX: u64 = 150_000;
 /// Changes that are not synced, at most: each is a copy of the file.

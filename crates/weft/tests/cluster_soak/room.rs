@@ -49,6 +49,8 @@ struct Machine {
     is_down: bool,
     is_paused: bool,
     is_cut: bool,
+    /// What ends that.
+    cut: Option<Process>,
     /// When something last happened to it, or it was started.
     touched: Instant,
     seat: Option<Arc<Seat>>,
@@ -83,6 +85,7 @@ impl Room {
                 is_down: false,
                 is_paused: false,
                 is_cut: false,
+                cut: None,
                 touched: Instant::now(),
                 seat,
             }
@@ -265,6 +268,7 @@ impl Room {
         }
         machine.touched = Instant::now();
         let (name, choice) = (machine.name.clone(), event.choice);
+        let seconds = event.lasts.as_secs();
         match event.kind {
             Kind::Kill => {
                 machine.is_down = true;
@@ -280,11 +284,20 @@ impl Room {
             }
             Kind::Pause => {
                 machine.is_paused = true;
-                machine.process.as_ref().expect("it runs").signal(Signal::STOP);
+                let process = machine.process.as_ref().expect("it runs");
+                process.signal(Signal::STOP);
+                // This thread may wait for the machine when it starts a program: that closes the files
+                // of all threads.
+                let pid = rustix::process::Pid::from_raw(process.id().cast_signed());
+                let (pid, lasts) = (pid.expect("a process"), event.lasts);
+                std::thread::spawn(move || {
+                    std::thread::sleep(lasts);
+                    let _ = rustix::process::kill_process(pid, Signal::CONT);
+                });
             }
             Kind::Cut => {
                 machine.is_cut = true;
-                self.network.cut(&name);
+                machine.cut = Some(self.network.cut(&name, seconds));
             }
             Kind::CutOneWay => {
                 machine.is_cut = true;
@@ -294,11 +307,12 @@ impl Room {
                 let others: Vec<String> = others.map(|of| of.name.clone()).collect();
                 let other = &others[usize::try_from(choice % others.len() as u64).expect("few")];
                 self.say(&format!("         {name} does not reach {other}"));
-                self.network.cut_one_way(&name, other);
+                let cut = self.network.cut_one_way(&name, other, seconds);
+                self.machines[at].cut = Some(cut);
             }
             Kind::Slow => {
                 machine.is_cut = true;
-                self.network.slow(&name);
+                machine.cut = Some(self.network.slow(&name, seconds));
             }
             Kind::Evict => {
                 let uri = self.uri();
@@ -314,9 +328,8 @@ impl Room {
     /// Ends what happened to a machine.
     pub fn undo(&mut self, at: usize) {
         let machine = &mut self.machines[at];
-        let name = machine.name.clone();
-        if machine.is_cut {
-            self.network.heal(&name);
+        if let Some(mut cut) = machine.cut.take() {
+            cut.wait();
         }
         if machine.is_paused
             && let Some(process) = &machine.process
