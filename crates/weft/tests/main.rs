@@ -25,7 +25,6 @@ mod hung_members;
 mod internal_errors;
 mod json;
 mod kept_channel;
-mod killed_mount;
 mod lab;
 mod lab_disk;
 mod layers;

@@ -79,9 +79,6 @@ Examples:
     Keeper(FsKeeperArgs),
     /// Take a machine out of a cluster: the disks refuse it from then on
     Evict(FsEvictArgs),
-    /// End a mount whose process has died
-    #[command(hide = true)]
-    Guard(FsGuardArgs),
 }
 
 /// A process's part in a cluster.
@@ -177,15 +174,6 @@ pub struct FsKeeperArgs {
     pub stop_timeout: Duration,
 }
 
-/// `weft fs guard`, which a process starts that serves a mount of a cluster.
-#[derive(Debug, Clone, Args)]
-pub struct FsGuardArgs {
-    /// The process
-    pub process: u32,
-    /// Where it mounts
-    pub folder: PathBuf,
-}
-
 /// `weft fs evict`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -210,7 +198,7 @@ impl FsAction {
     pub fn place_mut(&mut self) -> Option<&mut PathBuf> {
         match self {
             Self::Create(_) | Self::Mount(_) | Self::Set(_) => None,
-            Self::Keeper(_) | Self::Evict(_) | Self::Guard(_) => None,
+            Self::Keeper(_) | Self::Evict(_) => None,
             // With a coordinator it is the name of the cluster.
             Self::Status(args) if args.cluster.is_some() => None,
             Self::Status(args) => Some(&mut args.folder),

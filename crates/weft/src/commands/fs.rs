@@ -77,7 +77,6 @@ pub fn fs(args: &FsArgs, json: bool) -> Outcome {
         FsAction::Fsck(args) => fsck(args, json),
         FsAction::Keeper(args) => cluster::keeper(args, json),
         FsAction::Evict(args) => cluster::evict(args, json),
-        FsAction::Guard(args) => cluster::guard(args),
     }
 }
 

@@ -229,18 +229,6 @@ impl Member {
         self.said()
     }
 
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        self.process.signal(signal);
-    }
-
-    pub fn is_running(&mut self) -> bool {
-        self.process.is_running()
-    }
-
     /// `kill -9`; the kernel's dead mount goes, too.
     pub fn kill9(self) {
         self.process.kill9();

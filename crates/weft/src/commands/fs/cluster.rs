@@ -11,7 +11,6 @@
 
 mod create;
 mod departure;
-mod guard;
 mod keeper;
 mod links;
 mod node;
@@ -40,7 +39,6 @@ use weft_rt::{MILLISECOND, Nanos, SECOND};
 use crate::cli::FsClusterArgs;
 
 pub(super) use create::create;
-pub(super) use guard::guard;
 pub(super) use keeper::keeper;
 pub(super) use node::mount_as_node;
 pub(super) use overview::{evict, status};

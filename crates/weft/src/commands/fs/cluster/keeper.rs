@@ -274,7 +274,6 @@ impl Active<'_> {
     async fn serve_folder(&self, fs: &Fs, folder: &std::path::Path) -> Outcome {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         let channel = mount_on(folder, &self.args.name, flags, false)?;
-        super::guard::start(folder);
         prepare_for_reclaim();
         announce(&format!("'{}' is mounted on {}", self.args.name, folder.display()));
         let open = self.opens_as();

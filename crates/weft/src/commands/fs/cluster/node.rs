@@ -250,7 +250,6 @@ async fn serve(
     json: bool,
 ) -> Outcome {
     let channel = mount_on(folder, &args.name, given.flags, args.syncfs)?;
-    super::guard::start(folder);
     signals.ignore_hangup();
     match json {
         true => announce_answer(&json!({ "mounted": args.name, "folder": folder })),
