@@ -10,8 +10,11 @@ mod claim;
 mod gate;
 mod head;
 mod lasting_disk;
+mod lease_turns;
+mod lease_volume;
 mod member_disk;
 mod remote;
+mod remote_leases;
 pub mod reservation;
 mod server;
 mod session;
@@ -25,8 +28,10 @@ use crate::{DiskName, Incarnation};
 pub use gate::{Bounds, BoundsFull, Gate, InFlight, NODES_MAX, Refusal};
 pub use head::{HEAD_BYTES, HeadError, Preparation, is_blank, prepare};
 pub use lasting_disk::{DiskSource, LastingDisk, NotOpened, Opened, Patience};
+pub use lease_volume::LeaseVolume;
 pub use member_disk::{EndOfUse, MemberDisk};
 pub use remote::{MemberSource, RemoteFence, export_of};
+pub use remote_leases::{RemoteLeases, lease_export_of};
 pub use reservation::ReservationFence;
 pub use server::{DiskServer, WhatToDo};
 pub use session::{DiskState, Session};
@@ -71,6 +76,9 @@ pub trait Fence {
     /// the record once more before it writes: only if it is still a member then, each later fence
     /// is sure to find the registration.
     fn register<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a>;
+
+    /// Asks the disk whether it accepts requests of `own`, which has registered; changes nothing.
+    fn confirm<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a>;
 
     /// Makes the disk refuse `victim`. `own` is the caller, which is registered.
     fn fence<'a>(&'a self, own: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a>;

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
+use weft_cluster::coordinator::disks::{
+    AREA_BYTES, BLOCK_BYTES, DiskCoordinator, DiskLeaseConfig, POOL_NODES,
+};
 use weft_cluster::fence::{
     DiskServer, EndOfUse, Fence, FenceError, HEAD_BYTES, HeadError, LastingDisk, MemberDisk,
-    MemberSource, Patience, Preparation, RemoteFence, SharedDisk, SharedDiskError, WhatToDo,
-    export_of, prepare,
+    MemberSource, Patience, Preparation, RemoteFence, RemoteLeases, SharedDisk, SharedDiskError,
+    WhatToDo, export_of, prepare,
 };
 use weft_cluster::{ClusterName, DiskName, Epoch, Incarnation};
 use weft_disk::{Class, Disk, DiskErrorKind, Fault, FaultDisk, Faults, RamDisk, WriteOpts};
@@ -278,6 +281,10 @@ fn bad_names_and_other_clusters_are_refused() {
             "d0/home/a/0/fence",
             "d0/home/a/18446744073709551615",
             "d0/home/a/18446744073709551615/fence",
+            "d0/home/lease-",
+            "d0/home/lease-16",
+            "d0/home/lease-01",
+            "d0/home/lease--1",
             "d9",
             "d9/home/a/1",
         ] {
@@ -426,5 +433,74 @@ fn a_member_outlasts_the_restart_of_the_server() {
         bench.fence().fence(&b, &a).await.expect("confirmed");
         let error = disk.write(0, block(9), WriteOpts::USER).await.expect_err("it was fenced");
         assert_eq!(error.kind, DiskErrorKind::Fenced, "{error}");
+    });
+}
+
+/// Leases are written without an epoch, and by one process of a node at a time: what a connection
+/// has read stays as it is until it writes, or it writes nothing.
+#[test]
+fn leases_are_written_by_the_connection_that_came_last() {
+    run(|rt, ring| async move {
+        let medium = Rc::new(RamDisk::new("ram", HEAD_BYTES + AREA_BYTES + (1 << 20), 512));
+        prepare(&*medium, Preparation::Blank).await.expect("a blank disk");
+        let bench = Bench::start(&rt, &ring, &medium).await;
+        let leases = |number| {
+            let uri = bench.fence().uri_of_leases(number);
+            RemoteLeases::new(&rt, &ring, uri, number.is_none(), SECOND)
+        };
+        const AT: u64 = 4 * BLOCK_BYTES;
+        let config = DiskLeaseConfig {
+            offset: 0,
+            nodes: POOL_NODES,
+            number: 0,
+            lease: SECOND,
+            patience: SECOND,
+            seed: 1,
+        };
+        let blank: Vec<Rc<dyn Disk>> = vec![Rc::new(leases(Some(0)))];
+        DiskCoordinator::set_up(&blank, &config, 7).await.expect("a blank disk");
+        let (one, two, other) = (leases(Some(3)), leases(Some(3)), leases(Some(4)));
+        let read = async |leases: &RemoteLeases| {
+            let (result, buf) = leases.read(AT, Buf::new(4096), Class::User).await;
+            result.map(|()| buf[0])
+        };
+        let page = |byte| Frozen::copy_from(&[byte; 4096]);
+        one.write(AT, page(1), WriteOpts::USER_FUA).await.expect_err("it has read nothing");
+        assert_eq!(read(&one).await.expect("connected"), 0);
+        one.write(AT, page(1), WriteOpts::USER_FUA).await.expect("written");
+        assert_eq!(read(&other).await.expect("connected"), 1);
+        other.write(AT + 4096, page(4), WriteOpts::USER_FUA).await.expect("another number");
+        // A second process of the node comes between a read and a write, which is in flight.
+        assert_eq!(read(&one).await.expect("read"), 1);
+        bench.faults.inject(Fault::Delay(300 * MILLISECOND));
+        let late = one.write(AT, page(2), WriteOpts::USER_FUA);
+        let second = async {
+            rt.sleep(50 * MILLISECOND).await;
+            read(&two).await.expect("connected when the write has ended")
+        };
+        let (_, found) = futures_util::future::join(late, second).await;
+        assert_eq!(found, 2, "the write came before");
+        bench.faults.inject(Fault::Delay(0));
+        one.write(AT, page(9), WriteOpts::USER_FUA).await.expect_err("its turn is over");
+        two.write(AT, page(3), WriteOpts::USER_FUA).await.expect("written");
+        assert_eq!(read(&leases(None)).await.expect("anyone may read"), 3);
+
+        // They end where the file system begins, and a fence does not hit them.
+        let past = two.write(AREA_BYTES, page(7), WriteOpts::USER).await;
+        past.expect_err("beyond the leases");
+        bench.fence().fence(&who("b", 2), &who("a", 1)).await.expect("confirmed");
+        assert_eq!(read(&two).await.expect("connected"), 3);
+        two.write(AT, page(5), WriteOpts::USER_FUA).await.expect("written");
+
+        // Another cluster has none there, and a disk that is used from its start has no room.
+        let uri = bench.uri("d0/other/lease-1");
+        let foreign = RemoteLeases::new(&rt, &ring, uri, false, SECOND);
+        read(&foreign).await.expect_err("another cluster");
+        assert!(foreign.why().is_some_and(|why| why.contains("belongs to cluster home")));
+        let node = bench.open_as(&who("a", 7)).await.expect("a may use it");
+        node.write(0, Frozen::copy_from(&[0xee; 8192]), WriteOpts::USER).await.expect("written");
+        let late = leases(Some(5));
+        read(&late).await.expect_err("no leases");
+        assert!(late.why().is_some_and(|why| why.contains("has no room for leases")), "{late:?}");
     });
 }

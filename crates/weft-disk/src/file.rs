@@ -76,13 +76,28 @@ pub struct FileOptions {
     /// Whether to open read-only, and *without* taking ownership: to look at a member that may be
     /// in use.
     pub look_only: bool,
+    /// Whether to open it for writing *without* taking ownership, beside an owner that knows of it.
+    pub beside_owner: bool,
     /// Whether to open read-only, as its owner.
     pub read_only: bool,
 }
 
+impl FileOptions {
+    fn owns(&self) -> bool {
+        !(self.look_only || self.beside_owner)
+    }
+}
+
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { io_mode: None, sector_bytes: None, direct: true, look_only: false, read_only: false }
+        Self {
+            io_mode: None,
+            sector_bytes: None,
+            direct: true,
+            look_only: false,
+            beside_owner: false,
+            read_only: false,
+        }
     }
 }
 

@@ -36,6 +36,7 @@ mod layer;
 pub mod mounts;
 mod queue;
 mod ram;
+mod rest;
 mod slice;
 mod volume;
 
@@ -53,6 +54,7 @@ pub use histogram::{Histogram, Latency};
 pub use layer::Layer;
 pub use queue::{QUEUE_DEPTH, QueueConfig, QueueLoad, QueuedDisk};
 pub use ram::RamDisk;
+pub use rest::RestDisk;
 pub use slice::{Ranges, SliceDisk};
 pub use volume::{
     AllocationRange, CachedContents, Volume, VolumeError, VolumeErrorKind, VolumeInfo,

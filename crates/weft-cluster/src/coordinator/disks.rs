@@ -21,15 +21,15 @@
 //! number has not risen for the time of a lease, by the reader's own clock, is not alive. Clocks
 //! are never compared.
 //!
-//! *Numbers.* A node's number, and so its block, goes with its name, which its block has: a node with
-//! a new name takes the first block that has none (`numbers.rs`). Number 0 is for commands, one at
-//! a time. A number is never given to another name.
+//! *Numbers.* A node's number, and so its block, goes with its name, which its block has: a node
+//! with a new name takes the first block that has none (`numbers.rs`). Number 0 is for commands,
+//! one at a time. A number is never given to another name.
 //!
 //! *Which disks vote.* A disk that is blank looks as if nobody had promised anything. So each disk
 //! of a group has a *marker*, from [`DiskCoordinator::set_up`] on, and one without it, or with that
 //! of another group, does not count. The marker says which of the voters the disk is: disks may be
-//! given in any order, and some that do not vote among them. A disk that was replaced is set up again from a majority of
-//! the others ([`DiskCoordinator::replace`]):
+//! given in any order, and some that do not vote among them. A disk that was replaced is set up
+//! again from a majority of the others ([`DiskCoordinator::replace`]):
 //!
 //! ```text
 //!   write "the disk's marker is number 5 from now on" to my blocks on a majority, then read all
@@ -62,7 +62,8 @@
 //!
 //! *Limits.* Each node has a number of its own. A write of a process that died must not reach a
 //! disk after the next process of the same node has read its block, which is the time of a lease
-//! and of an operation later. Disks of the same machine, SANs and disk servers keep to that. One node at a time may set up a disk anew: the keeper.
+//! and of an operation later. Disks of the same machine, SANs and disk servers keep to that. One
+//! node at a time may set up a disk anew: the keeper.
 
 mod ballots;
 mod block;
@@ -86,10 +87,14 @@ use block::{Block, Blocks};
 use claim::Claim;
 use marker::{Group, Marker, group_of, read_marker, write_marker};
 
+pub(crate) use marker::is_for_leases;
+pub use numbers::COMMANDS;
+
 /// Nodes of a cluster, at most.
 pub const NODES_MAX: u32 = 64;
 /// Bytes of half a block: a frame, and a claim.
-const HALF_BYTES: u64 = 64 << 10;
+const HALF_BYTES: u64 = HALF as u64;
+const HALF: usize = 64 << 10;
 /// Bytes of a block on a disk: two halves.
 pub const BLOCK_BYTES: u64 = 2 * HALF_BYTES;
 
@@ -97,6 +102,13 @@ pub const BLOCK_BYTES: u64 = 2 * HALF_BYTES;
 pub const fn area_bytes(nodes: u32) -> u64 {
     (nodes as u64 + 1) * BLOCK_BYTES
 }
+
+/// What a pool's disks have at their start for their leases; the file system comes after it.
+pub const AREA_BYTES: u64 = 4 << 20;
+/// Numbers of nodes that a pool has room for; 0 is that of commands.
+pub const POOL_NODES: u32 = 16;
+
+const _: () = assert!(area_bytes(POOL_NODES) <= AREA_BYTES);
 
 /// Rounds of a node that wait for a disk, at most: a disk that is further behind is not waited
 /// for.
@@ -343,6 +355,20 @@ impl DiskCoordinator {
         disks.len() - 1
     }
 
+    /// This node's number.
+    pub fn number(&self) -> u32 {
+        self.0.config.number
+    }
+
+    /// Whether one of the disks votes now, as far as it answers.
+    pub async fn votes(&self, disk: usize) -> bool {
+        let shared = &self.0;
+        let Some(place) = shared.disks.borrow().get(disk).cloned() else { return false };
+        let disks = [place.disk.clone()];
+        let marker = marker::read_markers(&*shared.clock, &disks, &shared.config).await.remove(0);
+        marker.is_some_and(|marker| shared.is_current(&marker))
+    }
+
     /// The places of voters that none of the disks has now: disks were replaced, are gone, or do
     /// not answer.
     ///
@@ -353,11 +379,7 @@ impl DiskCoordinator {
         shared.learn(&shared.round(None).await.ok_or_else(|| unreachable(NO_MAJORITY))?);
         let disks: Vec<_> = shared.disks.borrow().iter().map(|of| of.disk.clone()).collect();
         let found = marker::read_markers(&*shared.clock, &disks, &shared.config).await;
-        let own = shared.own.borrow();
-        let current = found.into_iter().flatten().filter(|marker| {
-            let number = own.markers.get(&marker.place);
-            shared.is_of_group(marker) && number.is_none_or(|number| *number == marker.number)
-        });
+        let current = found.into_iter().flatten().filter(|marker| shared.is_current(marker));
         let taken: BTreeSet<usize> = current.map(|marker| marker.place).collect();
         Ok((0..shared.group.disks).filter(|place| !taken.contains(place)).collect())
     }
@@ -500,8 +522,8 @@ impl Shared {
         }
     }
 
-    /// Drops what was read on disks that are known to have been replaced since, and on disks that are
-    /// copies of each other: which of them has what was written last is not known.
+    /// Drops what was read on disks that are known to have been replaced since, and on disks that
+    /// are copies of each other: which of them has what was written last is not known.
     fn drop_replaced(&self, visits: &mut Vec<Visit>) {
         let mut numbers = self.own.borrow().markers.clone();
         for (_, block) in visits.iter().flat_map(|visit| &visit.blocks) {
@@ -522,6 +544,13 @@ impl Shared {
         let Group { id, disks } = self.group;
         (marker.group, marker.disks, marker.nodes) == (id, disks, self.config.nodes)
             && marker.place < disks
+    }
+
+    /// Whether the disk with this marker votes, as far as is known.
+    fn is_current(&self, marker: &Marker) -> bool {
+        let own = self.own.borrow();
+        let number = own.markers.get(&marker.place);
+        self.is_of_group(marker) && number.is_none_or(|number| *number == marker.number)
     }
 
     /// The disk's marker, if it belongs to the group.

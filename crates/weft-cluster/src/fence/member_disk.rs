@@ -8,7 +8,8 @@
 //! it ends.
 //!
 //! A disk server ends the connection of a node that is fenced, as it does when it stops. So before
-//! a failed request is reported, the server is asked whether the node was fenced.
+//! a failed request is reported, the disk is asked whether the node was fenced. A disk with
+//! reservations tells that with the request itself (EBADE).
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -69,7 +70,7 @@ impl EndOfUse {
     }
 }
 
-/// A disk of a disk server, as a member uses it.
+/// A shared disk, as a member uses it.
 pub struct MemberDisk {
     disk: Rc<dyn Disk>,
     info: DiskInfo,
@@ -79,7 +80,7 @@ pub struct MemberDisk {
     /// Whether the disk itself tells a fence from a failure ([`super::LastingDisk`]).
     tells_fences: bool,
     asking: Semaphore,
-    /// How often the server was asked.
+    /// How often the disk was asked.
     asked: Cell<u64>,
 }
 
@@ -129,7 +130,8 @@ impl MemberDisk {
             return;
         }
         self.asked.set(self.asked.get() + 1);
-        let refused = self.fence.register(&self.own).await;
+        // It must not register again: it would take back a fence by reservations.
+        let refused = self.fence.confirm(&self.own).await;
         if let Err(error @ FenceError::Fenced { .. }) = refused {
             self.end.end(error.to_string());
         }

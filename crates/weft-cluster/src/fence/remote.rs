@@ -10,6 +10,7 @@ use weft_rt::ring::Ring;
 use weft_rt::{Buf, Nanos, Rt};
 
 use super::lasting_disk::{DiskSource, NotOpened, Opened};
+use super::remote_leases::lease_export_of;
 use super::server::{STATE, STATE_BYTES};
 use super::session::Session;
 use super::{Fence, FenceError, FenceFuture};
@@ -56,6 +57,15 @@ impl RemoteFence {
     /// Where the disk is as `who` uses it.
     pub fn uri_of(&self, who: &Incarnation) -> NbdUri {
         let export = export_of(&self.disk, &self.cluster, who);
+        NbdUri { export, ..self.uri.clone() }
+    }
+
+    /// Where its leases are as the node of a number uses them; with none, as they are to be read.
+    pub fn uri_of_leases(&self, number: Option<u32>) -> NbdUri {
+        let export = match number {
+            Some(number) => lease_export_of(&self.disk, &self.cluster, number),
+            None => self.disk.to_string(),
+        };
         NbdUri { export, ..self.uri.clone() }
     }
 
@@ -166,6 +176,10 @@ impl Fence for RemoteFence {
 
     fn register<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a> {
         Box::pin(self.name(export_of(&self.disk, &self.cluster, own)))
+    }
+
+    fn confirm<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a> {
+        self.register(own)
     }
 
     fn fence<'a>(&'a self, _: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {

@@ -26,6 +26,13 @@
 //! [`DiskErrorKind::Fenced`](weft_disk::DiskErrorKind::Fenced): it ends its use of the disk, and
 //! the disk has not failed.
 //!
+//! *Newcomers.* Who joins writes to the disks before it has an epoch, if the cluster's record lies
+//! there (`coordinator/disks.rs`). It registers the *newcomer's key*, the same for all, and writes
+//! its own blocks of the record only; the key of its epoch takes the place of this one. This takes
+//! no fence back, as the process is the disk's only user on its machine, and so the requests of
+//! those before it have ended. A fence does not hit a newcomer, and need not: one that was expelled
+//! before it has registered in its epoch finds that out before it writes anything else.
+//!
 //! *Limits.* A registration is that of a machine's path, not of a process: one process of a machine
 //! uses the disk, which opens it as its only user. Each path needs its key; dm-multipath does that.
 //! A keeper that dies in a preemption may leave requests of the victim that the disk has not
@@ -47,13 +54,23 @@ use crate::{ClusterName, DiskName, Epoch, Incarnation};
 
 /// Bits of a key that are the epoch's.
 const EPOCH_BITS: u32 = 48;
+/// What newcomers have in its place.
+const NEWCOMER: u64 = (1 << EPOCH_BITS) - 1;
 
 /// The key of an incarnation; `None`: its epoch is none, or too large.
 pub fn key_of(cluster: &ClusterName, epoch: Epoch) -> Option<u64> {
+    (1..NEWCOMER).contains(&epoch.0).then(|| key(cluster, epoch.0))
+}
+
+/// The key of processes that have no epoch yet.
+pub fn newcomers_key(cluster: &ClusterName) -> u64 {
+    key(cluster, NEWCOMER)
+}
+
+fn key(cluster: &ClusterName, low: u64) -> u64 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(cluster.as_str().as_bytes());
-    let is_epoch = epoch.0 > 0 && epoch.0 < 1 << EPOCH_BITS;
-    is_epoch.then_some((digest.finalize() & 0xffff) << EPOCH_BITS | epoch.0)
+    (digest.finalize() & 0xffff) << EPOCH_BITS | low
 }
 
 /// A command to a disk.
@@ -183,8 +200,29 @@ impl ReservationFence {
         }
     }
 
+    /// Asks whether the disk has reservations at all; changes nothing.
+    ///
+    /// # Errors
+    /// [`FenceError::Unsupported`]: it has none. Others: it does not answer.
+    pub async fn probe(&self) -> Result<(), FenceError> {
+        self.send(Command::Confirm(newcomers_key(&self.cluster))).await.map(drop)
+    }
+
+    /// Registers this process as a newcomer, which has no epoch yet and writes nothing but its own
+    /// part of the cluster's record. It must be the only user of the disk on this machine, and may
+    /// have registered as nothing else.
+    ///
+    /// # Errors
+    /// The disk does not answer, or has no reservations.
+    pub async fn admit_newcomer(&self) -> Result<(), FenceError> {
+        self.register_key(newcomers_key(&self.cluster)).await
+    }
+
     async fn register(&self, own: &Incarnation) -> Result<(), FenceError> {
-        let key = self.key(own)?;
+        self.register_key(self.key(own)?).await
+    }
+
+    async fn register_key(&self, key: u64) -> Result<(), FenceError> {
         if self.send(Command::Register(key)).await? == Answer::Conflict {
             let why = "it takes no key from this machine".to_owned();
             return Err(FenceError::Unconfirmed { disk: self.disk.clone(), why });
@@ -215,6 +253,10 @@ impl Fence for ReservationFence {
 
     fn register<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a> {
         Box::pin(self.register(own))
+    }
+
+    fn confirm<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a> {
+        Box::pin(async { self.confirm(self.key(own)?).await })
     }
 
     fn fence<'a>(&'a self, own: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {

@@ -3,6 +3,7 @@
 //! | export | what it is |
 //! |---|---|
 //! | `DISK` | the disk, to be read |
+//! | `DISK/CLUSTER/lease-NUMBER` | the place of the leases, as the node of a number uses it |
 //! | `DISK/CLUSTER/NODE/EPOCH` | the disk as a node of a cluster uses it, in an epoch |
 //! | `DISK/CLUSTER/NODE/EPOCH/SESSION` | the same, in a session: a number above all earlier ones |
 //! | `DISK/CLUSTER/NODE/EPOCH/SESSION/EARLIER` | the same, if its last session was not after EARLIER |
@@ -24,8 +25,10 @@ use weft_nbd::Export;
 use weft_nbd::server::{Resolved, Resolver};
 use weft_rt::Buf;
 
+use super::lease_volume::LeaseVolume;
 use super::session::Session;
 use super::shared_disk::{SharedDisk, SharedVolume};
+use crate::coordinator::disks::POOL_NODES;
 use crate::{ClusterName, DiskName, Epoch, Incarnation};
 
 /// The name of the state of a disk, after that of the disk.
@@ -40,6 +43,8 @@ pub enum WhatToDo {
     Read(DiskName),
     /// To hear which disk it is.
     State(DiskName),
+    /// To use its leases as the node of a number.
+    Lease(DiskName, ClusterName, u32),
     /// To use it as a node.
     Use(DiskName, ClusterName, Incarnation),
     /// To use it as a node, in a session.
@@ -58,8 +63,11 @@ impl WhatToDo {
             return (cluster == STATE).then_some(Self::State(disk));
         };
         let cluster: ClusterName = cluster.parse().ok()?;
-        let node = node.parse().ok()?;
-        let who = Incarnation { node, epoch: Epoch(number(parts.next()?)?) };
+        let Some(epoch) = parts.next() else {
+            let lease = u32::try_from(number(node.strip_prefix("lease-")?)?).ok()?;
+            return (lease < POOL_NODES).then_some(Self::Lease(disk, cluster, lease));
+        };
+        let who = Incarnation { node: node.parse().ok()?, epoch: Epoch(number(epoch)?) };
         match (parts.next(), parts.next(), parts.next()) {
             (None, ..) => Some(Self::Use(disk, cluster, who)),
             (Some("fence"), None, _) => Some(Self::Fence(disk, cluster, who)),
@@ -77,7 +85,7 @@ impl WhatToDo {
 
     fn disk(&self) -> &DiskName {
         match self {
-            Self::Read(disk) | Self::State(disk) => disk,
+            Self::Read(disk) | Self::State(disk) | Self::Lease(disk, ..) => disk,
             Self::Use(disk, ..) | Self::UseIn(disk, ..) | Self::Fence(disk, ..) => disk,
         }
     }
@@ -106,8 +114,8 @@ impl DiskServer {
     }
 
     async fn open(&self, name: &str) -> Result<Resolved, String> {
-        let form = "a name has the form DISK, DISK/state, DISK/CLUSTER/NODE/EPOCH[/SESSION] or \
-                    DISK/CLUSTER/NODE/EPOCH/fence";
+        let form = "a name has the form DISK, DISK/state, DISK/CLUSTER/lease-NUMBER, \
+                    DISK/CLUSTER/NODE/EPOCH[/SESSION] or DISK/CLUSTER/NODE/EPOCH/fence";
         let what = WhatToDo::parse(name).ok_or(form)?;
         let disk = what.disk();
         let disk = self.disks.get(disk).ok_or_else(|| format!("there is no disk {disk} here"))?;
@@ -129,6 +137,14 @@ impl DiskServer {
                 let volume: Rc<dyn Volume> = Rc::new(DiskVolume::new(Rc::new(page)));
                 let export = Export { volume, description: "its state".into(), read_only: true };
                 Ok(Resolved { export, until: Box::pin(std::future::pending()) })
+            }
+            WhatToDo::Lease(_, cluster, number) => {
+                let volume = LeaseVolume::open(disk, cluster, *number).await;
+                let volume = Rc::new(volume.map_err(|e| e.to_string())?);
+                let what = format!("its leases, as node number {number} uses them");
+                let export = Export::new(volume.clone(), what);
+                let until = async move { volume.ended().await };
+                Ok(Resolved { export, until: Box::pin(until) })
             }
             WhatToDo::Use(_, cluster, who) => {
                 let volume = disk.open_as(cluster, who).await.map_err(|e| e.to_string())?;

@@ -32,6 +32,7 @@ use weft_rt::{Buf, Frozen, Nanos, Rt};
 use super::claim::{BEAT, Check, Claim, HOLD, Taken, WAIT};
 use super::gate::{Bounds, BoundsFull, Gate, Refusal};
 use super::head::{HEAD_BYTES, Head, HeadError, Kept};
+use super::lease_turns::LeaseTurns;
 use super::session::{DiskState, Session};
 use crate::{ClusterName, Epoch, Incarnation};
 
@@ -58,6 +59,12 @@ pub enum SharedDiskError {
         /// Who asked.
         wanted: ClusterName,
     },
+    /// It has something else where leases would lie, or is too small for them.
+    #[error(
+        "{0} has no room for leases: something else is at its start, where `weft fs create --cluster disks` \
+         puts them"
+    )]
+    NoLeases(String),
     /// No coordinator gives this epoch.
     #[error("{0} is not an epoch: they are counted from 1")]
     NoEpoch(Epoch),
@@ -85,6 +92,7 @@ pub struct SharedDisk {
     serves_from: Cell<Nanos>,
     held: Notify,
     state: Cell<ServerState>,
+    lease_turns: Rc<LeaseTurns>,
 }
 
 /// Whether the server may hand requests to the disk.
@@ -135,6 +143,7 @@ impl SharedDisk {
             serves_from: Cell::new(if is_late { at + WAIT } else { 0 }),
             held: Notify::default(),
             state: Cell::new(ServerState::Serves),
+            lease_turns: Rc::default(),
         });
         drop(rt.spawn(live(rt.clone(), Rc::downgrade(&shared))));
         Ok(shared)
@@ -216,7 +225,7 @@ impl SharedDisk {
     }
 
     /// Waits until the server's claim holds. To be called before a request is handed to the disk.
-    async fn hold(&self) -> Result<(), HeadError> {
+    pub(super) async fn hold(&self) -> Result<(), HeadError> {
         loop {
             let held = self.held.wait();
             if self.state.get() != ServerState::Serves {
@@ -233,6 +242,20 @@ impl SharedDisk {
     /// Its fences and requests in flight.
     pub fn gate(&self) -> &Rc<Gate> {
         &self.gate
+    }
+
+    pub(super) fn rt(&self) -> &Rt {
+        &self.rt
+    }
+
+    /// The disk itself, with what it keeps for itself.
+    pub(super) fn below(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// Who writes its leases.
+    pub(super) fn lease_turns(&self) -> &Rc<LeaseTurns> {
+        &self.lease_turns
     }
 
     /// What nodes see of it, in bytes.
@@ -293,11 +316,16 @@ impl SharedDisk {
         cluster: &ClusterName,
         who: &Incarnation,
     ) -> Result<(), SharedDiskError> {
-        if self.state.get() != ServerState::Serves {
-            return Err(self.served().into());
-        }
         if who.epoch == Epoch::default() || who.epoch == Epoch(u64::MAX) {
             return Err(SharedDiskError::NoEpoch(who.epoch));
+        }
+        self.belong_to(cluster).await
+    }
+
+    /// It belongs to this cluster, from now on if it belonged to none.
+    pub(super) async fn belong_to(&self, cluster: &ClusterName) -> Result<(), SharedDiskError> {
+        if self.state.get() != ServerState::Serves {
+            return Err(self.served().into());
         }
         let owner = self.gate.bounds().cluster;
         match owner {
@@ -375,7 +403,11 @@ impl SharedDisk {
     }
 
     /// Reads from what nodes see, in whole sectors or parts of them.
-    async fn read_at(&self, offset: u64, mut buf: Buf) -> (Result<(), VolumeError>, Buf) {
+    pub(super) async fn read_at(
+        &self,
+        offset: u64,
+        mut buf: Buf,
+    ) -> (Result<(), VolumeError>, Buf) {
         let sector = self.disk.info().sector_bytes as usize;
         let offset = offset + HEAD_BYTES;
         if offset.is_multiple_of(sector as u64) && buf.len().is_multiple_of(sector) {
@@ -402,7 +434,7 @@ pub struct SharedVolume {
 }
 
 /// Whether a request may still be carried out although it failed.
-fn is_unanswered(error: &DiskError) -> bool {
+pub(super) fn is_unanswered(error: &DiskError) -> bool {
     matches!(error.kind, DiskErrorKind::Gone | DiskErrorKind::TimedOut)
 }
 
@@ -410,7 +442,7 @@ fn refused(refusal: Refusal) -> VolumeError {
     VolumeError::new(VolumeErrorKind::Stopped, refusal)
 }
 
-fn failed(error: HeadError) -> VolumeError {
+pub(super) fn failed(error: HeadError) -> VolumeError {
     VolumeError::new(VolumeErrorKind::Failed, error)
 }
 

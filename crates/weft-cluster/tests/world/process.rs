@@ -239,6 +239,10 @@ impl Fence for SimFence {
         Box::pin(async { Ok(()) })
     }
 
+    fn confirm<'a>(&'a self, _: &'a Incarnation) -> FenceFuture<'a> {
+        Box::pin(async { Ok(()) })
+    }
+
     fn fence<'a>(&'a self, _: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {
         let (world, victim) = (self.line.world.clone(), victim.clone());
         let (canary, first) = (world.scenario.canary, self.number == 0);

@@ -71,7 +71,7 @@ pub(super) fn open(ring: &Ring, path: &Path, options: &FileOptions) -> io::Resul
         shrunk: Cell::new(false),
         modifying: Cell::new(0),
         last_look: Cell::new(None),
-        is_owned: !options.look_only,
+        is_owned: options.owns(),
         zeroing: Cell::new(Way::Unknown),
         can_discard: Cell::new(true),
     };
@@ -126,7 +126,7 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
     };
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
     flags |= if options.look_only || options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    if is_block && !options.look_only {
+    if is_block && options.owns() {
         flags |= OFlags::EXCL;
     }
     let open = |flags| match rustix::fs::open(path, flags, Mode::empty()) {
@@ -146,13 +146,13 @@ fn open_owned(path: &Path, options: &FileOptions) -> io::Result<(OwnedFd, Stat, 
     if is_block_now != is_block {
         return Err(invalid("it was replaced by something else while it was opened"));
     }
-    if !is_block && !options.look_only {
+    if !is_block && options.owns() {
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(in_use(SOMEBODY)),
             result => result?,
         }
     }
-    if !options.look_only {
+    if options.owns() {
         check_owned(&fd, path, &stat, is_block, !options.read_only)?;
     }
     // NONBLOCK was for the opening only: with it the ring would give EAGAIN instead of waiting.

@@ -312,6 +312,10 @@ impl Fence for NetFence {
         Box::pin(self.ask(work))
     }
 
+    fn confirm<'a>(&'a self, own: &'a Incarnation) -> FenceFuture<'a> {
+        self.register(own)
+    }
+
     fn fence<'a>(&'a self, _: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {
         let (cluster, victim) = (self.cluster.clone(), victim.clone());
         let (oracle, number) = (self.oracle.clone(), self.server.number);

@@ -9,7 +9,7 @@ use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
 use super::block::FRAME_BYTES;
-use super::{BLOCK_BYTES, HALF_BYTES};
+use super::{BLOCK_BYTES, HALF, HALF_BYTES};
 use crate::frame::{self, Frame};
 
 const MAGIC: [u8; 8] = *b"weftproc";
@@ -24,7 +24,7 @@ pub(super) struct Claim {
     pub process: u64,
 }
 
-const _: () = assert!(FRAME_BYTES + BYTES <= HALF_BYTES as usize && 2 * HALF_BYTES == BLOCK_BYTES);
+const _: () = assert!(FRAME_BYTES + BYTES <= HALF && 2 * HALF_BYTES == BLOCK_BYTES);
 
 /// Where the two copies are in the block that begins here.
 fn copies_at(block: u64) -> [u64; 2] {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
-use super::{BLOCK_BYTES, DiskLeaseConfig, HALF_BYTES, area_bytes, unreachable};
+use super::{BLOCK_BYTES, DiskLeaseConfig, HALF, HALF_BYTES, area_bytes, unreachable};
 use crate::clock::Clock;
 use crate::coordinator::CoordinatorError;
 use crate::frame::{self, Frame};
@@ -16,8 +16,6 @@ use crate::frame::{self, Frame};
 const MAGIC: [u8; 8] = *b"weftvote";
 const BYTES: usize = 4096;
 const VERSION: u32 = 1;
-/// Bytes of a read that looks for something else than zeros.
-const HALF: usize = HALF_BYTES as usize;
 
 /// What makes a disk a voter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +141,31 @@ async fn is_unused(disk: &dyn Disk, offset: u64, nodes: u32) -> Result<bool, Coo
     while at < offset + area_bytes(nodes) {
         let (result, bytes) = disk.read(at, Buf::new(HALF), Class::User).await;
         result.map_err(|error| unreachable(&error.to_string()))?;
+        if bytes.iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+        at += HALF_BYTES;
+    }
+    Ok(true)
+}
+
+/// Whether what is here on a disk is the place of leases, or blank.
+pub(crate) async fn is_for_leases(
+    disk: &dyn Disk,
+    offset: u64,
+    nodes: u32,
+) -> Result<bool, DiskError> {
+    for at in [offset, offset + BYTES as u64] {
+        let (result, bytes) = disk.read(at, Buf::new(BYTES), Class::User).await;
+        result?;
+        if bytes[..8] == MAGIC {
+            return Ok(true);
+        }
+    }
+    let mut at = offset;
+    while at < offset + area_bytes(nodes) {
+        let (result, bytes) = disk.read(at, Buf::new(HALF), Class::User).await;
+        result?;
         if bytes.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }
