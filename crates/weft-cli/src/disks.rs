@@ -70,6 +70,8 @@ enum Access {
     OwnReadOnly,
     /// To look at it, regardless of its owner.
     Look,
+    /// To write what its owner on this machine does not.
+    Beside,
 }
 
 /// Why a disk was not opened.
@@ -141,7 +143,7 @@ impl Opener {
                         .hint("write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH")
                 })?;
                 let mut options = NbdOptions {
-                    read_only: access != Access::Own,
+                    read_only: !matches!(access, Access::Own | Access::Beside),
                     request_timeout: self.disk_timeout,
                     ..NbdOptions::default()
                 };
@@ -165,6 +167,19 @@ impl Opener {
     /// As [`Opener::open`].
     pub async fn open_path(&self, path: &Path, look_only: bool) -> Result<Rc<dyn Disk>, OpenError> {
         let access = if look_only { Access::Look } else { Access::Own };
+        self.open_path_with(path, access).await
+    }
+
+    /// Opens a block device for writing beside the process of this machine that owns it: for what
+    /// that one does not write.
+    ///
+    /// # Errors
+    /// As [`Opener::open`].
+    pub async fn open_beside_owner(&self, path: &Path) -> Result<Rc<dyn Disk>, OpenError> {
+        self.open_path_with(path, Access::Beside).await
+    }
+
+    async fn open_path_with(&self, path: &Path, access: Access) -> Result<Rc<dyn Disk>, OpenError> {
         let disk = self.open_file(path, access).await?;
         Ok(Rc::new(BoundedDisk::new(&self.rt, Rc::new(disk), self.disk_timeout)))
     }
@@ -172,6 +187,7 @@ impl Opener {
     async fn open_file(&self, path: &Path, access: Access) -> Result<FileDisk, OpenError> {
         let options = FileOptions {
             look_only: access == Access::Look,
+            beside_owner: access == Access::Beside,
             read_only: access == Access::OwnReadOnly,
             ..FileOptions::default()
         };

@@ -57,6 +57,9 @@ pub enum NodeError {
     /// The record was written by a later version.
     #[error("the record has format {0}, which this version of weft does not know")]
     UnknownFormat(u32),
+    /// The process is no member.
+    #[error("this process is no member of the cluster")]
+    NoMember,
     /// Too few disks have confirmed that the nodes before are fenced.
     #[error("only {confirmed} disks confirmed the fence, and {wanted} are needed; without: {lost}")]
     TooFewDisks {
@@ -90,7 +93,7 @@ pub enum Standing {
 /// A process's part in a cluster.
 pub struct Node {
     coordinator: Rc<dyn Coordinator>,
-    fences: Vec<Rc<dyn Fence>>,
+    fences: RefCell<Vec<Rc<dyn Fence>>>,
     config: RefCell<NodeConfig>,
     /// What it has joined as, and registered at the disks.
     own: RefCell<Option<Incarnation>>,
@@ -110,7 +113,7 @@ impl Node {
         fences: Vec<Rc<dyn Fence>>,
         config: NodeConfig,
     ) -> Self {
-        let config = RefCell::new(config);
+        let (config, fences) = (RefCell::new(config), RefCell::new(fences));
         Self { coordinator, fences, config, own: RefCell::default(), registered: Cell::new(false) }
     }
 
@@ -185,6 +188,28 @@ impl Node {
         }
     }
 
+    fn fences(&self) -> Vec<Rc<dyn Fence>> {
+        self.fences.borrow().clone()
+    }
+
+    /// Registers this member at a disk that joins the cluster, or comes back, which later fences
+    /// take place at, too. Only after that the disk may be written.
+    ///
+    /// # Errors
+    /// The disk refuses, or the process is no member (any more).
+    pub async fn join_disk(&self, fence: Rc<dyn Fence>) -> Result<(), NodeError> {
+        let own = self.own().ok_or(NodeError::NoMember)?;
+        fence.register(&own).await?;
+        // As when a node joins: one that was fenced at this disk before must not write there.
+        if !self.read().await?.record.is_some_and(|record| record.has(&own)) {
+            return Err(NodeError::NoMember);
+        }
+        let mut fences = self.fences.borrow_mut();
+        fences.retain(|other| other.disk() != fence.disk());
+        fences.push(fence);
+        Ok(())
+    }
+
     /// Ends its membership. It must have no requests in flight on any disk.
     ///
     /// # Errors
@@ -219,9 +244,8 @@ impl Node {
             return Ok(false);
         };
         let Some(victims) = record.lost_disks.get(disk).cloned() else { return Ok(true) };
-        let Some(fence) = self.fences.iter().find(|fence| fence.disk() == disk) else {
-            return Ok(false);
-        };
+        let fence = self.fences().into_iter().find(|fence| fence.disk() == disk);
+        let Some(fence) = fence else { return Ok(false) };
         for victim in each(&victims) {
             fence.fence(&own, &victim).await?;
         }
@@ -269,7 +293,7 @@ impl Node {
 
     /// Registers at the disks; then it looks once more whether it is a member still.
     async fn register(&self, own: &Incarnation) -> Result<Standing, NodeError> {
-        for fence in &self.fences {
+        for fence in self.fences() {
             match fence.register(own).await {
                 // A disk that is away cannot be used.
                 Err(FenceError::Unconfirmed { .. }) | Ok(()) => {}
@@ -335,9 +359,9 @@ impl Node {
             }
             Ok::<(), FenceError>(())
         };
-        let fences = self.fences.iter().map(|fence| fence_on(fence.clone()));
-        let outcomes = futures_util::future::join_all(fences).await;
-        for (fence, outcome) in self.fences.iter().zip(outcomes) {
+        let fences = self.fences();
+        let outcomes = futures_util::future::join_all(fences.iter().cloned().map(fence_on)).await;
+        for (fence, outcome) in fences.iter().zip(outcomes) {
             match outcome {
                 Ok(()) => {}
                 Err(FenceError::Unconfirmed { .. }) => {
@@ -346,7 +370,7 @@ impl Node {
                 Err(error) => return Err(error.into()),
             }
         }
-        let confirmed = self.fences.len() - report.lost.len();
+        let confirmed = fences.len() - report.lost.len();
         let wanted = self.config.borrow().disks_min;
         if confirmed < wanted {
             let lost: Vec<_> = report.lost.iter().map(ToString::to_string).collect();

@@ -24,9 +24,9 @@ pub use disks::{
 };
 pub use drill::DrillArgs;
 pub use fs::{
-    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs, FsCreateArgs,
-    FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs, FsMountArgs, FsPlaceArgs,
-    FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
+    ClusterAt, FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs,
+    FsCreateArgs, FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs,
+    FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use weft_testkit::{have, wait_until};
 
-use crate::common::cluster::{Cluster, NEEDS};
+use crate::common::cluster::{Cluster, NEEDS, NEEDS_ON_DISKS};
 
 const DISK: u64 = 96 << 20;
 
@@ -339,7 +339,8 @@ fn what_is_wrong_is_refused_with_a_word_that_says_what_to_do() {
     let bad = |url: &str| ["fs", "status", "home", "--cluster", url].map(str::to_owned);
     for (url, code, wanted) in [
         ("etcd://127.0.0.1:1", 1, "check that etcd runs"),
-        ("disks://", 2, "write etcd://"),
+        ("disks://", 2, "or `disks`: the file system's own disks"),
+        ("disks", 2, "name all disks of the file system"),
         ("http://x", 2, "write etcd://"),
         (&uri, 1, "there is no cluster home"),
     ] {
@@ -370,4 +371,66 @@ fn what_is_wrong_is_refused_with_a_word_that_says_what_to_do() {
     refused(&cluster, &["fs", "evict", "home", "nobody", "--cluster", &uri], 1, "its members: one");
     put(&one.at.join("file"), 7, 10_000);
     one.ends();
+}
+
+/// Two machines and their disks, and nothing else: the disks tell who is keeper.
+#[test]
+fn disks_take_the_place_of_etcd_and_one_of_three_may_be_away() {
+    if !have(&NEEDS_ON_DISKS) {
+        return;
+    }
+    let mut cluster = Cluster::on_disks("cluster-on-disks", 3, DISK);
+    let early = cluster.start("early", &["keeper", "home"], &[]).fails();
+    assert!(early.contains("`weft fs create --cluster disks` sets them up"), "{early}");
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &["--degraded"]);
+    let mut two = cluster.keeper("two", &["--degraded"]);
+    one.says("stands by");
+    two.says("stands by");
+    // Either may have been the first.
+    wait_until("a keeper", || [&one, &two].iter().any(|of| of.said().contains("is mounted on")));
+    if two.said().contains("is mounted on") {
+        std::mem::swap(&mut one, &mut two);
+    }
+    put(&one.at.join("first"), 1, 300_000);
+    let mut alpha = cluster.node("alpha", &[]);
+    alpha.mounts();
+    has(&alpha.at.join("first"), 1, 300_000);
+    put(&alpha.at.join("alphas"), 2, 400_000);
+    let status = cluster.status();
+    is_documented("weft fs status --cluster", &status);
+    assert_eq!(status["attention"], serde_json::json!([]), "{status}");
+    assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
+
+    // A name that is taken, and other disks than those of the file system.
+    let same = cluster.start("alpha", &["keeper", "home"], &[]).fails();
+    assert!(same.contains("another process uses the name alpha"), "{same}");
+
+    // The keeper dies, and a disk with it.
+    cluster.kill_server(2);
+    one.kill9();
+    two.mounts();
+    has(&two.at.join("first"), 1, 300_000);
+    put(&alpha.at.join("after"), 3, 200_000);
+    has(&two.at.join("after"), 3, 200_000);
+    has(&two.at.join("alphas"), 2, 400_000);
+    let status = cluster.status();
+    assert_eq!(status["lost_disks"], serde_json::json!(["d2"]), "{status}");
+
+    // A node that is evicted says so.
+    let evicted = cluster.weft(&["evict", "home", "alpha"], &["--json"]);
+    is_documented("weft fs evict", &serde_json::from_str(&evicted).expect("JSON"));
+    let said = alpha.fails();
+    assert!(said.contains("this node was fenced") && said.contains("mount it again"), "{said}");
+
+    // A new disk takes the vote of the one that is gone: then another one may go.
+    let new = cluster.serve_new("d3", DISK);
+    let at = crate::common::text(&two.at);
+    cluster.bench.weft(&["fs", "add", &at, &new]);
+    two.says("d3 votes in the place of a disk that is gone");
+    has(&two.at.join("after"), 3, 200_000);
+    two.ends();
+    cluster.kill_server(1);
+    let status = cluster.status();
+    assert_eq!(status["members"], serde_json::json!([]), "{status}");
 }

@@ -52,6 +52,10 @@ pub struct DisksPrepareArgs {
     /// prepared already: they forget which nodes they refuse
     #[arg(long)]
     pub force: bool,
+    /// Also erase the 4 MiB after it, where a file system that was made with `--cluster disks`
+    /// keeps its leases: for disks that had another one
+    #[arg(long, requires = "force")]
+    pub leases: bool,
 }
 
 /// `weft disks serve`.
@@ -59,6 +63,7 @@ pub struct DisksPrepareArgs {
 #[command(after_help = "\
 Exports of a disk d0, over NBD:
   d0                        the disk, to be read
+  d0/CLUSTER/lease-NUMBER   its leases, as the node of a number writes them
   d0/CLUSTER/NODE/EPOCH     the disk as a node uses it in an epoch
   d0/CLUSTER/NODE/EPOCH/fence
                             to name it is to fence this node up to this epoch

@@ -12,11 +12,14 @@ use weft_cli::disks::{DiskAddress, Opener};
 use weft_cli::failure::{Failure, Outcome};
 use weft_cli::output::{announce, announce_answer, answer, errln, outln};
 use weft_cli::{size, thread};
+use weft_cluster::coordinator::disks::AREA_BYTES;
 use weft_cluster::fence::reservation::{ReservableDevice, ReservationFence};
-use weft_cluster::fence::{DiskServer, HeadError, Preparation, RemoteFence, SharedDisk};
+use weft_cluster::fence::{
+    DiskServer, HEAD_BYTES, HeadError, Preparation, RemoteFence, SharedDisk,
+};
 use weft_cluster::fence::{SharedDiskError, prepare as prepare_disk};
 use weft_cluster::{ClusterName, DiskName, Epoch, Fence, FenceError, Incarnation};
-use weft_disk::Disk;
+use weft_disk::{Disk, WriteOpts};
 use weft_nbd::{NbdUri, Server, ServerConfig};
 use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
@@ -68,7 +71,7 @@ fn unusable(error: &HeadError) -> Failure {
 
 fn prepare(args: &DisksPrepareArgs, json: bool) -> Outcome {
     let how = if args.force { Preparation::Erase } else { Preparation::Blank };
-    let places = args.disks.clone();
+    let (places, leases) = (args.disks.clone(), args.leases);
     let prepared = thread::run(move |opener| async move {
         let mut disks = Vec::new();
         for place in &places {
@@ -87,6 +90,11 @@ fn prepare(args: &DisksPrepareArgs, json: bool) -> Outcome {
         }
         for disk in &disks {
             prepare_disk(&**disk, how).await.map_err(|error| unusable(&error))?;
+            if leases {
+                let bytes = AREA_BYTES.min(disk.info().size_bytes - HEAD_BYTES);
+                let erased = disk.write_zeroes(HEAD_BYTES, bytes, WriteOpts::USER_FUA).await;
+                erased.map_err(|error| unusable(&error.into()))?;
+            }
         }
         Ok(places)
     })?;

@@ -35,8 +35,8 @@ use weft_rt::{Nanos, SECOND};
 use crate::background;
 use crate::block::loop_device::LoopDevice;
 use crate::cli::{
-    FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs, FsFailArgs,
-    FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
+    ClusterAt, FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsCreateArgs, FsDiskArgs,
+    FsFailArgs, FsGrowArgs, FsMountArgs, FsPlaceArgs, FsScrubArgs, FsckArgs,
 };
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
@@ -173,10 +173,11 @@ fn create(args: &FsCreateArgs, json: bool) -> Outcome {
             size::show(room.grown_slice_bytes)
         );
     }
-    match args.cluster.cluster {
+    match &args.cluster.cluster {
         None => outln!("mount it: weft fs mount {} FOLDER {}", args.name, args.disks.join(" ")),
-        Some(_) => {
-            outln!("keep it: weft fs keeper {} {} --cluster …", args.name, args.disks.join(" "));
+        Some(at) => {
+            let at = if *at == ClusterAt::Disks { "disks" } else { "…" };
+            outln!("keep it: weft fs keeper {} {} --cluster {at}", args.name, args.disks.join(" "));
         }
     }
     Ok(())

@@ -11,10 +11,14 @@ use super::Bench;
 
 pub const NEEDS: [Need; 3] = [Need::Root, Need::Fuse, Need::Tool("etcd")];
 
-/// An etcd of one member, served disks, and how to name them.
+/// What a cluster without an etcd needs.
+pub const NEEDS_ON_DISKS: [Need; 2] = [Need::Root, Need::Fuse];
+
+/// An etcd of one member, or none, served disks, and how to name them.
 pub struct Cluster {
     // First: they end before their folder goes.
     etcd: Option<Process>,
+    has_etcd: bool,
     servers: Vec<Process>,
     pub bench: Bench,
     ports: [u16; 2],
@@ -46,26 +50,37 @@ fn is_healthy(port: u16) -> bool {
 impl Cluster {
     /// Disks of this size, each with a server of its own.
     pub fn new(name: &str, disks: usize, bytes: u64) -> Self {
+        let mut cluster = Self::on_disks(name, disks, bytes);
+        cluster.start_etcd();
+        cluster.has_etcd = true;
+        cluster
+    }
+
+    /// The same without an etcd: the disks keep the record.
+    pub fn on_disks(name: &str, disks: usize, bytes: u64) -> Self {
         let bench = Bench::new(name);
         let mut cluster = Self {
             etcd: None,
+            has_etcd: false,
             servers: Vec::new(),
             bench,
             ports: free_ports(),
             disks: Vec::new(),
             mounts: Vec::new(),
         };
-        cluster.start_etcd();
-        for number in 0..disks {
-            let disk = format!("d{number}");
-            let _ = cluster.bench.scratch.file(&disk, bytes);
-            cluster.bench.weft(&["disks", "prepare", &disk]);
-            let server = cluster.serve(&disk);
-            cluster.servers.push(server);
-            let socket = super::text(&cluster.bench.path(&format!("{disk}.sock")));
-            cluster.disks.push(format!("nbd+unix:///{disk}?socket={socket}"));
-        }
+        (0..disks).for_each(|number| drop(cluster.serve_new(&format!("d{number}"), bytes)));
         cluster
+    }
+
+    /// Serves one more disk, and tells how to name it.
+    pub fn serve_new(&mut self, disk: &str, bytes: u64) -> String {
+        let _ = self.bench.scratch.file(disk, bytes);
+        self.bench.weft(&["disks", "prepare", disk]);
+        let server = self.serve(disk);
+        self.servers.push(server);
+        let socket = super::text(&self.bench.path(&format!("{disk}.sock")));
+        self.disks.push(format!("nbd+unix:///{disk}?socket={socket}"));
+        self.disks[self.disks.len() - 1].clone()
     }
 
     pub fn start_etcd(&mut self) {
@@ -123,8 +138,11 @@ impl Cluster {
         self.servers.iter().for_each(|server| server.signal(rustix::process::Signal::CONT));
     }
 
-    /// `etcd://…` of it.
+    /// `etcd://…` of it, or `disks`.
     pub fn uri(&self) -> String {
+        if !self.has_etcd {
+            return "disks".to_owned();
+        }
         format!("etcd://127.0.0.1:{}", self.ports[0])
     }
 
@@ -146,9 +164,7 @@ impl Cluster {
     /// The cluster as it is.
     #[track_caller]
     pub fn status(&self) -> serde_json::Value {
-        let uri = self.uri();
-        let said = self.bench.weft(&["fs", "status", "home", "--cluster", &uri, "--json"]);
-        serde_json::from_str(&said).expect("JSON")
+        serde_json::from_str(&self.weft(&["status", "home"], &["--json"])).expect("JSON")
     }
 
     /// Starts a process that stays.

@@ -1,47 +1,53 @@
 //! A file system on several machines: this process's part in the cluster, and its shared disks.
 //!
 //! ```text
-//!   etcd ◀── membership ── who is keeper, where it listens, who was expelled
+//!   etcd, or leases on the disks ◀── membership ── who is keeper, where it listens, who was expelled
 //!   disk servers ◀── exports DISK/CLUSTER/NODE/EPOCH, and the fences of others
+//!   or block devices ◀── keys of epochs, and preemptions
 //!   keeper: KeeperServer + node 0     ◀── channel ──  node
 //! ```
 //!
 //! The name of the cluster is that of the file system. A process that is no member any more, or
 //! that a disk refuses, ends: its disks stand still, and its mount gives errors.
 
+mod coordinators;
 mod create;
 mod departure;
+mod device_name;
 mod keeper;
 mod links;
 mod node;
 mod overview;
+mod pool;
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
-use weft_cli::disks::{DiskAddress, Opener};
+use weft_cli::disks::Opener;
 use weft_cli::failure::Failure;
 use weft_cli::output::log_line;
 use weft_cli::thread;
 use weft_cluster::channel::{ChannelError, HandshakeError, KEY_BYTES_MIN, KeyError, SharedKey};
-use weft_cluster::coordinator::etcd::{EtcdConfig, EtcdCoordinator, EtcdUri};
-use weft_cluster::fence::{EndOfUse, LastingDisk, MemberDisk, MemberSource, Patience, RemoteFence};
+use weft_cluster::fence::EndOfUse;
 use weft_cluster::{
-    ClusterName, Coordinator, CoordinatorError, DiskName, Fence, FenceError, Incarnation,
-    Membership, Node, NodeConfig, NodeError, NodeName, Outlook, Session, Standing,
+    ClusterName, CoordinatorError, DiskName, FenceError, Incarnation, Membership, Node, NodeConfig,
+    NodeError, NodeName, Outlook, Session, Standing,
 };
-use weft_disk::{BoundedDisk, Disk};
-use weft_nbd::NbdUri;
+use weft_disk::Disk;
+use weft_rt::reservation::InFlight;
 use weft_rt::{MILLISECOND, Nanos, SECOND};
 
-use crate::cli::FsClusterArgs;
+use crate::cli::{ClusterAt, FsClusterArgs};
 
+use coordinators::{DiskLeases, User, coordinator};
 pub(super) use create::create;
 pub(super) use keeper::keeper;
 pub(super) use node::mount_as_node;
 pub(super) use overview::{evict, status};
+use pool::{Leases, PoolDisk, SERVE};
 
 /// How long a process counts as alive after its last sign of life.
 const LEASE: Nanos = 5 * SECOND;
@@ -116,16 +122,23 @@ fn no_channel(error: &ChannelError) -> Failure {
 }
 
 /// What ends a process's part in a cluster, in words that say what to do.
-fn failed(error: &NodeError) -> Failure {
+fn failed(error: &NodeError, at: &ClusterAt) -> Failure {
     let failure = Failure::new(error.to_string());
     match error {
-        NodeError::Coordinator(CoordinatorError::Refused(_)) => {
-            failure.hint("is this the address of an etcd, without TLS and passwords?")
-        }
-        NodeError::Coordinator(_) => failure
-            .hint("check that etcd runs and can be reached from here; --cluster names its members"),
-        NodeError::NameTaken(_) => failure
+        NodeError::NameTaken(_) | NodeError::Coordinator(CoordinatorError::Ousted(_)) => failure
             .hint("give each machine its own --node; after a crash the name is free in some seconds"),
+        NodeError::Coordinator(CoordinatorError::Refused(_)) => failure.hint(match at {
+            ClusterAt::Etcd(_) => "is this the address of an etcd, without TLS and passwords?",
+            ClusterAt::Disks => "name the disks of one file system, made with --cluster disks",
+        }),
+        NodeError::Coordinator(_) => failure.hint(match at {
+            ClusterAt::Etcd(_) => {
+                "check that etcd runs and can be reached from here; --cluster names its members"
+            }
+            ClusterAt::Disks => {
+                "name all disks, of which most must answer; `weft fs create --cluster disks` sets them up"
+            }
+        }),
         NodeError::WrongCluster { .. } => failure.hint("check the name and --cluster"),
         NodeError::UnknownFormat(_) => failure.hint("update weft on this machine"),
         NodeError::TooFewDisks { .. } => failure.hint(
@@ -133,47 +146,34 @@ fn failed(error: &NodeError) -> Failure {
              expelled must reach them then",
         ),
         NodeError::Fence(FenceError::Unconfirmed { .. }) => {
-            failure.hint("check that the disk server runs and can be reached from here")
+            failure.hint("check that the disk, or its server, can be reached from here")
         }
-        NodeError::Fence(_) => failure,
+        NodeError::Fence(FenceError::Unsupported { .. }) => failure.hint(SERVE),
+        NodeError::Fence(FenceError::Fenced { .. }) | NodeError::NoMember => failure,
     }
 }
 
 /// Whether waiting cures nothing.
 fn is_final(error: &NodeError) -> bool {
     match error {
-        NodeError::Coordinator(error) => matches!(error, CoordinatorError::Refused(_)),
+        NodeError::Coordinator(error) => {
+            matches!(error, CoordinatorError::Refused(_) | CoordinatorError::Ousted(_))
+        }
         NodeError::WrongCluster { .. } | NodeError::UnknownFormat(_) => true,
         NodeError::Fence(error) => matches!(error, FenceError::Unsupported { .. }),
-        NodeError::NameTaken(_) | NodeError::TooFewDisks { .. } => false,
+        NodeError::NameTaken(_) | NodeError::NoMember | NodeError::TooFewDisks { .. } => false,
     }
-}
-
-/// The record of a cluster in its coordinator.
-fn coordinator(
-    opener: &Opener,
-    uri: &EtcdUri,
-    cluster: &ClusterName,
-) -> Result<Rc<dyn Coordinator>, Failure> {
-    let config = EtcdConfig {
-        uri: uri.clone(),
-        cluster: cluster.clone(),
-        lease: LEASE,
-        patience: COORDINATOR_PATIENCE,
-        attempt: MEMBER_PATIENCE,
-        seed: u64::from_le_bytes(thread::random()?),
-    };
-    Ok(Rc::new(EtcdCoordinator::new(&opener.rt, &opener.ring, config)))
 }
 
 /// A process's part in a cluster.
 struct Party {
     opener: Opener,
     membership: Rc<Membership>,
-    fences: Vec<Rc<RemoteFence>>,
+    disks: RefCell<Vec<Rc<PoolDisk>>>,
     end: Rc<EndOfUse>,
-    /// How long a disk whose server does not answer is waited for.
-    disk_patience: Nanos,
+    at: ClusterAt,
+    /// The leases on its disks, if these keep the record.
+    leases: Option<Rc<DiskLeases>>,
 }
 
 /// What a process is to be in its cluster.
@@ -182,11 +182,34 @@ struct Role {
     address: Option<String>,
     /// Whether it goes on although some disks are missing.
     degraded: bool,
+    /// What becomes of the requests of machines that it fences at block devices.
+    in_flight: InFlight,
+    /// Whether it makes the file system, and may erase what the disks hold.
+    creates: Option<bool>,
+}
+
+impl Role {
+    /// One that never becomes a keeper.
+    fn member() -> Self {
+        Self { address: None, degraded: false, in_flight: InFlight::Abort, creates: None }
+    }
+
+    fn terms(&self, at: &ClusterAt, args: &FsClusterArgs) -> pool::Terms {
+        let leases = match at {
+            ClusterAt::Etcd(_) => Leases::Elsewhere,
+            ClusterAt::Disks => Leases::Writes,
+        };
+        // What a node does not reach it uses through the keeper.
+        let is_node = self.address.is_none() && self.creates.is_none();
+        let (in_flight, degraded) = (self.in_flight, self.degraded || is_node);
+        let patience = Nanos::try_from(args.disk_patience.as_nanos()).unwrap_or(Nanos::MAX);
+        pool::Terms { in_flight, degraded, leases, patience }
+    }
 }
 
 impl Party {
     /// Starts to take part.
-    fn start(
+    async fn start(
         opener: &Opener,
         name: &str,
         args: &FsClusterArgs,
@@ -194,14 +217,20 @@ impl Party {
         role: Role,
     ) -> Result<Self, Failure> {
         let (cluster, node) = (cluster_name(name)?, node_name(args)?);
-        let fences = fences_of(opener, &cluster, disks)?;
-        let coordinator = coordinator(opener, args.uri()?, &cluster)?;
+        let at = args.at()?.clone();
+        let disks = pool::find(opener, &cluster, disks, role.terms(&at, args)).await?;
+        let fences: Vec<_> = disks.iter().map(|disk| disk.fence()).collect();
+        if let (Some(force), ClusterAt::Disks) = (role.creates, &at) {
+            coordinators::set_up(opener, &disks, force).await?;
+        }
+        let user = if role.creates.is_some() { User::Command } else { User::Node(&node) };
+        let found = coordinator(opener, &at, &cluster, &disks, user).await?;
+        let (coordinator, leases) = (found.record, found.leases);
         let session = Session { node, number: u64::from_le_bytes(thread::random()?) };
         let disks_min = if role.degraded { fences.len() / 2 + 1 } else { fences.len() };
         let (may_keep, address) = (role.address.is_some(), role.address);
         let config = NodeConfig { cluster, session, disks_min, may_keep, address };
-        let dynamic = |fence: &Rc<RemoteFence>| fence.clone() as Rc<dyn Fence>;
-        let node = Node::new(coordinator.clone(), fences.iter().map(dynamic).collect(), config);
+        let node = Node::new(coordinator.clone(), fences, config);
         let membership = Rc::new(Membership::start(&opener.rt, coordinator, node, LEASE));
         let end = Rc::new(EndOfUse::default());
         let (ending, expelled) = (end.clone(), membership.clone());
@@ -209,8 +238,8 @@ impl Party {
             expelled.expelled().await;
             ending.end("it is no member of the cluster any more");
         });
-        let disk_patience = Nanos::try_from(args.disk_patience.as_nanos()).unwrap_or(Nanos::MAX);
-        Ok(Self { opener: opener.clone(), membership, fences, end, disk_patience })
+        let disks = RefCell::new(disks);
+        Ok(Self { opener: opener.clone(), membership, disks, end, at, leases })
     }
 
     /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it
@@ -235,7 +264,7 @@ impl Party {
             if let Some(error) = &outlook.failure {
                 let may_pass = is_patient && self.membership.node().own().is_some();
                 if is_final(error) || rt.now() >= deadline && !may_pass {
-                    return Err(failed(error));
+                    return Err(failed(error, &self.at));
                 }
             }
             if outlook.failure != said {
@@ -265,74 +294,28 @@ impl Party {
         lost: &BTreeSet<DiskName>,
     ) -> Result<Vec<Rc<dyn Disk>>, Failure> {
         let mut disks = Vec::new();
-        for fence in self.fences.iter().filter(|fence| !lost.contains(fence.disk())) {
-            let disk = open_as(&self.opener, fence, own, &self.end, self.disk_patience).await?;
-            disks.push(disk);
+        let all = self.disks.borrow().clone();
+        for disk in all.iter().filter(|disk| !lost.contains(&disk.name())) {
+            disks.push(disk.open_as(&self.opener, own, &self.end).await?);
         }
         Ok(disks)
     }
 
+    /// A disk has joined, or come back.
+    fn takes(&self, disk: Rc<PoolDisk>) {
+        let mut disks = self.disks.borrow_mut();
+        disks.retain(|other| other.name() != disk.name());
+        disks.push(disk);
+    }
+
     /// Ends the membership in order.
-    async fn leave(self) -> Result<(), Failure> {
+    async fn leave(&self) -> Result<(), Failure> {
         let late = Box::pin(self.opener.rt.sleep(LEAVE_PATIENCE));
         let failure = match select(Box::pin(self.membership.end()), late).await {
             Either::Left((Ok(()), _)) => return Ok(()),
-            Either::Left((Err(error), _)) => failed(&error),
+            Either::Left((Err(error), _)) => failed(&error, &self.at),
             Either::Right(_) => Failure::new("it could not leave the cluster in time"),
         };
         Err(failure.hint("nothing is lost: the keeper expels this node in some seconds"))
     }
-}
-
-/// A shared disk as this process uses it. If its server ends, or the way to it, that is waited for.
-async fn open_as(
-    opener: &Opener,
-    fence: &Rc<RemoteFence>,
-    own: &Incarnation,
-    end: &Rc<EndOfUse>,
-    patience: Nanos,
-) -> Result<Rc<dyn Disk>, Failure> {
-    let source = MemberSource::new(fence.clone(), own.clone(), opener.disk_timeout);
-    let lasting = Patience { reconnect: patience, ..Patience::default() };
-    let disk = LastingDisk::open(&opener.rt, Rc::new(source), lasting).await.map_err(|error| {
-        Failure::new(format!("{}: {error}", fence.place()))
-            .hint("check that the server is running and can be reached from here")
-    })?;
-    // A request may be made, lost, and made again on another connection.
-    let limit = opener.disk_timeout.saturating_add(patience.saturating_mul(2));
-    let disk = Rc::new(BoundedDisk::new(&opener.rt, Rc::new(disk), limit));
-    let by = (fence.clone() as Rc<dyn Fence>, fence.place());
-    Ok(Rc::new(MemberDisk::lasting(disk, by, own.clone(), end.clone())))
-}
-
-/// The fences of shared disks.
-fn fences_of(
-    opener: &Opener,
-    cluster: &ClusterName,
-    disks: &[String],
-) -> Result<Vec<Rc<RemoteFence>>, Failure> {
-    let serve = "serve it on the machine that has it: weft disks prepare DISK; weft disks serve \
-                 --listen ADDR DISK; and name it nbd://HOST/DISK";
-    let mut names = BTreeSet::new();
-    let mut fences = Vec::new();
-    for place in disks {
-        let DiskAddress::Uri(uri) = DiskAddress::of(place) else {
-            return Err(Failure::usage(format!("{place} can be used by one node only")).hint(serve));
-        };
-        let parsed: NbdUri = uri.parse().map_err(|error: weft_nbd::client::UriError| {
-            Failure::usage(format!("{uri}: {error}")).hint(serve)
-        })?;
-        let (rt, ring) = (&opener.rt, &opener.ring);
-        let fence = RemoteFence::new(rt, ring, parsed, cluster.clone(), FENCE_PATIENCE);
-        let fence = fence.map_err(|error| {
-            Failure::usage(format!("{uri}: {error}"))
-                .hint("name the disk alone: the cluster, the node and its epoch are added")
-        })?;
-        if !names.insert(fence.disk().clone()) {
-            return Err(Failure::usage(format!("two disks are named {}", fence.disk()))
-                .hint("serve one of them under another name: weft disks serve NAME=DISK"));
-        }
-        fences.push(Rc::new(fence));
-    }
-    Ok(fences)
 }

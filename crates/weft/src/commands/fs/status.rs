@@ -10,9 +10,9 @@ use super::ask;
 use crate::cli::{FsPlaceArgs, FsStatusArgs};
 
 pub(super) fn status(args: &FsStatusArgs, json: bool) -> Outcome {
-    if let Some(uri) = &args.cluster {
+    if let Some(at) = &args.cluster {
         let name = args.folder.to_string_lossy();
-        return super::cluster::status(&name, uri, args.check, json);
+        return super::cluster::status(&name, (at, &args.disks), args.check, json);
     }
     let mut status = ask(&args.folder, control::STATUS)?;
     let attention = attention(&status, &args.folder.display().to_string());

@@ -17,8 +17,8 @@ pub(in crate::commands::fs) async fn create(
     places: &[String],
     options: &CreateOptions,
 ) -> Result<PlannedRoom, Failure> {
-    let role = Role { address: None, degraded: false };
-    let party = Party::start(opener, &options.name, cluster, places, role)?;
+    let role = Role { creates: Some(options.force), ..Role::member() };
+    let party = Party::start(opener, &options.name, cluster, places, role).await?;
     let own = party.joined().await?;
     let record = party.until(false, |outlook| outlook.view.record.clone()).await?;
     let other = record.members.keys().find(|node| **node != own.node);

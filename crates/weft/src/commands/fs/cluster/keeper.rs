@@ -25,15 +25,16 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Epoch, Fence as _, Incarnation, Keeper, Standing};
+use weft_cluster::{DiskName, Epoch, Incarnation, Keeper, NodeError, Standing};
 use weft_disk::Disk;
 use weft_fs::{AccessTimes, Fs, FsError, FsStatus, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
 use weft_nodes::{MemoryWay, Term, name_of};
+use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
-use super::{Party, Role, cluster_name, no_channel, node_name, open_as, shared_key};
+use super::{Party, Role, cluster_name, no_channel, node_name, pool, shared_key};
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
 use crate::daemon::attached::prepare_for_reclaim;
@@ -59,8 +60,17 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
     let listener = Listener::bind(&opener.rt, &opener.ring, &args.listen, terms);
     let listener = Rc::new(listener.map_err(|error| no_channel(&error))?);
     let address = listener.address().to_string();
-    let role = Role { address: Some(address.clone()), degraded: args.degraded };
-    let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
+    let in_flight = if args.no_abort { InFlight::Leave } else { InFlight::Abort };
+    let (address_as_keeper, degraded) = (Some(address.clone()), args.degraded);
+    let role = Role { address: address_as_keeper, degraded, in_flight, creates: None };
+    let party = {
+        // With leases on the disks this takes some seconds.
+        let starting = Party::start(opener, &args.name, &args.cluster, &args.disks, role);
+        match select(Box::pin(starting), Box::pin(signals.wait(1))).await {
+            Either::Left((party, _)) => Rc::new(party?),
+            Either::Right(_) => return Ok(()),
+        }
+    };
     let way = MemoryWay::new(&opener.rt);
     opener.rt.spawn(accept(listener, &way));
     let node = node_name(&args.cluster)?;
@@ -133,7 +143,7 @@ fn accept(listener: Rc<Listener>, way: &Rc<MemoryWay>) -> impl Future<Output = (
 struct Active<'a> {
     opener: &'a Opener,
     args: &'a FsKeeperArgs,
-    party: &'a Party,
+    party: &'a Rc<Party>,
     term: Term,
     signals: &'a ending::Signals,
     folder: Option<PathBuf>,
@@ -166,6 +176,12 @@ impl Active<'_> {
         }
         self.cut_paths(&fs);
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
+        if let Some(leases) = self.party.leases.clone() {
+            let (party, name) = (self.party.clone(), self.args.name.clone());
+            self.opener.rt.spawn(async move {
+                leases.keep_voters(&name, || party.disks.borrow().clone()).await;
+            });
+        }
         let folder = self.folder.take();
         let served = match &folder {
             // A signal may have come during the mount.
@@ -205,11 +221,12 @@ impl Active<'_> {
     /// not come after what it sends through the keeper.
     fn cut_paths(&self, fs: &Fs) {
         let (membership, own) = (self.party.membership.clone(), self.term.keeper.node.clone());
-        let fences = self.party.fences.clone();
+        let party = self.party.clone();
         fs.cut_paths_by(move |node, disk| {
             let name = name_of(&membership.outlook(), node.number);
             let victim = name.map(|name| Incarnation { node: name, epoch: Epoch(node.epoch) });
-            let fence = fences.iter().find(|fence| fence.place() == disk).cloned();
+            let disks = party.disks.borrow();
+            let fence = disks.iter().find(|of| of.place() == disk).map(|of| of.fence());
             let own = own.clone();
             async move {
                 let (Some(victim), Some(fence)) = (victim, fence) else { return false };
@@ -322,15 +339,28 @@ impl Active<'_> {
     fn opens_as(&self) -> control::OpenDisk {
         let (opener, own, end) =
             (self.opener.clone(), self.term.keeper.node.clone(), self.party.end.clone());
-        let (cluster, patience) = (cluster_name(&self.args.name), self.party.disk_patience);
+        let (cluster, membership) = (cluster_name(&self.args.name), self.party.membership.clone());
+        let in_flight = if self.args.no_abort { InFlight::Leave } else { InFlight::Abort };
+        let role = Role { in_flight, ..Role::member() };
+        let terms = role.terms(&self.party.at, &self.args.cluster);
+        let terms = pool::Terms { degraded: false, ..terms };
+        let party = self.party.clone();
         Rc::new(move |place| {
+            let party = party.clone();
             let (opener, own, end) = (opener.clone(), own.clone(), end.clone());
-            let cluster = cluster.as_ref().ok().cloned();
+            let (cluster, membership) = (cluster.as_ref().ok().cloned(), membership.clone());
             Box::pin(async move {
                 let cluster = cluster.ok_or("it has no name")?;
-                let fences = super::fences_of(&opener, &cluster, &[place]);
-                let fences = fences.map_err(|failure| failure.to_string())?;
-                let opened = open_as(&opener, &fences[0], &own, &end, patience).await;
+                let disks = pool::find(&opener, &cluster, &[place], terms).await;
+                let disk = disks.map_err(|failure| failure.to_string())?.remove(0);
+                let failed = |error: NodeError| error.to_string();
+                membership.node().join_disk(disk.fence()).await.map_err(failed)?;
+                // Of what it was to refuse while it was away it may have heard nothing.
+                if !membership.node().regain_disk(&disk.name()).await.map_err(failed)? {
+                    return Err("it may take what it must refuse: add it again".to_owned());
+                }
+                let opened = disk.open_as(&opener, &own, &end).await;
+                party.takes(disk);
                 opened.map_err(|failure| failure.to_string())
             })
         })

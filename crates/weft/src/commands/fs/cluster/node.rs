@@ -23,7 +23,7 @@ use weft_token::NodeId;
 
 use super::departure::Departure;
 use super::links::ChannelStream;
-use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, open_as, shared_key};
+use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key};
 use crate::cli::FsMountArgs;
 use crate::commands::fs::options::Options;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on};
@@ -76,15 +76,23 @@ pub(in crate::commands::fs) async fn mount_as_node(
         Terms { cluster: cluster_name(&args.name)?, key: shared_key(args.cluster.key.as_deref())? };
     if args.disks.is_empty() {
         return Err(Failure::usage("no disks given")
-            .hint("name all disks of the file system: nbd://HOST/DISK …"));
+            .hint("name all disks of the file system: nbd://HOST/DISK … or /dev/disk/by-id/…"));
     }
     if args.degraded || args.stale || args.read_only {
         return Err(Failure::usage("--degraded, --stale and --read-only are not for nodes")
             .hint("the keeper decides which disks are used: weft fs keeper --degraded"));
     }
     let signals = ending::Signals::listen(&opener.rt)?;
-    let role = Role { address: None, degraded: false };
-    let party = Party::start(opener, &args.name, &args.cluster, &args.disks, role)?;
+    let party = {
+        let role = Role::member();
+        let starting = Party::start(opener, &args.name, &args.cluster, &args.disks, role);
+        match select(Box::pin(starting), Box::pin(signals.wait(1))).await {
+            Either::Left((party, _)) => party?,
+            Either::Right(_) => {
+                return Err(Failure::new("a signal has ended it before it was mounted"));
+            }
+        }
+    };
     let started = {
         let starting = Box::pin(start(&party, terms, options));
         let ended = select(Box::pin(party.end.wait()), Box::pin(signals.wait(1)));
@@ -197,8 +205,9 @@ fn end_when_stopped(rt: &Rt, fs: &Fs, party: &Party) {
 /// The disks that this machine reaches; the rest are used through the keeper. One is enough.
 async fn reached_disks(party: &Party, own: &Incarnation) -> Result<Vec<Rc<dyn Disk>>, Failure> {
     let (mut disks, mut last) = (Vec::<Rc<dyn Disk>>::new(), None);
-    for fence in &party.fences {
-        match open_as(&party.opener, fence, own, &party.end, party.disk_patience).await {
+    let all = party.disks.borrow().clone();
+    for disk in all {
+        match disk.open_as(&party.opener, own, &party.end).await {
             Ok(disk) => disks.push(disk),
             Err(failure) => {
                 log_line(&format!("{}; it is used through the keeper", failure.message));

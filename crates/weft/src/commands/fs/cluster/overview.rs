@@ -6,27 +6,57 @@ use weft_cli::failure::{ATTENTION, Failure, Outcome};
 use weft_cli::output::{answer, outln};
 use weft_cli::thread;
 use weft_cluster::coordinator::View;
-use weft_cluster::coordinator::etcd::EtcdUri;
 use weft_cluster::{ClusterName, Coordinator, NodeError, Record, Swap};
+use weft_rt::reservation::InFlight;
 
-use super::{cluster_name, coordinator, failed};
-use crate::cli::FsEvictArgs;
+use super::coordinators::{Found, User, coordinator};
+use super::pool::{self, Leases};
+use super::{cluster_name, failed};
+use crate::cli::{ClusterAt, FsEvictArgs};
+
+/// The coordinator, as a command reaches it from any machine.
+async fn reach(
+    opener: &Opener,
+    at: &ClusterAt,
+    cluster: &ClusterName,
+    (disks, user): (&[String], User<'_>),
+) -> Result<Found, Failure> {
+    let disks = match at {
+        ClusterAt::Etcd(_) => Vec::new(),
+        ClusterAt::Disks if disks.is_empty() => {
+            return Err(Failure::usage("no disks given").hint(
+                "name all disks of the file system, before --cluster disks: nbd://HOST/DISK …",
+            ));
+        }
+        ClusterAt::Disks => {
+            let leases = match user {
+                User::Reader => Leases::Reads,
+                User::Command | User::Node(_) => Leases::Commands,
+            };
+            let (in_flight, patience) = (InFlight::Leave, 0);
+            let terms = pool::Terms { in_flight, degraded: true, leases, patience };
+            pool::find(opener, cluster, disks, terms).await?
+        }
+    };
+    coordinator(opener, at, cluster, &disks, user).await
+}
 
 async fn read(
     coordinator: &dyn Coordinator,
+    at: &ClusterAt,
     cluster: &ClusterName,
 ) -> Result<(View, Record), Failure> {
-    let view = coordinator.read().await.map_err(|error| failed(&error.into()))?;
+    let view = coordinator.read().await.map_err(|error| failed(&error.into(), at))?;
     let Some(record) = view.record.clone() else {
         return Err(Failure::new(format!("there is no cluster {cluster}"))
             .hint("check the name and --cluster; `weft fs create --cluster` begins one"));
     };
     if !record.is_understood() {
-        return Err(failed(&NodeError::UnknownFormat(record.format)));
+        return Err(failed(&NodeError::UnknownFormat(record.format), at));
     }
     if record.cluster != *cluster {
         let (found, wanted) = (record.cluster.clone(), cluster.clone());
-        return Err(failed(&NodeError::WrongCluster { found, wanted }));
+        return Err(failed(&NodeError::WrongCluster { found, wanted }, at));
     }
     Ok((view, record))
 }
@@ -34,16 +64,18 @@ async fn read(
 /// The nodes, the keeper, and what waits to be fenced.
 pub(in crate::commands::fs) fn status(
     name: &str,
-    uri: &EtcdUri,
+    (at, disks): (&ClusterAt, &[String]),
     check: bool,
     json: bool,
 ) -> Outcome {
     let cluster = cluster_name(name)?;
-    let uri = uri.clone();
-    let asked = cluster.clone();
+    let (at, disks) = (at.clone(), disks.to_owned());
     let (view, record) = thread::run(move |opener: Opener| async move {
-        let coordinator = coordinator(&opener, &uri, &asked)?;
-        read(&*coordinator, &asked).await
+        let found = reach(&opener, &at, &cluster, (&disks, User::Reader)).await?;
+        if let Some(leases) = &found.leases {
+            leases.await_signs().await?;
+        }
+        read(&*found.record, &at, &cluster).await
     })?;
     let status = described(&view, &record);
     let attention = attention(&status);
@@ -154,11 +186,12 @@ fn print(status: &Value, attention: &[String]) {
 /// Takes a node out of the cluster; the keeper fences it.
 pub(in crate::commands::fs) fn evict(args: &FsEvictArgs, json: bool) -> Outcome {
     let cluster = cluster_name(&args.name)?;
-    let (uri, node) = (args.cluster.clone(), args.evicted.clone());
+    let (at, disks, node) = (args.cluster.clone(), args.disks.clone(), args.evicted.clone());
     let epoch = thread::run(move |opener: Opener| async move {
-        let coordinator = coordinator(&opener, &uri, &cluster)?;
+        let found = reach(&opener, &at, &cluster, (&disks, User::Command)).await?;
+        let coordinator = found.record;
         loop {
-            let (view, mut record) = read(&*coordinator, &cluster).await?;
+            let (view, mut record) = read(&*coordinator, &at, &cluster).await?;
             let Some(member) = record.members.get(&node).cloned() else {
                 let known: Vec<String> = record.members.keys().map(ToString::to_string).collect();
                 return Err(Failure::new(format!("{node} is no member of the cluster {cluster}"))
@@ -166,7 +199,10 @@ pub(in crate::commands::fs) fn evict(args: &FsEvictArgs, json: bool) -> Outcome 
             };
             record.expel(&node);
             let swap = coordinator.compare_and_set(view.version, record).await;
-            if let Swap::Done(_) = swap.map_err(|error| failed(&error.into()))? {
+            if let Swap::Done(_) = swap.map_err(|error| failed(&error.into(), &at))? {
+                let session = weft_cluster::Session { node, number: 0 };
+                // The next command need not wait for the end of this one's lease.
+                let _ = coordinator.end_lease(&session).await;
                 return Ok(member.epoch);
             }
         }
