@@ -274,7 +274,10 @@ impl Scene {
     fn ended(&self, name: &str, what: &str) -> Failure {
         let log = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
         let failure = Failure::new(format!("{name} {what}"));
-        log.lines().last().map_or(failure.clone(), |last| failure.hint(last.to_owned()))
+        match log.lines().last() {
+            Some(last) => failure.hint(last.to_owned()),
+            None => failure,
+        }
     }
 
     fn actor(&mut self, name: &str) -> Result<&mut Actor, Failure> {

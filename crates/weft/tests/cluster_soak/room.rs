@@ -476,7 +476,7 @@ impl Room {
         let disks = status["disks"].as_array().ok_or_else(|| format!("no disks: {status}"))?;
         let is_used = |name: &str| {
             let matches = |disk: &serde_json::Value| {
-                let named = disk["name"].as_str().or(disk["place"].as_str()).unwrap_or_default();
+                let named = disk["name"].as_str().unwrap_or_default();
                 disk["lost"] == false
                     && (named == name || named.split('/').any(|part| part == name))
             };
