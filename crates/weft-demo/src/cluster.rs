@@ -238,7 +238,8 @@ fn serve_disks(scene: &mut Scene, bytes: u64) -> Result<Vec<String>, Failure> {
 /// What a thread did, or why it ended.
 type Told<T> = Sender<Result<T, Failure>>;
 
-/// Does something with files in a thread, as a request may wait for ever, and hands on what it tells.
+/// Does something with files in a thread, as a request may wait for ever, and hands on what it
+/// tells.
 fn follow<T: Send + 'static>(
     work: impl FnOnce(&Told<T>) + Send + 'static,
     mut on: impl FnMut(T) -> Outcome,
@@ -259,8 +260,8 @@ fn follow<T: Send + 'static>(
     }
 }
 
-/// Copies the files on machine three. Half-way the keeper dies, and after three quarters a disk, while
-/// the copying goes on.
+/// Copies the files on machine three. Half-way the keeper dies, and after three quarters a disk,
+/// while the copying goes on.
 fn copy_while_dying(
     scene: &mut Scene,
     files: Vec<Source>,
@@ -289,8 +290,8 @@ fn copy_while_dying(
         copied.push(file);
         progress.at(done, total, &format!("{} of {}", size::show(done), size::show(total)));
         while let Some((_, victim)) = dying.next_if(|(at, _)| done >= *at) {
-            // A disk that is away would delay the takeover: a keeper makes sure at every disk that the
-            // one before it writes no more.
+            // A disk that is away would delay the takeover: a keeper makes sure at every disk that
+            // the one before it writes no more.
             if victim == LOST {
                 scene.hear(MACHINES[1], "keeps", PATIENCE)?;
             }

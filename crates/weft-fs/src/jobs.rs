@@ -1,5 +1,6 @@
 //! Long work: rebuilding, emptying a disk, balancing, scrubbing, giving files another redundancy.
 
+pub(crate) mod awaited_part;
 pub(crate) mod balance;
 pub(crate) mod block_check;
 pub(crate) mod cancellation;

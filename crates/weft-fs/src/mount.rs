@@ -520,7 +520,8 @@ impl Fs {
         if self.0.is_read_only() {
             return Ok(());
         }
-        self.0.end_part().await;
+        // What it does for node 0 ends first.
+        drop(self.0.work_desk().working.acquire(1).await);
         drop(self.0.unwritten().drained().await);
         drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;

@@ -4,6 +4,7 @@
 //! Everything that reads or changes files stands above and shares this state.
 
 pub(crate) mod current_job;
+pub(crate) mod disk_requests;
 pub(crate) mod file_guard;
 pub(crate) mod file_locks;
 pub(crate) mod hot_parts;

@@ -4,8 +4,9 @@
 //! mounts again. Node 0 dies as well, also in the middle of such a recovery, and nodes go on when
 //! it is back. At the end the power fails for all of them, and one mount alone recovers all logs.
 //!
-//! Paths of single nodes to disks fail and come back: requests fail, and their writes may come later.
-//! The node goes on through the keeper, and no disk is lost. A disk fails for all, or for node 0.
+//! Paths of single nodes to disks fail and come back: requests fail, and their writes may come
+//! later. The node goes on through the keeper, and no disk is lost. A disk fails for all, or for
+//! node 0.
 //!
 //! Files are written in random places, and synced at times: each by one node, or all by all. Each
 //! sector has what was written there last, or, after a crash, at some time since it was synced. A

@@ -2,9 +2,9 @@
 //!
 //! An operation takes effect at one moment between its begin and its end. A [`History`] is
 //! *linearizable* if such moments can be chosen so that each read saw exactly the lines appended
-//! before it. For lists that only grow this needs no search: the longest read gives the order of the
-//! lines, each read has its place in it, and it remains to look for an operation that had ended before
-//! one with an earlier place began.
+//! before it. For lists that only grow this needs no search: the longest read gives the order of
+//! the lines, each read has its place in it, and it remains to look for an operation that had ended
+//! before one with an earlier place began.
 //!
 //! ```
 //! use weft_testkit::appends::{Append, History, Read};
@@ -49,8 +49,8 @@ pub struct Read {
     pub ended: u64,
 }
 
-/// All operations on one list. An append that certainly failed is left out, and a read that failed is,
-/// too.
+/// All operations on one list. An append that certainly failed is left out, and a read that failed
+/// is, too.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// All appends.
@@ -221,8 +221,8 @@ fn check_lines(read: &Read, appended: &HashMap<u64, &Append>) -> Result<(), Viol
 /// Hexadecimal digits that a line begins with.
 const DIGITS: usize = 16;
 
-/// A line as it is in a file: its number, and more bytes that follow from it. Some are longer than a
-/// page.
+/// A line as it is in a file: its number, and more bytes that follow from it. Some are longer than
+/// a page.
 #[must_use]
 pub fn text(line: u64) -> Vec<u8> {
     let length = match mix(line) % 16 {

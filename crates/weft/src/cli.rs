@@ -25,8 +25,8 @@ pub use disks::{
 pub use drill::DrillArgs;
 pub use fs::{
     ClusterAt, FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs,
-    FsCreateArgs, FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs,
-    FsMountArgs, FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
+    FsCreateArgs, FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs, FsMountArgs,
+    FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

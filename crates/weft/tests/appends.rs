@@ -1,5 +1,5 @@
-//! Lines that programs on several nodes append to shared files have one order, which all of them see,
-//! and those that were synced are there, once, whichever keeper or node dies meanwhile.
+//! Lines that programs on several nodes append to shared files have one order, which all of them
+//! see, and those that were synced are there, once, whichever keeper or node dies meanwhile.
 
 use weft_testkit::{Rng, have, wait_until};
 

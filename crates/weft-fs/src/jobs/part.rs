@@ -15,11 +15,10 @@
 //! way: node 0 knows all that is free.
 
 use std::collections::BTreeSet;
-use std::pin::pin;
 use std::rc::Rc;
 
-use futures_util::future::{Either, select};
-use weft_rt::SECOND;
+use weft_disk::Disk;
+use weft_rt::Rt;
 use weft_token::Mode;
 use weft_wire::{Checked, Moved, Outcome, Task, WorkDone};
 
@@ -28,8 +27,8 @@ use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::jobs::rebuild::LostDiskMoves;
-use crate::state::mounted::{Fs, FsState};
-use crate::state::work_desk::Awaited;
+use crate::mount::RemoteMetadata;
+use crate::state::mounted::{Fs, FsState, MountOptions};
 use crate::tokens::needs::Need;
 
 /// Moves that need no more than room on other disks.
@@ -49,17 +48,6 @@ impl Decide for Narrowing<'_> {
 }
 
 impl FsState {
-    /// Waits for what came of a part of the running job, as long as this goes on.
-    pub(crate) async fn await_part(&self, part: &mut Awaited) -> Result<Option<Outcome>> {
-        loop {
-            let pause = pin!(self.rt().sleep(SECOND));
-            if let Either::Left((outcome, _)) = select(&mut *part, pause).await {
-                return Ok(outcome.flatten());
-            }
-            self.job_may_go_on()?;
-        }
-    }
-
     /// Carries out a part of a job for node 0. None: it could not.
     async fn carry_out_part(&self, task: Task) -> Option<Outcome> {
         let _working = self.work_desk().working.acquire(1).await;
@@ -95,16 +83,30 @@ impl FsState {
         self.commit().await?;
         Ok(moved.into_part(found))
     }
-
-    /// Waits until nothing is done here for node 0.
-    pub(crate) async fn end_part(&self) {
-        drop(self.work_desk().working.acquire(1).await);
-    }
 }
 
 impl Fs {
+    /// Mounts as a node with a number that is not 0, beside the node 0 of a keeper
+    /// ([`Fs::mount_with_keeper`]), which gives it a log and parts of jobs. Disks that are not
+    /// given, or fail here and work for node 0, are reached through the keeper; one is enough.
+    /// Nothing is written to labels; the options for disks that are missing, and for other hosts,
+    /// have no meaning.
+    ///
+    /// # Errors
+    /// If no disk is there, the keeper refuses the node, or its last mount was not recovered.
+    pub async fn mount_node(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        metadata: RemoteMetadata,
+    ) -> Result<Self> {
+        let fs = Self::mount_beside(rt, disks, options, metadata).await?;
+        fs.carry_out_parts();
+        Ok(fs)
+    }
+
     /// From now on this node, which is not node 0, carries out parts of jobs.
-    pub(crate) fn carry_out_parts(&self) {
+    fn carry_out_parts(&self) {
         let Some(link) = self.0.meta().link() else { return };
         let weak = Rc::downgrade(&self.0);
         self.0.rt().launch(Box::pin(async move {

@@ -1,11 +1,11 @@
 //! What other nodes have found out about disks, or done with them.
 //!
-//! Each node reads and writes the disks for itself. A disk that fails for it and for node 0, or that
-//! has forgotten what the node has written, it loses ([`crate::disks::relayed`]). That is in
+//! Each node reads and writes the disks for itself. A disk that fails for it and for node 0, or
+//! that has forgotten what the node has written, it loses ([`crate::disks::relayed`]). That is in
 //! the metadata before the node writes anything which the disk misses. The keeper tells all nodes
 //! before they can read a row of that batch, and they lose the disk at once
-//! ([`Fs::lose_when_told`]). So no node takes for right what a lost disk has missed: a checksum that
-//! says nothing is that of a block which no node reads.
+//! ([`Fs::lose_when_told`]). So no node takes for right what a lost disk has missed: a checksum
+//! that says nothing is that of a block which no node reads.
 //!
 //! Node 0 also takes the token of everything for a moment. Jobs and commands that change disks have
 //! this token, too. So a node looks at the rows of disks again before it uses the file system after
@@ -88,18 +88,6 @@ impl FsState {
 }
 
 impl Fs {
-    /// Loses disks that other nodes have lost. They may not be recorded durably yet, so this node
-    /// records them with what it writes next.
-    pub(crate) fn lose_when_told(&self) {
-        let weak = Rc::downgrade(&self.0);
-        self.0.meta().on_lost_disk(Rc::new(move |number| {
-            let Some(fs) = weak.upgrade() else { return };
-            if let Some(member) = fs.pool().member(number) {
-                fs.pool().lose(&member);
-            }
-        }));
-    }
-
     /// Looks at the rows of disks before the next operation that follows one for which another
     /// node had the token of everything.
     pub(crate) fn learn_disks_when_outdated(&self) {

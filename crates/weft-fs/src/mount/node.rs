@@ -39,15 +39,8 @@ const LOOK_EVERY: Nanos = 100 * MILLISECOND;
 const WAIT: Nanos = 60 * SECOND;
 
 impl Fs {
-    /// Mounts as a node with a number that is not 0, beside the node 0 of a keeper
-    /// ([`Fs::mount_with_keeper`]), which gives it a log. Disks that are not given, or fail here
-    /// and work for node 0, are reached through the keeper; one is enough. Nothing is written to
-    /// labels, and no job runs here; the options for disks that are missing, and for other hosts,
-    /// have no meaning.
-    ///
-    /// # Errors
-    /// If disks are missing, the keeper refuses the node, or its last mount was not recovered.
-    pub async fn mount_node(
+    /// As [`Fs::mount_node`], but for the parts of jobs.
+    pub(crate) async fn mount_beside(
         rt: &Rt,
         disks: &[Rc<dyn Disk>],
         options: MountOptions,
@@ -79,7 +72,6 @@ impl Fs {
         fs.revoke_when_asked();
         fs.learn_disks_when_outdated();
         fs.flush_now_and_then();
-        fs.carry_out_parts();
         Ok(fs)
     }
 

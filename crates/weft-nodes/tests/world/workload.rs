@@ -1,5 +1,5 @@
-//! What programs do on each machine: they write and read parts of files, save files under names that
-//! others use as well, remove and look them up, and append to one log.
+//! What programs do on each machine: they write and read parts of files, save files under names
+//! that others use as well, remove and look them up, and append to one log.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -1,11 +1,11 @@
-//! A cluster outlives what happens to its machines: keepers, nodes, etcds and disk servers are killed,
-//! stopped for up to a minute, cut off, slowed down and evicted, and a disk is lost, while programs on
-//! all nodes write, read and lock. What each has synced is there, what one wrote the others read, and
-//! the programs of a node to which nothing happens see pauses only.
+//! A cluster outlives what happens to its machines: keepers, nodes, etcds and disk servers are
+//! killed, stopped for up to a minute, cut off, slowed down and evicted, and a disk is lost, while
+//! programs on all nodes write, read and lock. What each has synced is there, what one wrote the
+//! others read, and the programs of a node to which nothing happens see pauses only.
 //!
-//! Machines are network namespaces on this one. `WEFT_CLUSTER_MINUTES=N` lets it go on for so long, and
-//! `WEFT_SEED=N` has the events of an earlier run again: they depend on the seed, what the programs do
-//! in between on the moment. `./soak cluster` runs it so.
+//! Machines are network namespaces on this one. `WEFT_CLUSTER_MINUTES=N` lets it go on for so long,
+//! and `WEFT_SEED=N` has the events of an earlier run again: they depend on the seed, what the
+//! programs do in between on the moment. `./soak cluster` runs it so.
 
 #[path = "../common/mod.rs"]
 mod common;

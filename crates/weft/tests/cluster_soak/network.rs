@@ -1,5 +1,5 @@
-//! Machines as network namespaces on one bridge, whose links can be cut, also in one direction. Where
-//! there are none, all of them are addresses of loopback, which nothing cuts.
+//! Machines as network namespaces on one bridge, whose links can be cut, also in one direction.
+//! Where there are none, all of them are addresses of loopback, which nothing cuts.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -96,8 +96,8 @@ impl Network {
     }
 }
 
-/// Begins something and ends it again, in a process that is started before: a program that starts closes
-/// the files of this one, which may wait for a machine that is in trouble.
+/// Begins something and ends it again, in a process that is started before: a program that starts
+/// closes the files of this one, which may wait for a machine that is in trouble.
 fn for_a_while(begin: &str, end: &str, seconds: u64) -> Process {
     let mut shell = command("sh");
     shell.args(["-c", &format!("{begin}; sleep {seconds}; {end}")]);

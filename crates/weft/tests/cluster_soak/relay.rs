@@ -1,5 +1,5 @@
-//! One file that all nodes write in turns: what one has written the next one reads, byte by byte. When
-//! a node dies, what was written there since the last sync may be gone, each byte for itself.
+//! One file that all nodes write in turns: what one has written the next one reads, byte by byte.
+//! When a node dies, what was written there since the last sync may be gone, each byte for itself.
 
 use std::fs::{self, File};
 use std::io;

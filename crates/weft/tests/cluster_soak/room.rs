@@ -24,8 +24,8 @@ const KEEPERS: [&str; 2] = ["one", "two"];
 pub const NODES: [&str; 3] = ["alpha", "beta", "gamma"];
 /// What a process may take of memory.
 const MEMORY_MAX_KIB: u64 = 1 << 20;
-/// How long a machine must have been left alone before its programs may expect that it works: longer
-/// than a lease, after which it may yet be told that it was fenced.
+/// How long a machine must have been left alone before its programs may expect that it works:
+/// longer than a lease, after which it may yet be told that it was fenced.
 const CALM: Duration = Duration::from_secs(9);
 /// How long a cluster that is left alone takes to be whole.
 pub const PATIENCE: Duration = Duration::from_secs(240);
@@ -286,8 +286,8 @@ impl Room {
                 machine.is_paused = true;
                 let process = machine.process.as_ref().expect("it runs");
                 process.signal(Signal::STOP);
-                // This thread may wait for the machine when it starts a program: that closes the files
-                // of all threads.
+                // This thread may wait for the machine when it starts a program: that closes the
+                // files of all threads.
                 let pid = rustix::process::Pid::from_raw(process.id().cast_signed());
                 let (pid, lasts) = (pid.expect("a process"), event.lasts);
                 std::thread::spawn(move || {

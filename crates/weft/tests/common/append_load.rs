@@ -1,5 +1,5 @@
-//! Programs on several nodes that append lines to shared files and read them whole. What they saw is
-//! checked: `weft_testkit::appends` has the rules.
+//! Programs on several nodes that append lines to shared files and read them whole. What they saw
+//! is checked: `weft_testkit::appends` has the rules.
 //!
 //! An append has ended when `fsync` has confirmed it: what was not synced may go with its node. So
 //! what a program reads counts only when it cannot go any more: it ends with another node's line,
