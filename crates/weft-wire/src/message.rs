@@ -366,7 +366,7 @@ pub enum FromKeeper {
     /// How full the metadata is: after a welcome, before it says that a batch is durable, and
     /// before each sign of life. The batches of this node that were durable by then are in it.
     Room(Room),
-    /// These disks are lost, by their numbers: after a welcome all of them, and then each before
+    /// These disks are lost, by their numbers: all of them after a welcome, and then each before
     /// any answer with rows of the batch in which it is lost.
     LostDisks(Vec<u16>),
 }

@@ -263,9 +263,10 @@ impl KeeperServer {
             match self.0.join(file_system, node, &stream).await {
                 Ok((peer, welcome)) => {
                     let room = FromKeeper::Room(self.0.room(peer.node.number));
-                    let lost = self.0.lost_disks.borrow().iter().copied().collect();
-                    let first = [welcome, room, FromKeeper::LostDisks(lost)];
-                    let first: Vec<u8> = first.iter().flat_map(FromKeeper::to_bytes).collect();
+                    let lost: Vec<u16> = self.0.lost_disks.borrow().iter().copied().collect();
+                    let lost = (!lost.is_empty()).then_some(FromKeeper::LostDisks(lost));
+                    let first = [welcome, room].into_iter().chain(lost);
+                    let first: Vec<u8> = first.flat_map(|first| first.to_bytes()).collect();
                     if peer.outbox.write(first).await {
                         self.0.converse(&peer, &mut frames).await;
                     }
