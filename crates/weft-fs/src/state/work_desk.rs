@@ -15,13 +15,16 @@ use weft_wire::{Outcome, Task, Work, WorkDone};
 /// What came of a part of a job, when that is known; none if it was not done.
 pub(crate) type Awaited = Receiver<Option<Outcome>>;
 
+/// A part that a node does, by its number, and who waits for what comes of it.
+type GivenPart = (u64, Sender<Option<Outcome>>);
+
 /// See the [module](self).
 pub(crate) struct WorkDesk {
     parts: Cell<u64>,
     /// Nodes that wait for something to do.
     idle: RefCell<Vec<(NodeId, Sender<Work>)>>,
     /// What other nodes do.
-    given: RefCell<BTreeMap<NodeId, (u64, Sender<Option<Outcome>>)>>,
+    given: RefCell<BTreeMap<NodeId, GivenPart>>,
     /// At the other end: held while this node does something for node 0.
     pub(crate) working: Semaphore,
 }
