@@ -65,7 +65,7 @@ impl Term {
         for disk in disks {
             // One that cannot be read is looked at by the mount.
             let label = Label::read(&**disk).await.ok().flatten();
-            id = id.or(label.map(|label| label.fs_id.0));
+            id = id.or_else(|| label.map(|label| label.fs_id.0));
         }
         let id = id.ok_or_else(|| FsError::Unmountable("no disk has a label".to_owned()))?;
         let (rt, way) = (self.rt.clone(), self.way.clone());
