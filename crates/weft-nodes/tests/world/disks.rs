@@ -114,7 +114,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    pub fn new(below: Rc<TestDisk>) -> Rc<dyn Disk> {
+    pub fn of(below: Rc<TestDisk>) -> Rc<dyn Disk> {
         let info = below.info();
         let info = DiskInfo { size_bytes: info.size_bytes - HEAD_BYTES, ..info.clone() };
         Rc::new(Self { below, info })

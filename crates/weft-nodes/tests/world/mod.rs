@@ -135,7 +135,7 @@ async fn make_image(rt: Rt, count: usize) -> Image {
     for disk in &disks {
         prepare(&**disk, Preparation::Blank).await.expect("a blank disk");
     }
-    let tails: Vec<Rc<dyn Disk>> = disks.iter().map(|disk| Tail::new(disk.clone())).collect();
+    let tails: Vec<Rc<dyn Disk>> = disks.iter().map(|disk| Tail::of(disk.clone())).collect();
     let options = CreateOptions {
         name: "home".into(),
         redundancy: Redundancy::Auto,
@@ -475,7 +475,7 @@ async fn check(world: &Rc<World>) {
         .into_iter()
         .zip(&world.disks)
         .filter(|(_, server)| !server.is_dead.get())
-        .map(|(disk, _)| Tail::new(disk))
+        .map(|(disk, _)| Tail::of(disk))
         .collect();
     let options = MountOptions { degraded: true, ..mounting(2) };
     let fs = match Fs::mount(&rt, &disks, options).await {

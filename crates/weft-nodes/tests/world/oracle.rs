@@ -134,7 +134,7 @@ impl Oracle {
     }
 
     pub fn doom(&self, life: u64) {
-        self.lives.borrow_mut()[life as usize].doomed.get_or_insert(self.rt.now());
+        self.lives.borrow_mut()[life as usize].doomed.get_or_insert_with(|| self.rt.now());
     }
 
     /// A member was expelled.
@@ -156,7 +156,7 @@ impl Oracle {
         self.counts.borrow_mut().recoveries += 1;
         if let Some(life) = self.life_of(incarnation) {
             self.doom(life);
-            self.lives.borrow_mut()[life as usize].gone.get_or_insert(self.rt.now());
+            self.lives.borrow_mut()[life as usize].gone.get_or_insert_with(|| self.rt.now());
         }
     }
 
@@ -165,7 +165,7 @@ impl Oracle {
         self.counts.borrow_mut().takeovers += 1;
         for (number, life) in self.lives.borrow_mut().iter_mut().enumerate() {
             if life.may_keep && number as u64 != own && life.doomed.is_some() {
-                life.gone.get_or_insert(self.rt.now());
+                life.gone.get_or_insert_with(|| self.rt.now());
             }
         }
     }

@@ -14,6 +14,9 @@ use super::canary::Canary;
 use super::oracle::{Oracle, Register, Write, told};
 use super::process::Process;
 
+/// The writes of a sector of which something may be left.
+type Sector = Vec<Rc<Write<u64>>>;
+
 pub const SECTOR: usize = 512;
 /// Sectors and redundancies of files.
 pub const FILES: [(usize, &str); 3] = [(120, "raid5"), (120, "raid1"), (900, "raid5")];
@@ -134,7 +137,7 @@ impl Files {
         file: &File,
         range: Range<usize>,
         found: &[u8],
-        since: Option<(Nanos, &[Vec<Rc<Write<u64>>>])>,
+        since: Option<(Nanos, &[Sector])>,
         what: &str,
     ) {
         let (begin, before) = since.unwrap_or((Nanos::MAX, &[]));
