@@ -95,7 +95,7 @@ fn a_disk_that_one_node_cannot_reach_is_lost_for_none() {
             assert!(read_all(&third, nodes.ino).await == nodes.bytes);
             assert!(read_all(&nodes.other, nodes.ino).await == nodes.bytes);
             // What comes late by the old path does no harm.
-            rt.sleep(SECOND).await;
+            rt.sleep(2 * SECOND).await;
             assert!(read_all(&nodes.fs, nodes.ino).await == nodes.bytes);
             nodes.other.unmount().await.expect("unmounted");
             assert!(nodes.fs.relayed_disks().is_empty());
@@ -106,6 +106,40 @@ fn a_disk_that_one_node_cannot_reach_is_lost_for_none() {
             assert_sound(&nodes.fs).await;
         });
     }
+}
+
+/// Blocks that are wrong, as an old write has come after a newer one.
+async fn wrong_blocks(rt: &Rt, failing: usize, is_cut: bool) -> u64 {
+    let mut nodes = Paths::new(rt, 5, "raid5").await;
+    nodes.overwrite(0..100_000, 2).await;
+    if !is_cut {
+        nodes.fs.cut_paths_by(|_, _| async { true });
+    }
+    nodes.own[failing].faults.cut.set(true);
+    // Few blocks stay in their places.
+    for version in 3..9 {
+        nodes.overwrite(0..12_288, version).await;
+    }
+    assert_eq!(lost(&nodes.fs).await, NONE);
+    rt.sleep(2 * SECOND).await;
+    nodes.other.unmount().await.expect("unmounted");
+    // Redundancy hides it.
+    let again = for_host(rt, &nodes.disks, 2);
+    let again = joined(rt, &all(&again), &nodes.network, (1, 8)).await;
+    assert!(read_all(&again, nodes.ino).await == nodes.bytes);
+    again.status().await.expect("known").counts.wrong_blocks
+}
+
+#[test]
+fn nothing_comes_late_by_a_path_that_is_cut_off() {
+    run(|rt| async move {
+        let mut wrong = 0;
+        for failing in 0..5 {
+            assert_eq!(wrong_blocks(&rt, failing, true).await, 0);
+            wrong += wrong_blocks(&rt, failing, false).await;
+        }
+        assert!(wrong > 0, "what is not cut off comes late");
+    });
 }
 
 /// Also its log is on disks that it reaches only there.

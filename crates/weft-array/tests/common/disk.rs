@@ -261,7 +261,7 @@ impl TestDisk {
     /// A write that has begun reaches the medium later.
     fn land_late(&self, number: u64, offset: u64, fua: bool) {
         let (medium, in_flight) = (self.medium.clone(), self.in_flight.clone());
-        let (rt, delay) = (self.rt.clone(), 1000 * self.delay());
+        let (rt, delay) = (self.rt.clone(), 50_000 * self.delay());
         drop(self.rt.spawn(async move {
             rt.sleep(delay).await;
             if in_flight.borrow_mut().remove(&number) {
