@@ -20,7 +20,7 @@ use std::rc::Rc;
 use weft_disk::Disk;
 use weft_rt::Rt;
 use weft_token::Mode;
-use weft_wire::{Checked, Moved, Outcome, Task, WorkDone};
+use weft_wire::{Moved, Outcome, Task, WorkDone};
 
 use crate::error::Result;
 use crate::format::extent::Extent;
@@ -57,9 +57,8 @@ impl FsState {
                 moved.ok().map(Outcome::Moved)
             }
             Task::Check { from, to } => {
-                let mut checked = Checked::default();
-                let done = self.check_records(from..to, &mut checked, |_| self.check()).await;
-                done.ok().map(|()| Outcome::Checked(checked))
+                let checked = self.check_records(from..to, |_| self.check()).await;
+                checked.ok().map(Outcome::Checked)
             }
         }
     }

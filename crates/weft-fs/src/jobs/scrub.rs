@@ -14,6 +14,7 @@ use weft_array::{ArrayError, ScrubMode};
 use weft_wire::{Checked, Outcome, Task};
 
 use crate::error::Result;
+use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::meta::Tx;
 use crate::state::job::Job;
@@ -179,28 +180,40 @@ impl FsState {
 
     /// Reads every block from where the scrub is, with the help of other nodes.
     async fn check_all(&self, progress: &mut Progress) -> Result<()> {
+        let goes_on = |blocks| {
+            self.job_done(blocks);
+            self.job_may_go_on()
+        };
         // Until where these are, in their order.
         let mut parts: VecDeque<(Part, Range<(Ino, u64)>)> = VecDeque::new();
         let mut from = progress.next;
         loop {
-            while self.work_desk().idle() > 0
-                && parts.len() < PARTS_MAX
-                && let Some(to) = self.end_of_part(from).await?
-            {
+            // What is next, and the record after that; none: all is given out, or enough.
+            let mut next = None;
+            while parts.len() < PARTS_MAX {
+                let records = self.next_records(from).await?;
+                let Some(to) = records.last().map(|(ino, first, _)| (*ino, first + 1)) else {
+                    break;
+                };
+                if self.work_desk().idle() == 0 {
+                    next = Some((records, to));
+                    break;
+                }
                 let part = self.work_desk().give(Task::Check { from, to });
                 parts.push_back((Part::Elsewhere(part), from..to));
                 from = to;
             }
-            let next = match parts.len() < PARTS_MAX {
-                true => self.end_of_part(from).await?,
-                false => None,
-            };
-            if let Some(to) = next {
-                parts.push_back((Part::Done(self.check_part(from..to).await?), from..to));
-                from = to;
-            }
             // Those that are done, and one more if nothing else can be done now.
             let mut waits = next.is_none();
+            if let Some((records, to)) = next {
+                let mut checked = Checked::default();
+                self.check_each(records, &mut checked, goes_on).await?;
+                parts.push_back((Part::Done(checked), from..to));
+                from = to;
+            }
+            if parts.is_empty() {
+                return Ok(());
+            }
             while let Some((part, range)) = parts.front_mut() {
                 let checked = match part {
                     Part::Done(checked) => std::mem::take(checked),
@@ -212,7 +225,7 @@ impl FsState {
                                 progress.report.elsewhere_blocks += checked.blocks;
                                 checked
                             }
-                            _ => self.check_part(range.clone()).await?,
+                            _ => self.check_records(range.clone(), goes_on).await?,
                         }
                     }
                     Part::Elsewhere(_) => break,
@@ -222,58 +235,52 @@ impl FsState {
                 let note = |tx: &Tx<'_>| self.job_may_go_on().and_then(|()| progress.store(tx));
                 self.meta().run(note).await?;
             }
-            if next.is_none() && parts.is_empty() && self.end_of_part(from).await?.is_none() {
-                return Ok(());
-            }
         }
     }
 
-    /// The record after the next ones; none if there are none.
-    async fn end_of_part(&self, from: (Ino, u64)) -> Result<Option<(Ino, u64)>> {
+    /// The next records of a part; none if there are none.
+    async fn next_records(&self, from: (Ino, u64)) -> Result<Vec<(Ino, u64, Extent)>> {
         let max = PART_RECORDS.min(self.meta().at_a_time());
-        let records = self.meta().run(|tx| tx.records_from(from, max)).await?;
-        Ok(records.last().map(|(ino, first, _)| (*ino, first + 1)))
+        self.meta().run(|tx| tx.records_from(from, max)).await
     }
 
-    /// Reads every block of a part here.
-    async fn check_part(&self, part: Range<(Ino, u64)>) -> Result<Checked> {
-        let mut checked = Checked::default();
-        let goes_on = |blocks| {
-            self.job_done(blocks);
-            self.job_may_go_on()
-        };
-        self.check_records(part, &mut checked, goes_on).await?;
-        Ok(checked)
-    }
-
-    /// Reads every block of some records. After each, with its blocks, it is asked whether to go
-    /// on.
+    /// Reads every block of some records, as [`Self::check_each`] does.
     pub(crate) async fn check_records(
         &self,
         part: Range<(Ino, u64)>,
+        goes_on: impl Fn(u64) -> Result<()>,
+    ) -> Result<Checked> {
+        let (mut found, mut from) = (Checked::default(), part.start);
+        loop {
+            let mut records = self.next_records(from).await?;
+            records.retain(|(ino, first, _)| (*ino, *first) < part.end);
+            let Some((last, first, _)) = records.last() else { return Ok(found) };
+            from = (*last, first + 1);
+            self.check_each(records, &mut found, &goes_on).await?;
+        }
+    }
+
+    /// Reads every block of these records. After each, with its blocks, it is asked whether to go
+    /// on.
+    async fn check_each(
+        &self,
+        records: Vec<(Ino, u64, Extent)>,
         found: &mut Checked,
         goes_on: impl Fn(u64) -> Result<()>,
     ) -> Result<()> {
-        let mut from = part.start;
-        loop {
-            let max = PART_RECORDS.min(self.meta().at_a_time());
-            let mut records = self.meta().run(|tx| tx.records_from(from, max)).await?;
-            records.retain(|(ino, first, _)| (*ino, *first) < part.end);
-            let Some((last, first, _)) = records.last() else { return Ok(()) };
-            from = (*last, first + 1);
-            for (ino, first, record) in records {
-                let checked = self.check_record(ino, first).await?;
-                let blocks = record.lines * record.active().count() as u64;
-                found.found += blocks;
-                found.blocks += checked.blocks;
-                found.bad += checked.bad;
-                found.repaired += checked.repaired;
-                if checked.is_damaged() && found.damaged.last() != Some(&ino) {
-                    found.damaged.push(ino);
-                }
-                goes_on(blocks)?;
+        for (ino, first, record) in records {
+            let checked = self.check_record(ino, first).await?;
+            let blocks = record.lines * record.active().count() as u64;
+            found.found += blocks;
+            found.blocks += checked.blocks;
+            found.bad += checked.bad;
+            found.repaired += checked.repaired;
+            if checked.is_damaged() && found.damaged.last() != Some(&ino) {
+                found.damaged.push(ino);
             }
+            goes_on(blocks)?;
         }
+        Ok(())
     }
 
     /// Scrubs the metadata array, when it does not take more room just now.
