@@ -60,7 +60,9 @@ pub(crate) trait Desk {
 
     /// A node can carry out a part of a job, and says what came of its last one. This waits until
     /// there is one. None: the node has asked again, or is gone.
-    fn work(&self, node: NodeId, done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>>;
+    fn work(&self, _node: NodeId, _done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
+        Box::pin(async { None })
+    }
 
     /// A node cannot reach a disk, which it may have used. None: the node is not served any more.
     fn no_path(

@@ -14,7 +14,7 @@ use weft_testkit::for_seeds;
 use weft_token::{NodeId, ToAuthority};
 use weft_wire::{
     Answer, End, Frames, FromKeeper, GiveBack, LockWish, Part, Question, Restated, RoomWish,
-    ToKeeper, WorkDone,
+    ToKeeper,
 };
 
 use super::desk::{AskBack, Deliver, Desk};
@@ -44,10 +44,6 @@ impl Desk for NoDesk {
 
     fn take_back(&self, _: NodeId, _: GiveBack) -> Option<Answer> {
         None
-    }
-
-    fn work(&self, _: NodeId, _: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
-        Box::pin(async { None })
     }
 
     fn lock(&self, _: NodeId, _: LockWish) -> IoFuture<'static, Option<Answer>> {

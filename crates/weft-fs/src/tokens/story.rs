@@ -17,7 +17,7 @@ use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_testkit::for_seeds;
 use weft_token::{Holding, Mode, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish, WorkDone};
+use weft_wire::{Answer, GiveBack, LockWish, Restated, RoomWish};
 
 use super::local_node::Tokens;
 use super::needs::Need;
@@ -129,10 +129,6 @@ impl Desk for Clerk {
     fn reached(&self, _: NodeId, _: AskBack) {}
 
     fn room(&self, _: NodeId, _: RoomWish) -> IoFuture<'static, Option<Answer>> {
-        Box::pin(async { None })
-    }
-
-    fn work(&self, _: NodeId, _: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
         Box::pin(async { None })
     }
 
