@@ -11,6 +11,7 @@ pub(crate) mod hot_parts;
 pub(crate) mod job;
 pub(crate) mod kernel_cache;
 pub(crate) mod lock_table;
+pub(crate) mod lost_disks;
 pub(crate) mod metadata_copies;
 pub(crate) mod metadata_growth;
 pub(crate) mod metadata_room;

@@ -215,18 +215,6 @@ impl FsState {
 }
 
 impl Fs {
-    /// Loses disks that other nodes have lost. They may not be recorded durably yet, so this node
-    /// records them with what it writes next.
-    pub(crate) fn lose_when_told(&self) {
-        let weak = Rc::downgrade(&self.0);
-        self.0.meta().on_lost_disk(Rc::new(move |number| {
-            let Some(fs) = weak.upgrade() else { return };
-            if let Some(member) = fs.pool().member(number) {
-                fs.pool().lose(&member);
-            }
-        }));
-    }
-
     /// Of node 0: how a disk, by its name here, is made to refuse all that a node has sent it on
     /// its own path, and whatever it may still send there in this epoch. `cut` returns whether that
     /// is confirmed: then nothing of it takes effect any more. Without this, a node stops when its
