@@ -17,7 +17,7 @@ use weft_cli::output::answer;
 use weft_cli::progress::Progress;
 use weft_cli::size;
 
-use crate::ClusterDemoArgs;
+use crate::MountDemoArgs;
 use crate::scene::Scene;
 use crate::tree::{self, Source};
 
@@ -78,7 +78,7 @@ fn folder_of(machine: &str) -> String {
 ///
 /// # Errors
 /// If a step fails, or a byte was lost.
-pub fn demo(args: &ClusterDemoArgs, json: bool) -> Outcome {
+pub fn demo(args: &MountDemoArgs, json: bool) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("a file system can only be mounted as root")
             .hint("`sudo weft demo cluster`; `weft demo` needs no root"));

@@ -15,7 +15,7 @@ use weft_cli::output::answer;
 use weft_cli::progress::Progress;
 use weft_cli::size;
 
-use crate::FsDemoArgs;
+use crate::MountDemoArgs;
 use crate::scene::{MOUNT_POINT, Scene};
 use crate::tree::{self, Source};
 
@@ -46,7 +46,7 @@ fn failed(path: &std::path::Path) -> impl Fn(std::io::Error) -> Failure + '_ {
 ///
 /// # Errors
 /// If a step fails, or a byte was lost.
-pub fn demo(args: &FsDemoArgs, json: bool) -> Outcome {
+pub fn demo(args: &MountDemoArgs, json: bool) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("a file system can only be mounted as root")
             .hint("`sudo weft demo fs`; `weft demo` needs no root"));

@@ -85,38 +85,21 @@ pub struct DemoArgs {
 #[derive(Debug, Subcommand)]
 pub enum DemoOf {
     /// Show a file system whose files have different redundancies (needs root)
-    Fs(FsDemoArgs),
-    /// Show a file system that three machines share (needs root and etcd)
-    Cluster(ClusterDemoArgs),
-}
-
-/// `weft demo fs`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+    #[command(after_help = "\
 Needs root, as every mount does, less than 1 GB of disk space and less than a minute. Everything \
 happens in a temporary folder, which is removed at the end.")]
-pub struct FsDemoArgs {
-    /// Use this folder (must not exist yet) [default: a new temporary folder]
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Store the files below this folder [default: /usr/share, or a similar folder]
-    #[arg(long, value_name = "DIR")]
-    pub tree: Option<PathBuf>,
-    /// Store at most this much
-    #[arg(long, value_parser = size::parse, default_value = "64M", value_name = "SIZE")]
-    pub limit: u64,
-    /// Change one byte of what is read back: the demo must notice
-    #[arg(long, hide = true)]
-    pub corrupt: bool,
-}
-
-/// `weft demo cluster`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
+    Fs(MountDemoArgs),
+    /// Show a file system that three machines share (needs root and etcd)
+    #[command(after_help = "\
 Needs root, as every mount does, an etcd (apt install etcd-server), less than 1 GB of disk space and \
 about a minute. The machines are processes on this one. Everything happens in a temporary folder, which \
 is removed at the end.")]
-pub struct ClusterDemoArgs {
+    Cluster(MountDemoArgs),
+}
+
+/// `weft demo fs` and `weft demo cluster`.
+#[derive(Debug, Args)]
+pub struct MountDemoArgs {
     /// Use this folder (must not exist yet) [default: a new temporary folder]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
