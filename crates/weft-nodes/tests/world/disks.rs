@@ -11,7 +11,7 @@ use weft_cluster::fence::{
 use weft_cluster::{ClusterName, DiskName, Incarnation};
 use weft_disk::{
     Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, Layer, ReadFuture,
-    Volume as _, VolumeError, VolumeErrorKind, WriteOpts,
+    RestDisk, Volume as _, VolumeError, VolumeErrorKind, WriteOpts,
 };
 use weft_random::Rng;
 use weft_rt::sync::{Notify, oneshot};
@@ -108,47 +108,8 @@ impl Layer for Backing {
 }
 
 /// What nodes see of a disk: without its head.
-pub struct Tail {
-    below: Rc<TestDisk>,
-    info: DiskInfo,
-}
-
-impl Tail {
-    pub fn of(below: Rc<TestDisk>) -> Rc<dyn Disk> {
-        let info = below.info();
-        let info = DiskInfo { size_bytes: info.size_bytes - HEAD_BYTES, ..info.clone() };
-        Rc::new(Self { below, info })
-    }
-}
-
-impl Layer for Tail {
-    fn below(&self) -> &dyn Disk {
-        &*self.below
-    }
-
-    fn info(&self) -> &DiskInfo {
-        &self.info
-    }
-
-    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
-        self.below.read(offset + HEAD_BYTES, buf, class)
-    }
-
-    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
-        self.below.write(offset + HEAD_BYTES, data, opts)
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
-        self.below.write_zeroes(offset + HEAD_BYTES, len, opts)
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> DoneFuture<'_> {
-        self.below.discard(offset + HEAD_BYTES, len)
-    }
-
-    fn size_now(&self) -> u64 {
-        self.info.size_bytes
-    }
+pub fn without_head(below: Rc<TestDisk>) -> Rc<dyn Disk> {
+    Rc::new(RestDisk::new(below, HEAD_BYTES))
 }
 
 /// The way of a process to a disk.

@@ -30,7 +30,7 @@ use weft_random::Rng;
 use weft_rt::{Frozen, MILLISECOND, Nanos, Rt, SECOND, Schedule, virtual_rt};
 
 use canary::Canary;
-use disks::{Backing, DiskServer, Tail};
+use disks::{Backing, DiskServer, without_head};
 use network::{Network, Place};
 pub use oracle::Counts;
 use oracle::Oracle;
@@ -135,7 +135,7 @@ async fn make_image(rt: Rt, count: usize) -> Image {
     for disk in &disks {
         prepare(&**disk, Preparation::Blank).await.expect("a blank disk");
     }
-    let tails: Vec<Rc<dyn Disk>> = disks.iter().map(|disk| Tail::of(disk.clone())).collect();
+    let tails: Vec<Rc<dyn Disk>> = disks.iter().map(|disk| without_head(disk.clone())).collect();
     let options = CreateOptions {
         name: "home".into(),
         redundancy: Redundancy::Auto,
@@ -475,7 +475,7 @@ async fn check(world: &Rc<World>) {
         .into_iter()
         .zip(&world.disks)
         .filter(|(_, server)| !server.is_dead.get())
-        .map(|(disk, _)| Tail::of(disk))
+        .map(|(disk, _)| without_head(disk))
         .collect();
     let options = MountOptions { degraded: true, ..mounting(2) };
     let fs = match Fs::mount(&rt, &disks, options).await {
