@@ -4,6 +4,7 @@
 //! decays later loses nothing, as the other has the same. The one with the higher sequence number
 //! is the newer.
 
+use weft_disk::{Class, Disk, DiskError, WriteOpts};
 use weft_rt::Buf;
 
 /// Magic, version, length, sequence number, CRC, and four bytes of zeros.
@@ -76,4 +77,18 @@ pub(crate) fn decode(magic: &[u8; 8], version: u32, bytes: &[u8]) -> Frame {
         }
         found => Frame::Version(found),
     }
+}
+
+/// Writes a frame to two places, one after the other, durably.
+pub(crate) async fn write_copies(
+    disk: &dyn Disk,
+    places: [u64; 2],
+    frame: Buf,
+) -> Result<(), DiskError> {
+    let frame = frame.freeze();
+    let opts = WriteOpts { class: Class::Urgent, fua: true };
+    for at in places {
+        disk.write(at, frame.clone(), opts).await?;
+    }
+    Ok(())
 }

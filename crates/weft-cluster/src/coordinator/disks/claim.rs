@@ -5,7 +5,7 @@
 //! looks for its claim before each write, and ends when there is another.
 
 use serde::{Deserialize, Serialize};
-use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
 use super::block::FRAME_BYTES;
@@ -53,10 +53,5 @@ pub(super) async fn read(disk: &dyn Disk, block: u64) -> Option<Option<Claim>> {
 pub(super) async fn write(disk: &dyn Disk, block: u64, claim: &Claim) -> Result<(), DiskError> {
     let contents = serde_json::to_vec(claim).expect("a claim can be written");
     let frame = frame::encode(&MAGIC, VERSION, claim.number, &contents, BYTES);
-    let frame = frame.expect("it is short").freeze();
-    let opts = WriteOpts { class: Class::Urgent, fua: true };
-    for at in copies_at(block) {
-        disk.write(at, frame.clone(), opts).await?;
-    }
-    Ok(())
+    frame::write_copies(disk, copies_at(block), frame.expect("it is short")).await
 }

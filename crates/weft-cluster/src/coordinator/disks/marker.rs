@@ -1,14 +1,15 @@
 //! The marker of a disk: it makes the disk a voter of its group.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use serde::{Deserialize, Serialize};
-use weft_disk::{Class, Disk, DiskError, WriteOpts};
+use weft_disk::{Class, Disk, DiskError};
 use weft_rt::Buf;
 
-use super::{BLOCK_BYTES, DiskLeaseConfig, HALF, HALF_BYTES, area_bytes, unreachable};
+use super::{BLOCK_BYTES, DiskLeaseConfig, HALF, area_bytes, unreachable};
 use crate::clock::Clock;
 use crate::coordinator::CoordinatorError;
 use crate::frame::{self, Frame};
@@ -83,8 +84,13 @@ pub(super) async fn group_of(
     })
 }
 
+/// Where the two copies are in an area that begins here.
+fn copies_at(offset: u64) -> [u64; 2] {
+    [offset, offset + BYTES as u64]
+}
+
 pub(super) async fn read_marker(disk: &dyn Disk, offset: u64) -> Option<Marker> {
-    for at in [offset, offset + BYTES as u64] {
+    for at in copies_at(offset) {
         let (result, bytes) = disk.read(at, Buf::new(BYTES), Class::Urgent).await;
         if result.is_ok()
             && let Frame::Sound(_, contents) = frame::decode(&MAGIC, VERSION, &bytes)
@@ -103,12 +109,7 @@ pub(super) async fn write_marker(
 ) -> Result<(), DiskError> {
     let contents = serde_json::to_vec(marker).expect("a marker can be written");
     let frame = frame::encode(&MAGIC, VERSION, marker.number, &contents, BYTES);
-    let frame = frame.expect("it is short").freeze();
-    let opts = WriteOpts { class: Class::Urgent, fua: true };
-    for at in [offset, offset + BYTES as u64] {
-        disk.write(at, frame.clone(), opts).await?;
-    }
-    Ok(())
+    frame::write_copies(disk, copies_at(offset), frame.expect("it is short")).await
 }
 
 /// Writes the markers of a new group to disks whose areas are blank, or have a marker and no more.
@@ -137,14 +138,19 @@ pub(super) async fn set_up(
 async fn is_unused(disk: &dyn Disk, offset: u64, nodes: u32) -> Result<bool, CoordinatorError> {
     // A set up that a crash has ended leaves markers.
     let has_marker = read_marker(disk, offset).await.is_some_and(|marker| marker.number == 0);
-    let mut at = if has_marker { offset + BLOCK_BYTES } else { offset };
-    while at < offset + area_bytes(nodes) {
+    let from = if has_marker { offset + BLOCK_BYTES } else { offset };
+    let blank = is_blank(disk, from..offset + area_bytes(nodes)).await;
+    blank.map_err(|error| unreachable(&error.to_string()))
+}
+
+/// Whether there are only zeros here.
+async fn is_blank(disk: &dyn Disk, bytes: Range<u64>) -> Result<bool, DiskError> {
+    for at in bytes.step_by(HALF) {
         let (result, bytes) = disk.read(at, Buf::new(HALF), Class::User).await;
-        result.map_err(|error| unreachable(&error.to_string()))?;
+        result?;
         if bytes.iter().any(|byte| *byte != 0) {
             return Ok(false);
         }
-        at += HALF_BYTES;
     }
     Ok(true)
 }
@@ -155,21 +161,12 @@ pub(crate) async fn is_for_leases(
     offset: u64,
     nodes: u32,
 ) -> Result<bool, DiskError> {
-    for at in [offset, offset + BYTES as u64] {
+    for at in copies_at(offset) {
         let (result, bytes) = disk.read(at, Buf::new(BYTES), Class::User).await;
         result?;
         if bytes[..8] == MAGIC {
             return Ok(true);
         }
     }
-    let mut at = offset;
-    while at < offset + area_bytes(nodes) {
-        let (result, bytes) = disk.read(at, Buf::new(HALF), Class::User).await;
-        result?;
-        if bytes.iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-        at += HALF_BYTES;
-    }
-    Ok(true)
+    is_blank(disk, offset..offset + area_bytes(nodes)).await
 }
