@@ -56,6 +56,15 @@ fn is_documented(table: &str, printed: &serde_json::Value) {
     crate::schema::Schema::read(document).check(table, printed);
 }
 
+/// The disks, as the status of a mount shows them.
+#[track_caller]
+pub fn disks_of(cluster: &Cluster, at: &Path) -> Vec<serde_json::Value> {
+    let said = cluster.bench.weft(&["fs", "status", &crate::common::text(at), "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    is_documented("weft fs status", &status);
+    status["disks"].as_array().expect("disks").clone()
+}
+
 #[test]
 fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
     if !have(&NEEDS) {
@@ -89,12 +98,9 @@ fn a_keeper_that_is_killed_or_evicted_is_followed_by_another_one() {
     one.mounts();
     has(&one.at.join("first"), 1, 300_000);
     has(&one.at.join("second"), 2, 500_000);
-    let at = crate::common::text(&one.at);
-    let status = cluster.bench.weft(&["fs", "status", &at, "--json"]);
-    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let disks = status["disks"].as_array().expect("disks");
-    assert!(disks.iter().all(|disk| disk["lost"] == false), "{status}");
-    cluster.bench.weft(&["fs", "fsck", "--data", &at]);
+    let disks = disks_of(&cluster, &one.at);
+    assert!(disks.iter().all(|disk| disk["lost"] == false), "{disks:?}");
+    cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
 
     // A coordinator that is away changes nothing for the keeper.
     cluster.kill_etcd();
@@ -238,11 +244,8 @@ impl Cable {
 /// The disks that a mount reaches through the keeper; none is lost.
 #[track_caller]
 fn relayed(cluster: &Cluster, at: &Path) -> Vec<u64> {
-    let said = cluster.bench.weft(&["fs", "status", &crate::common::text(at), "--json"]);
-    let status: serde_json::Value = serde_json::from_str(&said).expect("JSON");
-    is_documented("weft fs status", &status);
-    let disks = status["disks"].as_array().expect("disks");
-    assert!(disks.iter().all(|disk| disk["lost"] == false), "{said}");
+    let disks = disks_of(cluster, at);
+    assert!(disks.iter().all(|disk| disk["lost"] == false), "{disks:?}");
     let relayed = disks.iter().filter(|disk| {
         disk["through_keeper"] == true
             || disk["relayed_for"].as_array().is_some_and(|of| !of.is_empty())

@@ -2,7 +2,7 @@
 
 use weft_testkit::have;
 
-use crate::cluster::{has, put};
+use crate::cluster::{disks_of, has, put};
 use crate::common::cluster::{Cluster, NEEDS};
 
 const DISK: u64 = 96 << 20;
@@ -35,13 +35,10 @@ fn a_disk_outlasts_its_server_at_the_keeper_and_at_nodes() {
         has(&one.at.join(&name), number, 400_000);
         has(&alpha.at.join(format!("{name}-too")), number + 10, 400_000);
     }
-    let at = crate::common::text(&one.at);
-    let status = cluster.bench.weft(&["fs", "status", &at, "--json"]);
-    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-    let disks = status["disks"].as_array().expect("disks");
-    assert!(disks.len() == 3 && disks.iter().all(|disk| disk["lost"] == false), "{status}");
+    let disks = disks_of(&cluster, &one.at);
+    assert!(disks.len() == 3 && disks.iter().all(|disk| disk["lost"] == false), "{disks:?}");
     has(&one.at.join("alphas"), 2, 300_000);
     alpha.ends();
-    cluster.bench.weft(&["fs", "fsck", "--data", &at]);
+    cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
     one.ends();
 }
