@@ -194,6 +194,15 @@ impl Fs {
         })
     }
 
+    /// Why the file system has stopped, if it has.
+    ///
+    /// # Errors
+    /// If it is unmounted.
+    pub fn why_stopped(&self) -> Result<Option<String>> {
+        self.0.check()?;
+        Ok(self.0.meta().why_failed())
+    }
+
     /// Bytes that files of this redundancy could have if there were nothing else.
     #[must_use]
     pub fn all_bytes(&self, redundancy: Redundancy) -> u64 {

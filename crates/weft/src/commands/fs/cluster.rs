@@ -37,8 +37,9 @@ use weft_cluster::{
     NodeError, NodeName, Outlook, Session, Standing,
 };
 use weft_disk::Disk;
+use weft_fs::Fs;
 use weft_rt::reservation::InFlight;
-use weft_rt::{MILLISECOND, Nanos, SECOND};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::cli::{ClusterAt, FsClusterArgs};
 
@@ -56,6 +57,8 @@ const COORDINATOR_PATIENCE: Nanos = 4 * SECOND;
 const MEMBER_PATIENCE: Nanos = 1500 * MILLISECOND;
 /// How long a disk server may take to confirm a fence.
 const FENCE_PATIENCE: Nanos = 10 * SECOND;
+/// Pause between two looks whether a file system has stopped.
+const STOPPED_EVERY: Nanos = 2 * SECOND;
 /// How long what may pass by itself is waited for: a name that a process has which was just killed,
 /// a coordinator that is being started.
 const START_PATIENCE: Nanos = 15 * SECOND;
@@ -317,5 +320,15 @@ impl Party {
             Either::Right(_) => Failure::new("it could not leave the cluster in time"),
         };
         Err(failure.hint("nothing is lost: the keeper expels this node in some seconds"))
+    }
+}
+
+/// Waits until a file system has stopped. Returns why; none if it is unmounted.
+async fn why_stopped(rt: &Rt, fs: &Fs) -> Option<String> {
+    loop {
+        rt.sleep(STOPPED_EVERY).await;
+        if let Some(why) = fs.why_stopped().ok()? {
+            return Some(why);
+        }
     }
 }

@@ -27,14 +27,14 @@ use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
 use weft_cluster::{DiskName, Epoch, Incarnation, Keeper, NodeError, Standing};
 use weft_disk::Disk;
-use weft_fs::{AccessTimes, Fs, FsError, FsStatus, Label, MountOptions};
+use weft_fs::{AccessTimes, Fs, FsError, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
 use weft_nodes::{MemoryWay, Term, name_of};
 use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
-use super::{Party, Role, cluster_name, no_channel, node_name, pool, shared_key};
+use super::{Party, Role, cluster_name, no_channel, node_name, pool, shared_key, why_stopped};
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
 use crate::daemon::attached::prepare_for_reclaim;
@@ -249,12 +249,11 @@ impl Active<'_> {
 
     /// Waits until the file system has failed; another keeper may do better.
     async fn stopped(&self, fs: &Fs) -> Failure {
-        loop {
-            self.opener.rt.sleep(AGAIN).await;
-            if let Ok(FsStatus { stopped: Some(why), .. }) = fs.status().await {
-                return Failure::new(format!("the file system has stopped: {why}"))
-                    .hint("another keeper takes over; start this one again");
-            }
+        match why_stopped(&self.opener.rt, fs).await {
+            Some(why) => Failure::new(format!("the file system has stopped: {why}"))
+                .hint("another keeper takes over; start this one again"),
+            // Who unmounts it waits for that.
+            None => std::future::pending().await,
         }
     }
 
@@ -369,8 +368,6 @@ impl Active<'_> {
 
 /// How long a keeper takes to end in order at most.
 const END_PATIENCE: Nanos = 60 * SECOND;
-/// Pause between two looks whether the file system has stopped.
-const AGAIN: Nanos = 2 * SECOND;
 
 /// Fails if a disk belongs to another file system.
 async fn check_labels(disks: &[Rc<dyn Disk>], name: &str) -> Outcome {

@@ -14,16 +14,16 @@ use weft_cluster::Incarnation;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
 use weft_disk::Disk;
-use weft_fs::{Fs, FsStatus, MountOptions, Stream};
+use weft_fs::{Fs, MountOptions, Stream};
 use weft_fuse::{control, tree};
 use weft_nodes::{Dial, KeeperWay, mount_when_ready, number_of};
 use weft_rt::ring::Ring;
-use weft_rt::{Nanos, Rt, SECOND};
+use weft_rt::{Rt, SECOND};
 use weft_token::NodeId;
 
 use super::departure::Departure;
 use super::links::ChannelStream;
-use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key};
+use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key, why_stopped};
 use crate::cli::FsMountArgs;
 use crate::commands::fs::options::Options;
 use crate::commands::fs::{ending, failed as failed_fs, mount_on};
@@ -32,9 +32,6 @@ use crate::daemon::notify;
 
 /// How long a node waits for a keeper, and for that to be ready for it.
 const KEEPER_PATIENCE: u64 = 60 * SECOND;
-
-/// How often it is looked whether the file system has stopped.
-const LOOK_AGAIN: Nanos = 2 * SECOND;
 
 /// How much longer a mount that has begun may take.
 const MOUNT_PATIENCE: u64 = 30 * SECOND;
@@ -188,16 +185,8 @@ async fn mount_fs(
 fn end_when_stopped(rt: &Rt, fs: &Fs, party: &Party) {
     let (clock, fs, end) = (rt.clone(), fs.clone(), party.end.clone());
     drop(rt.spawn(async move {
-        loop {
-            clock.sleep(LOOK_AGAIN).await;
-            match fs.status().await {
-                Ok(FsStatus { stopped: Some(why), .. }) => {
-                    return end.end(STOPPED.to_owned() + &why);
-                }
-                Ok(_) => {}
-                // It is unmounted.
-                Err(_) => return,
-            }
+        if let Some(why) = why_stopped(&clock, &fs).await {
+            end.end(STOPPED.to_owned() + &why);
         }
     }));
 }
