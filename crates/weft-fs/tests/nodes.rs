@@ -10,7 +10,7 @@ use crate::common::test_disks::{blank, seen};
 use crate::common::*;
 use futures_util::future::{Either, select};
 use weft_fs::{Fs, FsError, Kind, Locked, ROOT};
-use weft_rt::{Frozen, Rt, SECOND};
+use weft_rt::{Frozen, MILLISECOND, Rt, SECOND};
 use weft_token::{FileLock, LockFamily, LockedFile, Mode, NodeId};
 
 /// What a future gives, if it ends within a minute.
@@ -301,6 +301,45 @@ fn a_number_that_a_node_got_from_the_keeper_before_is_given_to_no_other_node() {
         }
         assert_sound(&fs).await;
     });
+}
+
+#[test]
+fn a_node_ends_in_order_whenever_its_keeper_dies() {
+    let unmounted_before = Rc::new(Cell::new([0, 0]));
+    for moment in 0..60 {
+        let counts = unmounted_before.clone();
+        run(move |rt| async move {
+            let disks = blank(&rt, 4);
+            let of_first = rt.domain(|| {});
+            let (network, first) = node_0_in(&of_first, &rt, &all(&disks), 1).await;
+            let (ino, mut bytes) = synced_file(&first, "raid1:2", 9000).await;
+            let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
+            bytes[..5000].copy_from_slice(&pattern(5000, 2));
+            write(&other, ino, 0, &bytes[..5000]).await;
+            let is_unmounted = Rc::new(Cell::new(false));
+            let told = is_unmounted.clone();
+            let ending = rt.spawn(async move {
+                other.unmount().await.expect("unmounted");
+                told.set(true);
+            });
+            rt.sleep(moment * MILLISECOND / 2).await;
+            let [before, after] = counts.get();
+            counts.set(if is_unmounted.get() { [before + 1, after] } else { [before, after + 1] });
+            network.kill().await;
+            of_first.fail_domain();
+            drop(first);
+            let fs = node_0_at(&rt, &all(&disks), &network, (2, mounting())).await;
+            fs.serve_nodes(&network.keeper(), &[NodeId { number: 1, epoch: 7 }]);
+            // It takes what the other one has as soon as it may.
+            write(&fs, ino, 8000, &pattern(1000, 3)).await;
+            bytes[8000..].copy_from_slice(&pattern(1000, 3));
+            ending.await;
+            assert!(fs.read(ino, 0, 9000).await.expect("read")[..] == bytes, "moment {moment}");
+            assert_sound(&fs).await;
+        });
+    }
+    let [before, after] = unmounted_before.get();
+    assert!(before > 2 && after > 20, "{before} {after}");
 }
 
 #[test]

@@ -88,6 +88,9 @@ impl FsState {
     pub(super) async fn end_node(&self, node: u16) -> Result<()> {
         // If it dies before the end of its log, all of this is found.
         self.return_stock().await?;
+        // What follows changes no row that a token is for.
+        self.commit().await?;
+        self.tokens().end_claims();
         self.meta().run(|tx| tx.end_node_log(node)).await?;
         self.commit_anyway().await?;
         self.meta().leave().await

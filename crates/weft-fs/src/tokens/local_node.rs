@@ -87,6 +87,8 @@ pub(crate) struct Tokens {
     delivering: Cell<bool>,
     give_up: RefCell<Option<GiveUp>>,
     late: LateRequests,
+    /// Whether this node ends, and needs none of what it holds any more.
+    is_ending: Cell<bool>,
     /// Called when a token comes or goes while there are other nodes.
     others_act: RefCell<Option<Rc<dyn Fn()>>>,
     shared_view: SharedView,
@@ -176,6 +178,7 @@ impl Tokens {
             delivering: Cell::new(false),
             give_up: RefCell::default(),
             late: LateRequests::default(),
+            is_ending: Cell::new(false),
             others_act: RefCell::default(),
             shared_view: SharedView::default(),
         })
@@ -205,6 +208,13 @@ impl Tokens {
     /// Whether there are other nodes, or were any.
     fn has_others(&self) -> bool {
         matches!(self.place, Place::Elsewhere(_)) || self.heard.get() > 0
+    }
+
+    /// All that this node has changed is durable, and nothing follows but the end of its log: it
+    /// states no tokens any more. A keeper that finds the log ended gives them to others, and must
+    /// not refuse this node for them.
+    pub(crate) fn end_claims(&self) {
+        self.is_ending.set(true);
     }
 
     /// Waits for all tokens of an operation.
@@ -505,6 +515,9 @@ impl Tokens {
 
 impl DeskClient for Tokens {
     fn restate(&self) -> (Vec<Holding>, Vec<ToAuthority>) {
+        if self.is_ending.get() {
+            return Default::default();
+        }
         let mut holder = self.holder.borrow_mut();
         (holder.held(), holder.ask_again())
     }
