@@ -7,7 +7,7 @@
 //!
 //! *Attributes* the kernel numbers: an answer that was on its way when it was told to forget is not
 //! kept. It does not look at the number in an answer that makes a file known to it, or sets
-//! attributes, so these may not be kept.
+//! attributes, so these may not be kept. Sizes need more ([`crate::kernel_sizes`]).
 //!
 //! *Pages* it drops when they are not locked, after it has written those that were changed.
 
@@ -22,11 +22,12 @@ use weft_fs::{BLOCK_BYTES, Dropped, Forgotten, Ino, KernelCache};
 use weft_rt::ring::Fd;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 
+use crate::kernel_sizes::KernelSizes;
 use crate::unwritten::{attributes_of, pages_of, tell};
 use crate::wire::{DIRECT_DROPS_MINOR, EPOCH_MINOR, NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
 
 /// How long to wait when the kernel cannot be told something.
-const PAUSE_NS: Nanos = 10 * MILLISECOND;
+pub(crate) const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// What the kernel at the other end of the channel can do.
 #[derive(Default)]
@@ -123,13 +124,14 @@ impl ReadAgain {
 /// Tells the kernel what to forget.
 pub(crate) struct KernelMemory {
     pub(crate) read_again: Rc<ReadAgain>,
+    pub(crate) sizes: Rc<KernelSizes>,
     pub(crate) rt: Rt,
     pub(crate) fd: Fd,
     pub(crate) version: Rc<KernelVersion>,
 }
 
 /// Whether the kernel has ended the file system: it keeps nothing of it.
-fn has_ended(errno: Errno) -> bool {
+pub(crate) fn has_ended(errno: Errno) -> bool {
     matches!(errno, Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN | Errno::PERM | Errno::BADF)
 }
 
@@ -160,6 +162,7 @@ impl KernelCache for KernelMemory {
     }
 
     fn forget_attributes(&self, files: Vec<Ino>) -> Forgotten {
+        files.iter().for_each(|ino| self.sizes.outdate(*ino));
         let files = Rc::new(files);
         self.attempt(move |fd| {
             let each = files.iter().map(|ino| attributes_of(*ino)).collect();

@@ -40,6 +40,7 @@ pub mod control;
 mod counts;
 mod file_flags;
 mod kernel_cache;
+mod kernel_sizes;
 mod long;
 mod lookout;
 pub mod mount;

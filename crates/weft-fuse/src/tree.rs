@@ -48,6 +48,7 @@ use crate::control::{self, Control, OpenDisk};
 use crate::counts::Counts;
 use crate::file_flags;
 use crate::kernel_cache::{KernelMemory, KernelVersion, ReadAgain};
+use crate::kernel_sizes::KernelSizes;
 use crate::long::{Going, Long};
 use crate::lookout::Lookout;
 use crate::unwritten::{self, Writers};
@@ -88,11 +89,11 @@ pub async fn serve(
     fs.on_lost_blocks(move |ino| forget_pages(&told_rt, &told_fd, ino, 0..u64::MAX));
     let (setxattr_ext, writers) = (Cell::new(false), Writers::default());
     let (is_shared, version) = (fs.is_shared(), Rc::<KernelVersion>::default());
-    let read_again: Rc<ReadAgain> = Rc::default();
+    let (read_again, sizes) = (Rc::<ReadAgain>::default(), Rc::<KernelSizes>::default());
     if is_shared {
         let (rt, fd, version) = (rt.clone(), fd.clone(), version.clone());
-        let read_again = read_again.clone();
-        fs.keep_in_kernel(Rc::new(KernelMemory { rt, fd, version, read_again }));
+        let (read_again, sizes) = (read_again.clone(), sizes.clone());
+        fs.keep_in_kernel(Rc::new(KernelMemory { rt, fd, version, read_again, sizes }));
     }
     let tree = Rc::new(Tree {
         rt: rt.clone(),
@@ -104,6 +105,7 @@ pub async fn serve(
         is_shared,
         version,
         read_again,
+        sizes,
         writers,
         long: Rc::default(),
         folders: RefCell::default(),
@@ -155,6 +157,7 @@ struct Tree {
     is_shared: bool,
     version: Rc<KernelVersion>,
     read_again: Rc<ReadAgain>,
+    sizes: Rc<KernelSizes>,
     writers: Writers,
     long: Rc<Long>,
     /// For each folder that is read, the position at which its readers end: where it ended when the
@@ -289,6 +292,9 @@ impl Tree {
             self.read_again.forget(*ino);
             // A failure shows in the next request.
             let _ = self.fs.end_uses(*ino, number(count)).await;
+            if !self.fs.is_used(*ino) {
+                self.sizes.forget(*ino);
+            }
         }
     }
 
@@ -300,6 +306,7 @@ impl Tree {
             op::LOOKUP => self.lookup(ino, name(body)?.0).await,
             op::STATX => {
                 let inode = self.fs.attr(ino).await.map_err(errno_of)?;
+                self.make_size_known(ino, &inode).await;
                 bytes(&statx_of(ino, &inode, self.writers.has(ino)))
             }
             op::IOCTL => {
@@ -310,7 +317,11 @@ impl Tree {
                 }
                 Ok(done)
             }
-            op::GETATTR => self.attr(ino, &self.fs.attr(ino).await.map_err(errno_of)?, true),
+            op::GETATTR => {
+                let inode = self.fs.attr(ino).await.map_err(errno_of)?;
+                self.make_size_known(ino, &inode).await;
+                self.attr(ino, &inode, true)
+            }
             op::SETATTR => self.set_attr(head, &parse::<SetattrIn>(body)?.0).await,
             op::READLINK => self.fs.read_link(ino).await.map_err(errno_of),
             op::SYMLINK | op::MKNOD | op::MKDIR | op::CREATE | op::TMPFILE => {
@@ -415,6 +426,7 @@ impl Tree {
     }
 
     fn entry_of(&self, ino: Ino, inode: &Inode) -> EntryOut {
+        self.sizes.lower(ino, inode.size);
         self.kept(entry_out(ino, inode, self.writers.has(ino)))
     }
 
@@ -427,6 +439,13 @@ impl Tree {
             }
         }
         entry
+    }
+
+    /// The kernel may drop the answer to a request for attributes, and not the size.
+    async fn make_size_known(&self, ino: Ino, inode: &Inode) {
+        if inode.kind() == Kind::File {
+            self.sizes.make_known(&self.rt, &self.fd, ino, inode.size).await;
+        }
     }
 
     fn attr(&self, ino: Ino, inode: &Inode, may_be_kept: bool) -> Answer {
@@ -467,7 +486,14 @@ impl Tree {
         if set.size == Some(0) && self.fs.attr_to_resize(ino).await.map_err(errno_of)?.size > 0 {
             self.cut.borrow_mut().insert(ino);
         }
-        match self.fs.set_attr(ino, set).await {
+        let done = self.fs.set_attr(ino, set).await;
+        if let Ok(inode) = &done {
+            self.sizes.lower(ino, inode.size);
+        }
+        if set.size.is_some() {
+            self.sizes.settle(&self.rt, ino, DROP_WAIT_NS).await;
+        }
+        match done {
             Ok(inode) => self.attr(ino, &inode, !self.is_shared),
             Err(error) => {
                 // A cut or growth that failed midway has changed the size that the kernel knows.

@@ -25,7 +25,7 @@ use weft_rt::ring::Fd;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::answer::errno_of;
-use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader};
+use crate::wire::{InvalInodeOut, NOTIFY_INVAL_INODE, OutHeader, StoreOut};
 
 /// How often each file is open for writing.
 #[derive(Default)]
@@ -127,6 +127,31 @@ pub(crate) fn pages_of(ino: Ino, bytes: &Range<u64>) -> Result<InvalInodeOut, Er
 /// The attributes of a file.
 pub(crate) fn attributes_of(ino: Ino) -> InvalInodeOut {
     InvalInodeOut { ino, offset: -1, length: 0 }
+}
+
+/// Tells the kernel something that is followed by bytes which cannot be read, on a thread of its
+/// own: what it does before it needs the bytes is done.
+///
+/// # Errors
+/// If the kernel cannot be told.
+pub(crate) async fn tell_with_fault(channel: &Fd, code: i32, store: StoreOut) -> Result<(), Errno> {
+    let channel = channel.as_fd().try_clone_to_owned().map_err(|_| Errno::NFILE)?;
+    let told = elsewhere(move || {
+        let missing = store.size as usize;
+        let bytes = size_of::<OutHeader>() + size_of::<StoreOut>() + missing;
+        let len = u32::try_from(bytes).unwrap_or(0);
+        let head = OutHeader { len, error: code, unique: 0 };
+        let message = [head.as_bytes(), store.as_bytes()].concat();
+        match weft_rt::write_with_fault(&channel, &message, missing) {
+            Ok(_) => Ok(()),
+            Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
+                // It has looked for the bytes; or it knows the file no more.
+                Errno::FAULT | Errno::NOENT => Ok(()),
+                errno => Err(errno),
+            },
+        }
+    });
+    told.await.unwrap_or(Err(Errno::AGAIN))
 }
 
 /// Tells the kernel things of one kind, on a thread of its own: it may wait for requests that are

@@ -10,6 +10,8 @@ pub const MINOR: u32 = 36;
 /// The lowest supported minor version (Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 
+/// A message to the kernel: bytes of a file, which is extended if it is shorter.
+pub const NOTIFY_STORE: i32 = 4;
 /// A message to the kernel: send what was received and not answered once more.
 pub const NOTIFY_RESEND: i32 = 7;
 
@@ -338,6 +340,16 @@ pub struct InvalInodeOut {
     pub ino: u64,
     pub offset: i64,
     pub length: i64,
+}
+
+/// Body of [`NOTIFY_STORE`], before the bytes.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct StoreOut {
+    pub ino: u64,
+    pub offset: u64,
+    pub size: u32,
+    pub padding: u32,
 }
 
 /// Body of COPY_FILE_RANGE.

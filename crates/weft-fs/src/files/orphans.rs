@@ -185,6 +185,12 @@ impl Fs {
         }
     }
 
+    /// Whether the kernel knows a file, or a program has it open.
+    #[must_use]
+    pub fn is_used(&self, ino: Ino) -> bool {
+        self.0.open_files().is_used(ino)
+    }
+
     /// `count` uses of a file end. A file without names goes with its last use.
     ///
     /// # Errors

@@ -94,6 +94,9 @@ impl Tree {
                     let end = io.offset.saturating_add(io.size.into());
                     self.read_again.note(head.nodeid, io.offset..end);
                 }
+                if data.len() < len {
+                    self.sizes.lower(head.nodeid, io.offset.saturating_add(data.len() as u64));
+                }
                 channel::answer(&self.fd, head, Ok(&data));
             }
             Err(error) => channel::answer(&self.fd, head, Err(errno_of(error))),

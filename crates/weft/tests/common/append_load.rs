@@ -69,7 +69,6 @@ struct Shared {
     folder: String,
     stop: AtomicBool,
     acknowledged: AtomicU64,
-    short_reads: AtomicU64,
     faults: Mutex<Vec<String>>,
 }
 
@@ -86,8 +85,6 @@ pub struct Summary {
     pub lines: usize,
     pub unknown: usize,
     pub reads: usize,
-    /// Reads that ended before the size that the file had when they began.
-    pub short_reads: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -165,10 +162,10 @@ impl Shared {
                 return false;
             }
         };
-        if is_cached && (bytes.len() as u64) < steps[0] {
-            // While others append, the kernel may believe in an earlier size (docs/cluster.md).
-            self.short_reads.fetch_add(1, Ordering::SeqCst);
-            return true;
+        if (bytes.len() as u64) < steps[0] {
+            let what = format!("{name}: a read ended early, cached {is_cached}: {steps:?}");
+            self.fault(seat, &what);
+            return false;
         }
         let (saw, rest) = match lines(&bytes) {
             Ok(found) => found,
@@ -270,7 +267,6 @@ impl AppendLoad {
             folder: folder.to_owned(),
             stop: AtomicBool::new(false),
             acknowledged: AtomicU64::new(0),
-            short_reads: AtomicU64::new(0),
             faults: Mutex::default(),
         });
         let start = |(own, seat): (usize, &Arc<Seat>)| {
@@ -335,8 +331,7 @@ impl AppendLoad {
             }
         }
         let mut faults = self.faults();
-        let short_reads = self.shared.short_reads.load(Ordering::SeqCst);
-        let mut summary = Summary { short_reads, ..Summary::default() };
+        let mut summary = Summary::default();
         for (name, history) in &self.shared.files {
             let history = lock(history);
             match history.check() {
