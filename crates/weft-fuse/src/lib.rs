@@ -39,6 +39,9 @@ mod contender;
 pub mod control;
 mod counts;
 mod file_flags;
+pub mod guard;
+#[cfg(test)]
+mod guarded_mounts;
 mod kernel_cache;
 mod kernel_sizes;
 mod long;

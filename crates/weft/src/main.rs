@@ -28,6 +28,7 @@ use std::process::ExitCode;
 
 use weft_cli::command_line;
 use weft_cli::failure::Outcome;
+use weft_fuse::guard;
 
 use cli::{Cli, Command, ServeArgs};
 use runtime_dir::RuntimeDir;
@@ -36,7 +37,11 @@ use runtime_dir::RuntimeDir;
 static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 
 fn main() -> ExitCode {
-    match commands::fs::helper_line(std::env::args_os().collect()) {
+    let line: Vec<_> = std::env::args_os().collect();
+    if line.first().is_some_and(|name| name == guard::NAME) {
+        return guard::run();
+    }
+    match commands::fs::helper_line(line) {
         Some(line) => command_line::run(line, |cli: &Cli| cli.json, run),
         None => ExitCode::SUCCESS,
     }

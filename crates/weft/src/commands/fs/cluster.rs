@@ -22,10 +22,12 @@ mod pool;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
+use rustix::mount::MountFlags;
 use weft_cli::disks::Opener;
 use weft_cli::failure::Failure;
 use weft_cli::output::log_line;
@@ -38,6 +40,7 @@ use weft_cluster::{
 };
 use weft_disk::Disk;
 use weft_fs::Fs;
+use weft_fuse::guard;
 use weft_rt::reservation::InFlight;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
@@ -65,6 +68,25 @@ const START_PATIENCE: Nanos = 15 * SECOND;
 const LOOK_EVERY: Nanos = 50 * MILLISECOND;
 /// How long it may take to leave the cluster: longer than the coordinator may take to answer.
 const LEAVE_PATIENCE: Nanos = 15 * SECOND;
+
+/// Mounts, with a guard of the mount: the kernel is told to drop pages, which may wait for this
+/// process when it is killed.
+fn mount_guarded(
+    folder: &Path,
+    name: &str,
+    flags: MountFlags,
+    passes_sync_on: bool,
+) -> Result<File, Failure> {
+    let channel = super::mount_on(folder, name, flags, passes_sync_on)?;
+    if let Err(failure) = guard::start(folder, &[]) {
+        log_line(&format!(
+            "the mount has no guard ({}): if this process is killed, `umount -f {}` may be needed",
+            failure.message,
+            folder.display()
+        ));
+    }
+    Ok(channel)
+}
 
 /// The name of the cluster: that of the file system.
 fn cluster_name(name: &str) -> Result<ClusterName, Failure> {

@@ -34,9 +34,11 @@ use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
-use super::{Party, Role, cluster_name, no_channel, node_name, pool, shared_key, why_stopped};
+use super::{
+    Party, Role, cluster_name, mount_guarded, no_channel, node_name, pool, shared_key, why_stopped,
+};
 use crate::cli::FsKeeperArgs;
-use crate::commands::fs::{ending, failed as failed_fs, mount_on, now, require_root};
+use crate::commands::fs::{ending, failed as failed_fs, now, require_root};
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
 
@@ -289,7 +291,7 @@ impl Active<'_> {
     /// Serves node 0 on a folder as well, until it is unmounted.
     async fn serve_folder(&self, fs: &Fs, folder: &std::path::Path) -> Outcome {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        let channel = mount_on(folder, &self.args.name, flags, false)?;
+        let channel = mount_guarded(folder, &self.args.name, flags, false)?;
         prepare_for_reclaim();
         announce(&format!("'{}' is mounted on {}", self.args.name, folder.display()));
         let open = self.opens_as();

@@ -23,10 +23,12 @@ use weft_token::NodeId;
 
 use super::departure::Departure;
 use super::links::ChannelStream;
-use super::{LOOK_EVERY, Party, Role, cluster_name, no_channel, shared_key, why_stopped};
+use super::{
+    LOOK_EVERY, Party, Role, cluster_name, mount_guarded, no_channel, shared_key, why_stopped,
+};
 use crate::cli::FsMountArgs;
 use crate::commands::fs::options::Options;
-use crate::commands::fs::{ending, failed as failed_fs, mount_on};
+use crate::commands::fs::{ending, failed as failed_fs};
 use crate::daemon::attached::prepare_for_reclaim;
 use crate::daemon::notify;
 
@@ -247,7 +249,7 @@ async fn serve(
     signals: &ending::Signals,
     json: bool,
 ) -> Outcome {
-    let channel = mount_on(folder, &args.name, given.flags, args.syncfs)?;
+    let channel = mount_guarded(folder, &args.name, given.flags, args.syncfs)?;
     signals.ignore_hangup();
     match json {
         true => announce_answer(&json!({ "mounted": args.name, "folder": folder })),
