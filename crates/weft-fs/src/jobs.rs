@@ -4,6 +4,7 @@ pub(crate) mod awaited_part;
 pub(crate) mod balance;
 pub(crate) mod block_check;
 pub(crate) mod cancellation;
+mod column_copy;
 pub(crate) mod departure;
 pub(crate) mod departure_room;
 pub(crate) mod findings;
@@ -16,6 +17,7 @@ pub(crate) mod part;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;
 pub(crate) mod scrub;
+pub(crate) mod walk;
 
 use crate::error::Result;
 use crate::format::inode::Ino;

@@ -28,6 +28,7 @@ mod bad;
 mod changes;
 mod commits;
 pub(crate) mod desk;
+mod extent_watches;
 mod header;
 mod image;
 mod journal;
@@ -82,6 +83,7 @@ use weft_rt::sync::Semaphore;
 use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use changes::Changes;
+pub(crate) use extent_watches::ExtentWatch;
 pub(crate) use header::array_bytes;
 use header::{Areas, HeaderFields};
 use keeper::Keeper;
@@ -512,6 +514,11 @@ impl Meta {
     /// Whether a file or folder may have changed since the watch started.
     pub(crate) fn may_have_changed(&self, ino: Ino) -> bool {
         self.changes.may_have_changed(ino)
+    }
+
+    /// Other nodes may change the records of a file from now on.
+    pub(crate) fn note_given_up(&self, ino: Ino) {
+        self.changes.note_extent(ino, 0..u64::MAX);
     }
 
     /// Whether a line got another column since the last durable commit.

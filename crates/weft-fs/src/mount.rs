@@ -522,6 +522,8 @@ impl Fs {
         }
         // What it does for node 0 ends first.
         drop(self.0.work_desk().working.acquire(1).await);
+        // The batch of a job that is under way ends, and no other begins.
+        self.0.promised().after_batch().await;
         drop(self.0.unwritten().drained().await);
         drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;

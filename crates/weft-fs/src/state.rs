@@ -9,6 +9,7 @@ pub(crate) mod file_guard;
 pub(crate) mod file_locks;
 pub(crate) mod hot_parts;
 pub(crate) mod job;
+pub(crate) mod job_pace;
 pub(crate) mod kernel_cache;
 pub(crate) mod lock_table;
 pub(crate) mod lost_disks;

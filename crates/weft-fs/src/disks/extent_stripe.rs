@@ -131,6 +131,28 @@ impl ExtentStripe {
         Ok(units)
     }
 
+    /// Units of some lines, read and checked, for a job that does not hold the lock of the file.
+    /// None if they are not as the record says at the first attempt: the line may have changed
+    /// since, so nothing is repaired.
+    pub(crate) async fn read_unlocked(
+        &self,
+        record: &Extent,
+        units: UnitSet,
+        lines: std::ops::Range<u64>,
+    ) -> Option<Vec<(usize, Buf)>> {
+        let len = usize::try_from(lines.end - lines.start).expect("few lines") * BLOCK;
+        let wanted: Vec<_> = units.iter().map(|unit| (unit, Buf::new(len))).collect();
+        let access = Access::maintenance(lines.start * BLOCK_BYTES);
+        self.failed_blocks.set(false);
+        let read = gather(self, self.stripe(), access, &[], wanted).await;
+        let is_right = |(unit, buf): &(usize, Buf)| {
+            let part = |line| &buf[part_of(lines.start, line)];
+            lines.clone().all(|line| is_right(record, *unit, line, part(line)))
+        };
+        let is_all_right = read.result.is_ok() && !self.failed_blocks.get();
+        (is_all_right && read.units.iter().all(is_right)).then_some(read.units)
+    }
+
     /// Reads one line block by block: only blocks that match their checksums serve as sources.
     /// Those that do not are rewritten; blocks that cannot be read are suspects.
     async fn read_line(

@@ -525,7 +525,9 @@ impl Fs {
     /// # Errors
     /// If it is no file, or blocks can be neither read nor reconstructed.
     pub async fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Buf> {
+        let request = self.0.job_pace().begin_request(self.0.rt());
         let read = self.0.read(ino, offset, len).await;
+        drop(request);
         self.0.relocate_soon();
         read
     }
@@ -537,6 +539,7 @@ impl Fs {
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
         let write = || async move {
+            let _request = fs.job_pace().begin_request(fs.rt());
             fs.with_room(async || fs.write(ino, Some(offset), &data).await?.kept).await
         };
         self.0.rt().attach(write).await
@@ -551,6 +554,7 @@ impl Fs {
         let fs = self.0.clone();
         // What has grown the file is not tried again: it would be there twice.
         let write = || async move {
+            let _request = fs.job_pace().begin_request(fs.rt());
             let written = fs.with_room(async || fs.write(ino, None, &data).await).await?;
             written.kept.map(|()| written.offset)
         };
@@ -599,6 +603,7 @@ impl Fs {
         let knew = *known;
         let fs = self.0.clone();
         let synced = || async move {
+            let _request = fs.job_pace().begin_request(fs.rt());
             if let Some(node) = fs.open_files().get(ino) {
                 let flushed = fs.flush_file(&node).await;
                 if flushed.is_err() {

@@ -13,12 +13,13 @@ use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
 use weft_stripe::{Access, check};
+use weft_token::Mode::Shared;
 
 use crate::disks::extent_stripe::ExtentStripe;
 use crate::disks::pool::Counts;
 use crate::error::{FsError, Result};
 use crate::files::acl;
-use crate::format::block::BLOCK_BYTES;
+use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::{Column, Extent};
 use crate::format::inode::{Ino, Inode, Kind};
 use crate::jobs::findings::FsckReport;
@@ -132,8 +133,12 @@ impl FsState {
         Ok(())
     }
 
-    /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
+    /// Reads every block of a record, if it is still there. Those that are wrong are repaired. While
+    /// nothing is wrong users do not wait for it.
     pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
+        if let Some(checked) = self.check_unlocked(ino, first).await? {
+            return Ok(checked);
+        }
         let before = self.pool().counts.get();
         let file = self.lock_to_check(ino).await;
         let checked = self.check_locked(ino, first).await;
@@ -144,6 +149,37 @@ impl FsState {
         let bad = found(counts) - found(before);
         let repaired = counts.repaired_blocks - before.repaired_blocks;
         Ok(ExtentCheck { bad, repaired, ..checked? })
+    }
+
+    /// Reads every block of a record without the lock of its file. None if something is not as the
+    /// record says, or cannot be: it may have changed meanwhile.
+    async fn check_unlocked(&self, ino: Ino, first: u64) -> Result<Option<ExtentCheck>> {
+        let _everything = self.hold_everything().await;
+        let tokens = self.hold_files_of_batch([ino], Shared).await;
+        let record = self.meta().run(|tx| tx.record_at(ino, first)).await?;
+        drop(tokens);
+        let mut checked = ExtentCheck { ino, first, ..ExtentCheck::default() };
+        let Some(record) = record.filter(|record| !record.unwritten) else {
+            return Ok(Some(checked));
+        };
+        let _turn = self.job_pace().turn(self.rt()).await;
+        let laid = self.pool().lay(&record)?;
+        let units: UnitSet = record.active().map(|(unit, _)| unit).collect();
+        if laid.stripe().lost.intersects(&units) || self.pool().bad.any_suspects() {
+            return Ok(None);
+        }
+        checked.blocks = record.lines * units.len() as u64;
+        if laid.read_unlocked(&record, units, 0..record.lines).await.is_none() {
+            return Ok(None);
+        }
+        if record.coded.p() > 0 {
+            let len = usize::try_from(record.lines).expect("few lines") * BLOCK;
+            let compared = check(&laid, laid.stripe(), Access::maintenance(0), len).await;
+            if !compared.is_ok_and(|compared| compared.wrong.is_empty()) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(checked))
     }
 
     async fn check_locked(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
@@ -183,7 +219,7 @@ impl FsState {
         if is_settled && record.coded.p() > 0 {
             for line in 0..record.lines {
                 let access = Access::maintenance(line * BLOCK_BYTES);
-                let compared = check(&laid, stripe, access, crate::format::block::BLOCK).await;
+                let compared = check(&laid, stripe, access, BLOCK).await;
                 if !compared.is_ok_and(|compared| compared.wrong.is_empty()) {
                     checked.wrong_parity.push(first + line * record.k());
                 }

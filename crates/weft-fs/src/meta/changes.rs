@@ -10,9 +10,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::hash::BuildHasherDefault;
+use std::ops::Range;
+use std::rc::Rc;
 
 use weft_rt::rng::Fold;
 
+use super::extent_watches::{ExtentWatch, ExtentWatches};
 use crate::format::inode::Ino;
 
 /// Changes of a transaction.
@@ -50,6 +53,7 @@ pub(crate) struct Changes {
     open: RefCell<ChangeSet>,
     committing: RefCell<ChangeSet>,
     watch: RefCell<Watch>,
+    extents: Rc<ExtentWatches>,
 }
 
 impl Changes {
@@ -80,6 +84,16 @@ impl Changes {
             Watch::Some(changed) => changed.contains(&ino),
             Watch::Off | Watch::Many => true,
         }
+    }
+
+    /// Watches these blocks of a file, which are those of an extent.
+    pub(super) fn watch_extent(&self, ino: Ino, blocks: Range<u64>) -> ExtentWatch {
+        self.extents.watch(ino, blocks)
+    }
+
+    /// A record with these blocks of a file is stored or removed, or another node may do so.
+    pub(super) fn note_extent(&self, ino: Ino, blocks: Range<u64>) {
+        self.extents.note(ino, blocks);
     }
 
     /// A row of `old` bytes is replaced by one of `new`. `None`: no row.

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, ControlFlow, Range};
 
+use super::extent_watches::ExtentWatch;
 use super::rows::{
     ANEW, DISKS, EXTENTS, INODES, KeyRange, NAMES, ORPHANS, POSITIONS, RowKey, STATE, all, between,
     from,
@@ -194,6 +195,27 @@ impl Tx<'_> {
         Ok(records)
     }
 
+    /// The record that starts with a block.
+    pub(crate) fn record_at(&self, ino: Ino, first: u64) -> Result<Option<Extent>> {
+        self.find(&EXTENTS, &(ino, first), Extent::decode)?.transpose()
+    }
+
+    /// The record that starts with a block, if there is one. It is watched from now on.
+    pub(crate) fn watch_record(
+        &self,
+        ino: Ino,
+        first: u64,
+    ) -> Result<Option<(Extent, ExtentWatch)>> {
+        let Some(record) = self.record_at(ino, first)? else { return Ok(None) };
+        let watch = self.watch_extent(ino, first, &record);
+        Ok(Some((record, watch)))
+    }
+
+    /// Watches a record, which starts with block `first`, from now on.
+    pub(crate) fn watch_extent(&self, ino: Ino, first: u64, record: &Extent) -> ExtentWatch {
+        self.changes.watch_extent(ino, first..first.saturating_add(record.blocks()))
+    }
+
     /// The last record that starts before a block.
     pub(crate) fn record_before(&self, ino: Ino, block: u64) -> Result<Option<(u64, Extent)>> {
         let last = self.last(&EXTENTS, blocks_of(ino, 0..block), |(_, first), row| {
@@ -216,12 +238,14 @@ impl Tx<'_> {
     pub(crate) fn put_record(&self, ino: Ino, first: u64, record: &Extent) -> Result<()> {
         let bytes = record.encode();
         self.node.note_places_of(record);
+        self.changes.note_extent(ino, first..first.saturating_add(record.blocks()));
         let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
         self.replace(&EXTENTS, ino, &(ino, first), (old.as_deref(), Some(&bytes[..])));
         self.map_record(ino, old.as_deref(), Some(&bytes))
     }
 
     pub(crate) fn remove_record(&self, ino: Ino, first: u64) -> Result<()> {
+        self.changes.note_extent(ino, first..first.saturating_add(1));
         let old = self.find(&EXTENTS, &(ino, first), <[u8]>::to_vec)?;
         self.replace(&EXTENTS, ino, &(ino, first), (old.as_deref(), None));
         self.map_record(ino, old.as_deref(), None)

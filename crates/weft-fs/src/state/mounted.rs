@@ -30,6 +30,7 @@ use crate::meta::{FORMAT, Meta, RingRun, Tx};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
+use crate::state::job_pace::JobPace;
 use crate::state::lock_table::LockTable;
 use crate::state::metadata_growth::MetadataGrowth;
 use crate::state::open_files::{Loss, OpenFiles};
@@ -167,6 +168,8 @@ pub(crate) struct FsState {
     left_rings: RefCell<Vec<(u16, Vec<RingRun>)>>,
     /// The job that runs.
     job: Cell<JobState>,
+    /// How many records it copies side by side.
+    job_pace: JobPace,
     /// Whether jobs start automatically.
     begins_jobs: Cell<bool>,
     /// How often a file was given a redundancy.
@@ -265,6 +268,7 @@ impl FsState {
             changing_rings: Semaphore::new(1),
             left_rings: RefCell::default(),
             job: Cell::default(),
+            job_pace: JobPace::default(),
             begins_jobs: Cell::new(false),
             wanted: Cell::new(0),
             tell_lost: RefCell::default(),
@@ -414,6 +418,11 @@ impl FsState {
 
     pub(crate) fn set_job(&self, state: JobState) {
         self.job.set(state);
+    }
+
+    /// How many records a job copies side by side.
+    pub(crate) fn job_pace(&self) -> &JobPace {
+        &self.job_pace
     }
 
     /// Whether jobs start automatically.

@@ -21,6 +21,22 @@ impl FsState {
         self.tokens().hold(vec![Need::everything(Exclusive)]).await
     }
 
+    /// For a batch of a job, which takes those of files while it has this
+    /// ([`FsState::hold_files_of_batch`]).
+    pub(crate) async fn hold_everything(&self) -> HeldTokens {
+        self.tokens().hold(vec![Need::everything(Shared)]).await
+    }
+
+    /// For attributes and all contents of files, besides the token of everything.
+    pub(crate) async fn hold_files_of_batch(
+        &self,
+        inos: impl IntoIterator<Item = Ino>,
+        mode: Mode,
+    ) -> HeldTokens {
+        let file = |ino| [Need::attributes(ino, mode), Need::all_data(ino, mode)];
+        self.tokens().hold(inos.into_iter().flat_map(file).collect()).await
+    }
+
     /// For the attributes of a file.
     pub(crate) async fn hold_attributes(&self, ino: Ino, mode: Mode) -> HeldTokens {
         self.tokens().hold(vec![Need::everything(Shared), Need::attributes(ino, mode)]).await

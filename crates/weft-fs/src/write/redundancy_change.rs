@@ -2,6 +2,10 @@
 //!
 //! `write/relayout.rs` rewrites the lines; this file selects them, and the work left after a crash.
 
+use std::ops::Range;
+
+use weft_token::Mode::{Exclusive, Shared};
+
 use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::{Ino, Kind};
@@ -9,7 +13,7 @@ use crate::format::redundancy::Redundancy;
 use crate::meta::Tx;
 use crate::state::mounted::{Fs, FsState};
 use crate::write::dirty_memory::BLOCKS_MAX;
-use crate::write::relayout::{OldLines, at_a_time};
+use crate::write::relayout::{OldLines, Rewritten, at_a_time};
 
 impl FsState {
     /// Sets the redundancy of a file. Its contents wait to be rewritten.
@@ -139,41 +143,77 @@ impl FsState {
             self.meta().run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
         let columns = redundancy.columns_min() as u64;
         let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
-        let _file = self.lock_whole(ino).await;
+        // An unmount has waited for the room of the last batch.
+        self.check()?;
+        let _everything = self.hold_everything().await;
         self.obtain_room(blocks.min(BLOCKS_MAX as u64), false).await;
-        let _one = self.flush_alone().await;
+        let tokens = self.hold_files_of_batch([ino], Shared).await;
         let max = self.meta().at_a_time();
-        let found = self.meta().run(|tx| match tx.inode(ino) {
-            Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max),
-            // It was set again, or deleted.
-            Ok(_) | Err(FsError::NotFound) => Ok(Vec::new()),
-            Err(error) => Err(error),
-        });
-        let mut some = found.await?;
-        some.retain(|(of, ..)| *of == ino);
         let blocks = |(_, _, record): &(Ino, u64, Extent)| record.data_blocks();
-        some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
-        let done = some.iter().map(blocks).sum();
+        let found = self.meta().run(|tx| {
+            let mut some = match tx.inode(ino) {
+                Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max)?,
+                // It was set again, or deleted.
+                Ok(_) | Err(FsError::NotFound) => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            some.retain(|(of, ..)| *of == ino);
+            some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
+            let watched = |(_, first, record): (Ino, u64, Extent)| {
+                let watch = tx.watch_extent(ino, first, &record);
+                (first, record, watch)
+            };
+            let done: u64 = some.iter().map(blocks).sum();
+            Ok((done, some.into_iter().map(watched).collect::<Vec<_>>()))
+        });
+        let (done, some) = found.await?;
         let (mut records, mut next) = (Vec::new(), None);
-        for (_, first, record) in some {
+        for (first, record, watch) in some {
             let old = self.old(ino, first, record).await?;
             next = Some(old.end);
             if self.pool().coded_now(redundancy)? != old.record.coded {
-                records.push(old);
+                records.push((old, Some(watch)));
             }
         }
-        let mut laid = self.relayout_all(&records).await;
-        if matches!(laid, Err(FsError::NoSpace)) {
-            laid = Ok(());
-            for old in &records {
-                let again = self.meta().run(|tx| tx.records(ino, old.first, old.first + 1)).await?;
-                if again.iter().any(|(first, record)| *first == old.first && *record == old.record)
-                {
-                    laid = laid.and(self.relayout_last(std::slice::from_ref(old)).await);
+        drop(tokens);
+        let mut laid = Ok(());
+        let rewritten = self.relayout_unlocked(&records).await?;
+        for ((old, _), rewritten) in records.iter().zip(rewritten) {
+            let again = match rewritten {
+                Rewritten::Done(_) => Ok(()),
+                Rewritten::Failed(FsError::NoSpace) | Rewritten::Changed | Rewritten::Hard => {
+                    self.relayout_range(ino, redundancy, old.first..old.end).await
                 }
-            }
+                Rewritten::Failed(error) => Err(error),
+            };
+            laid = laid.and(again);
         }
         laid.map(|()| (done, next))
+    }
+
+    /// Rewrites the lines of a range of a file under its lock, one record after the other.
+    async fn relayout_range(
+        &self,
+        ino: Ino,
+        redundancy: Redundancy,
+        blocks: Range<u64>,
+    ) -> Result<()> {
+        let _tokens = self.hold_files_of_batch([ino], Exclusive).await;
+        let _file = self.lock(ino).await;
+        let _one = self.flush_alone().await;
+        let found = self.meta().run(|tx| match tx.inode(ino) {
+            Ok(inode) if inode.redundancy == redundancy => {
+                tx.records(ino, blocks.start, blocks.end)
+            }
+            Ok(_) | Err(FsError::NotFound) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        });
+        for (first, record) in found.await? {
+            if self.pool().coded_now(redundancy)? != record.coded {
+                self.relayout_last(&[self.old(ino, first, record).await?]).await?;
+            }
+        }
+        Ok(())
     }
 }
 

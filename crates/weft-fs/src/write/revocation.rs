@@ -223,6 +223,10 @@ impl Fs {
         }
         let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
         self.0.tokens().on_give_up(move |given| {
+            if let Some(fs) = weak.upgrade() {
+                let leaves = |of: &&Revocation| of.leaves.is_none() && of.space.kind == Kind::Data;
+                given.iter().filter(leaves).for_each(|of| fs.meta().note_given_up(of.space.ino));
+            }
             let (weak, rt) = (weak.clone(), rt.clone());
             rt.clone().launch(Box::pin(async move {
                 let mut attempts = 0;
