@@ -12,6 +12,8 @@ pub(crate) mod fsck;
 pub(crate) mod loss;
 pub(crate) mod membership;
 pub(crate) mod migration;
+#[cfg(test)]
+mod migration_story;
 pub(crate) mod name_check;
 pub(crate) mod part;
 pub(crate) mod rebuild;

@@ -84,6 +84,8 @@ use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use changes::Changes;
 pub(crate) use extent_watches::ExtentWatch;
+#[cfg(test)]
+pub(crate) use extent_watches::{IS_BLIND, SEEN_CHANGES};
 pub(crate) use header::array_bytes;
 use header::{Areas, HeaderFields};
 use keeper::Keeper;

@@ -224,7 +224,9 @@ impl FsState {
         let mut plan = Plan::default();
         for (ino, first) in some.iter().copied() {
             let found = self.meta().run(|tx| match watches {
-                true => Ok(tx.watch_record(ino, first)?.map(|(record, watch)| (record, Some(watch)))),
+                true => {
+                    Ok(tx.watch_record(ino, first)?.map(|(record, watch)| (record, Some(watch))))
+                }
                 false => Ok(tx.record_at(ino, first)?.map(|record| (record, None))),
             });
             let Some((record, watch)) = found.await? else { continue };
@@ -358,7 +360,8 @@ impl FsState {
                 let ExtentMove { ino, first, record, fresh, units, .. } = moving;
                 let has_changed = moving.watch.as_ref().is_some_and(ExtentWatch::has_changed);
                 let is_whole = !laid.stripe().lost.intersects(units);
-                if has_changed || !is_whole || tx.record_at(*ino, *first)?.as_ref() != Some(record) {
+                if has_changed || !is_whole || tx.record_at(*ino, *first)?.as_ref() != Some(record)
+                {
                     continue;
                 }
                 tx.put_record(*ino, *first, fresh)?;

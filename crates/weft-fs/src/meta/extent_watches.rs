@@ -18,6 +18,14 @@ use std::rc::Rc;
 
 use crate::format::inode::Ino;
 
+#[cfg(test)]
+thread_local! {
+    /// Whether watches see nothing.
+    pub(crate) static IS_BLIND: Cell<bool> = const { Cell::new(false) };
+    /// How often a watch had seen a change.
+    pub(crate) static SEEN_CHANGES: Cell<u64> = const { Cell::new(0) };
+}
+
 /// File, first block, and a number: several jobs may look at the same extent.
 type Key = (Ino, u64, u64);
 
@@ -43,6 +51,13 @@ pub(crate) struct ExtentWatch {
 impl ExtentWatch {
     /// Whether the extent may have changed since it is watched.
     pub(crate) fn has_changed(&self) -> bool {
+        #[cfg(test)]
+        {
+            SEEN_CHANGES.set(SEEN_CHANGES.get() + u64::from(self.has_changed.get()));
+            if IS_BLIND.get() {
+                return false;
+            }
+        }
         self.has_changed.get()
     }
 }

@@ -19,9 +19,13 @@
 //! | attributes changed | shared | | file | all, for a new size or redundancy |
 //! | read, seek | shared | | file, shared | blocks, shared |
 //! | write, allocate, punch | shared | | file | blocks, or all |
-//! | rebuild, empty a disk | shared | | files of a batch | all of these |
-//! | scrub, check data | shared | | | all of a file, shared |
+//! | a job plans a batch | shared | | files of the batch, shared | all of these, shared |
+//! | – puts copies in their places | – | | one file at a time | all of it |
+//! | scrub, check data | shared | | file, shared | all of it, shared |
 //! | check metadata, when it starts; disks that join, leave or fail | alone | | | |
+//!
+//! A job holds no token of files while it copies or reads their blocks: the one of everything,
+//! which it took first, is enough ([`crate::jobs::migration`]).
 //!
 //! Beside these there is a token for each open file: a node has it shared as long as a program
 //! there has the file open, if there may be other nodes, and asks for it before all else; who frees

@@ -82,7 +82,8 @@ impl FsState {
         if self.has_unrecorded_losses() {
             self.commit_within_flush().await?;
         }
-        let stored = self.store_all(targets, &ready, is_logged && !with_contents).await;
+        let flushes = is_logged && !with_contents;
+        let stored = self.store_all(targets, &ready, WriteOpts::USER, flushes).await;
         if is_logged && matches!(stored, Err(FsError::NoSpace)) {
             // Lines may be half written. Their log record stays live, and the next mount replays
             // it.
@@ -92,10 +93,14 @@ impl FsState {
     }
 
     /// Writes targets that are new lines.
-    pub(crate) async fn write_new(&self, targets: &mut Vec<LineWrite>) -> Result<()> {
+    pub(crate) async fn write_new(
+        &self,
+        targets: &mut Vec<LineWrite>,
+        opts: WriteOpts,
+    ) -> Result<()> {
         let (ready, log) = self.prepare_all(targets, false).await?;
         debug_assert!(log.is_empty(), "new lines are not logged");
-        self.store_all(targets, &ready, false).await
+        self.store_all(targets, &ready, opts, false).await
     }
 
     /// Computes what the disks must get for targets, and what must be in the log first.
@@ -136,13 +141,14 @@ impl FsState {
         &self,
         targets: &mut Vec<LineWrite>,
         ready: &[ReadyBand],
+        opts: WriteOpts,
         flushes: bool,
     ) -> Result<()> {
         let laid = targets.iter().map(|target| self.pool().lay(&target.record));
         let laid = laid.collect::<Result<Vec<_>>>()?;
         let stores = ready.iter().map(|ReadyBand { target, writes }| {
             let laid = &laid[*target];
-            async move { (laid, store(laid, laid.stripe(), writes, WriteOpts::USER).await) }
+            async move { (laid, store(laid, laid.stripe(), writes, opts).await) }
         });
         for ReadyBand { target, writes } in ready {
             self.pool().at_hand.forget_before(&targets[*target].record, writes);

@@ -33,6 +33,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use futures_util::future::{MaybeDone, maybe_done};
+use weft_disk::WriteOpts;
 
 use crate::error::Result;
 use crate::format::extent::Extent;
@@ -300,7 +301,7 @@ impl FsState {
 
     /// Writes a batch. Returns the lines that are written.
     async fn write_batch(&self, mut targets: Vec<LineWrite>) -> Written {
-        let written = self.write_new(&mut targets).await;
+        let written = self.write_new(&mut targets, WriteOpts::USER).await;
         if written.is_err() {
             self.release_new(&targets);
             targets.clear();

@@ -9,6 +9,7 @@
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
 use weft_code::UnitSet;
+use weft_disk::WriteOpts;
 use weft_rt::{Buf, Frozen};
 use weft_token::Mode::Exclusive;
 
@@ -180,7 +181,9 @@ impl FsState {
                 drop((file, tokens));
                 for ((n, lines), is_new) in of_file.iter().zip(is_new) {
                     match is_new {
-                        true => rewritten[*n] = Rewritten::Done(outcomes[*n].as_ref().map_or(0, |n| *n)),
+                        true => {
+                            rewritten[*n] = Rewritten::Done(outcomes[*n].as_ref().map_or(0, |n| *n))
+                        }
                         false => self.release_new(lines),
                     }
                 }
@@ -236,7 +239,8 @@ impl FsState {
                 false => self.commit().await?,
             }
         }
-        let written = self.write_new(&mut targets).await;
+        let opts = if is_locked { WriteOpts::USER } else { WriteOpts::MAINTENANCE };
+        let written = self.write_new(&mut targets, opts).await;
         if written.is_err() {
             self.release_new(&targets);
             targets.clear();
