@@ -1,7 +1,7 @@
 //! Disks join and leave a mounted file system: with every crash on the way, and refused where the
 //! files would not fit. Scrubs repair what has rotted meanwhile, and rebuilds report what is lost.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -348,4 +348,46 @@ fn a_disk_is_not_emptied_if_lines_find_no_other_disk_with_room() {
         assert!(fs.places(ino).await.expect("known") == before, "nothing has moved");
         fs.check_removal(2).await.expect("what little is there finds room");
     });
+}
+
+/// Another disk is lost at one of the last steps of a rebuild, with which the first one leaves: the
+/// commit that has the loss must not bring the first one back.
+#[test]
+fn a_disk_that_leaves_while_another_is_lost_does_not_come_back() {
+    let lost_at = |step: Option<usize>| {
+        let (steps, left) = (Rc::<Cell<usize>>::default(), Rc::<Cell<bool>>::default());
+        let (seen, has_left) = (steps.clone(), left.clone());
+        run(move |rt| async move {
+            let power = Power::new();
+            let disks = holding(&rt, &power, SIZE, &vec![Medium::new(512); 6]);
+            let fs = made(&rt, &all(&disks)).await;
+            let ino = make_as(&fs, "file", "raid6").await;
+            write(&fs, ino, 0, &pattern(100_000, 1)).await;
+            fs.sync().await.expect("synced");
+            fs.fail_disk(0).await.expect("out of service");
+            let second = disks[1].clone();
+            power.watch(move || {
+                steps.set(steps.get() + 1);
+                if step == Some(steps.get()) {
+                    second.faults.gone.set(true);
+                }
+            });
+            let report = fs.rebuild().await.expect("rebuilt");
+            power.watch(|| {});
+            disks[1].faults.gone.set(true);
+            // It is noticed at the latest by this.
+            write(&fs, ino, 0, &pattern(100_000, 2)).await;
+            fs.unmount().await.expect("unmounted");
+            let fs = mount_degraded(&rt, &all(&disks[2..])).await;
+            let now = numbers(&fs).await;
+            assert!(!report.removed_disks.iter().any(|of| now.contains(of)), "{report:?}: {now:?}");
+            assert!(read_all(&fs, ino).await == pattern(100_000, 2));
+            left.set(report.removed_disks == [0]);
+        });
+        (seen.get(), has_left.get())
+    };
+    let (steps, has_left) = lost_at(None);
+    assert!(has_left && steps > 40, "{steps}");
+    let left = (steps - 40..=steps).filter(|step| lost_at(Some(*step)).1).count();
+    assert!(left > 0, "it leaves in spite of the second loss");
 }

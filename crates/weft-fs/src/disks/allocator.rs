@@ -37,6 +37,21 @@ const TURN_LINES: u64 = 4 * LINES_MAX;
 /// At most this part of a disk's free space is allocated at a time.
 pub(crate) const RAIDRATIO: u64 = 16;
 
+/// Whether lines fit on disks with these free blocks ([`Pool::fits`]). Blocks that are held are
+/// taken first from what lines could not use anyway: a disk has as much of that as it has free
+/// blocks beyond one for each line. So they cost lines nothing where all disks have much room.
+fn fit(free: impl Iterator<Item = u64>, lines: u64, columns: usize, held: u64) -> bool {
+    let (mut all, mut of_use, mut lost) = (0, 0, 0);
+    for free in free {
+        let its = free.min(lines);
+        all += free;
+        of_use += its;
+        lost += its.min(held.saturating_sub(free - its));
+    }
+    let needed = lines.saturating_mul(columns as u64);
+    needed.saturating_add(held) <= all && needed.saturating_add(lost.min(held)) <= of_use
+}
+
 impl Pool {
     /// Disks with room, those with the most first.
     fn roomy(&self) -> Vec<Rc<Member>> {
@@ -69,12 +84,11 @@ impl Pool {
         redundancy.coded(roomy).ok_or(FsError::NoSpace)
     }
 
-    /// Whether there is room for `lines` lines of `columns` columns each, besides `held` blocks.
-    /// Lines that always take the disks with the most room find it, and also if some of them are
-    /// narrower.
+    /// Whether there is room for `lines` lines of `columns` columns each, besides `held` blocks,
+    /// wherever these are taken. Lines that always take the disks with the most room find it, and
+    /// also if some of them are narrower.
     pub(crate) fn fits(&self, lines: u64, columns: usize, held: u64) -> bool {
-        let free: u64 = self.look_at_free(|free| free.map(|free| free.min(lines)).sum());
-        lines.saturating_mul(columns as u64).saturating_add(held) <= free
+        self.look_at_free(|free| fit(free, lines, columns, held))
     }
 
     /// Whether a disk has at most this number of free blocks, or takes none.
@@ -206,4 +220,53 @@ pub(crate) fn allocate_on(member: &Member, lines: u64) -> Option<Column> {
 fn column(member: &Member, start: u64, lines: u64) -> Column {
     let lines = usize::try_from(lines).expect("at most 64 lines");
     Column { disk: member.number, start, sums: vec![0; lines] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All ways to take blocks from disks.
+    fn takings(free: &[u64], blocks: u64) -> Vec<Vec<u64>> {
+        let Some((first, rest)) = free.split_first() else { return vec![Vec::new()] };
+        let with = |taken: u64| {
+            let of_rest = takings(rest, blocks - taken);
+            of_rest.into_iter().map(move |left| [vec![first - taken], left].concat())
+        };
+        (0..=blocks.min(*first)).flat_map(with).collect()
+    }
+
+    #[test]
+    fn lines_that_fit_do_so_wherever_held_blocks_are_taken() {
+        let is_room = |free: &[u64], lines: u64, columns: usize| {
+            lines * columns as u64 <= free.iter().map(|free| (*free).min(lines)).sum()
+        };
+        let mut fitted = 0;
+        for disks in 0..4_u32.pow(4) {
+            let free: Vec<u64> = (0..4).map(|n| u64::from(disks / 4_u32.pow(n) % 4) * 2).collect();
+            for (lines, columns, held) in
+                (0..5).flat_map(|n| (1..4).flat_map(move |w| (0..7).map(move |held| (n, w, held))))
+            {
+                if fit(free.iter().copied(), lines, columns, held) {
+                    fitted += 1;
+                    let left = takings(&free, held);
+                    let fits = left.iter().all(|left| is_room(left, lines, columns));
+                    assert!(fits, "{lines} of {columns} besides {held}: {free:?}");
+                } else {
+                    assert!(held > 0 || !is_room(&free, lines, columns), "{free:?}");
+                }
+            }
+        }
+        assert!(fitted > 1000, "{fitted}");
+    }
+
+    #[test]
+    fn few_lines_fit_beside_many_held_blocks_where_there_is_much_room() {
+        for free in [vec![500; 4], vec![500, 500, 500, 0], vec![500, 500, 500, 3]] {
+            assert!(fit(free.iter().copied(), 0, 2, 300), "{free:?}");
+            assert!(fit(free.iter().copied(), 10, 2, 300), "{free:?}");
+            assert!(!fit(free.iter().copied(), 10, 2, 2000), "{free:?}");
+            assert!(!fit(free.iter().copied(), 0, 2, 2001), "{free:?}");
+        }
+    }
 }

@@ -65,6 +65,10 @@ impl Tx<'_> {
         Ok(disks)
     }
 
+    pub(crate) fn has_disk(&self, number: u16) -> Result<bool> {
+        self.has(&DISKS, &u64::from(number))
+    }
+
     pub(crate) fn put_disk(&self, number: u16, row: &DiskRow) -> Result<()> {
         self.store(&DISKS, &u64::from(number), &&row.encode()[..])
     }

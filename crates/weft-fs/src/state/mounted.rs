@@ -633,7 +633,10 @@ impl FsState {
                 for member in self.pool.members().iter().filter(|member| member.is_lost()) {
                     let mut row = member.row().clone();
                     row.lost = true;
-                    tx.put_disk(member.number, &row)?;
+                    // The row of one that has just left the file system is gone.
+                    if tx.has_disk(member.number)? {
+                        tx.put_disk(member.number, &row)?;
+                    }
                 }
             }
             let given_up = medium.ring().and_then(|ring| Some((ring, ring.unrecorded()?)));

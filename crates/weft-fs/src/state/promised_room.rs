@@ -92,9 +92,14 @@ impl Promised {
         pool.fits(waiting + lines, columns, self.held.get())
     }
 
+    /// Blocks that a batch of a job holds back.
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.held.get()
+    }
+
     /// Whether a batch of a job holds room back.
     pub(crate) fn is_held(&self) -> bool {
-        self.held.get() > 0
+        self.held_blocks() > 0
     }
 
     /// Waits until no batch of a job holds room back.

@@ -254,6 +254,8 @@ impl FsState {
             // Each block counts as a whole line, also those of a wish that is not the last one.
             needed = waiting * line + 1 + if is_urgent { blocks } else { blocks * line };
         }
+        // A job may take what it holds from any disk.
+        needed += self.promised().held_blocks();
         let lacks = |member: &Rc<Member>| {
             let may_come = is_urgent || stock.elsewhere(member.number).is_none_or(|of| of > 0);
             member.free_blocks() < needed && may_come
