@@ -106,6 +106,11 @@ impl<'a> Fields<'a> {
     /// Bytes that have their length before them.
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8]> {
         let len = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
+        self.exactly(len)
+    }
+
+    /// Bytes of a known number.
+    pub(crate) fn exactly(&mut self, len: usize) -> Result<&'a [u8]> {
         let short = WireError::Malformed("fewer bytes than it says");
         let (bytes, rest) = self.0.split_at_checked(len).ok_or(short)?;
         self.0 = rest;

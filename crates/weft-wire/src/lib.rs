@@ -40,6 +40,7 @@
 #![forbid(unsafe_code)]
 
 mod disk;
+mod early;
 mod fields;
 pub mod frame;
 mod lock;
@@ -49,6 +50,10 @@ mod token;
 mod work;
 
 pub use disk::{DISK_BYTES_MAX, DiskFault, DiskReply, DiskRequest, DiskWork, PathVerdict};
+pub use early::{
+    EARLY_ATTRIBUTES, EARLY_BLOCK_BYTES, EARLY_BLOCKS_MAX, EarlyAttributes, EarlyBlock,
+    EarlyCommit, EarlyLive,
+};
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
 pub use lock::{LockReply, LockWish};

@@ -3,6 +3,7 @@
 use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
 
 use crate::disk::{DiskReply, DiskRequest, PathVerdict};
+use crate::early::{EarlyBlock, EarlyCommit, EarlyLive};
 use crate::fields::{Fields, Put as _, Result, WireError};
 use crate::frame::{Frames, frame};
 use crate::lock::{self, LockReply, LockWish};
@@ -259,6 +260,9 @@ pub enum Question {
     /// It can carry out a part of a job, and says what came of the last one. The answer comes when
     /// there is one: [`Answer::Work`].
     Work(Option<WorkDone>),
+    /// What a program has synced, which is to be kept in memory until the node says that it is
+    /// durable ([`ToKeeper::EarlyDone`]). The answer is [`Answer::Early`].
+    Early(EarlyCommit),
 }
 
 /// What the keeper answers.
@@ -307,6 +311,8 @@ pub enum Answer {
     Disk(DiskReply),
     /// A part of a job for this node.
     Work(Work),
+    /// Whether an early commit is in the keeper's memory.
+    Early(bool),
 }
 
 /// A message of a node.
@@ -332,6 +338,11 @@ pub enum ToKeeper {
     /// What it has: it takes the place of what the keeper believed. A node says this once on each
     /// connection, in one or more parts, before it changes anything.
     Restate(Restated),
+    /// Of the early commits that the keeper has of this node, only these count. A node that makes
+    /// such says this on each connection, after what it has.
+    EarlyLive(EarlyLive),
+    /// Early commits of these blocks, up to these numbers, count no more.
+    EarlyDone(Vec<EarlyBlock>),
 }
 
 /// A message of the keeper.
@@ -377,6 +388,8 @@ mod kind {
     pub(super) const ASK: u16 = 2;
     pub(super) const TO_AUTHORITY: u16 = 3;
     pub(super) const RESTATE: u16 = 4;
+    pub(super) const EARLY_LIVE: u16 = 0x14;
+    pub(super) const EARLY_DONE: u16 = 0x15;
     pub(super) const WELCOME: u16 = 0x101;
     pub(super) const REFUSED: u16 = 0x102;
     pub(super) const ANSWER: u16 = 0x103;
@@ -446,6 +459,10 @@ impl Question {
                 bytes.put_u8(u8::from(done.is_some()));
                 done.iter().for_each(|done| done.put(bytes));
             }
+            Self::Early(commit) => {
+                bytes.put_u8(30);
+                commit.put(bytes);
+            }
         }
     }
 
@@ -471,6 +488,7 @@ impl Question {
             12 => Self::NoPath { disk: fields.u16()?, was_used: fields.flag()? },
             13 => Self::Disk(DiskRequest::read(fields)?),
             14 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
+            30 => Self::Early(EarlyCommit::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -533,6 +551,10 @@ impl Answer {
                 bytes.put_u8(13);
                 work.put(bytes);
             }
+            Self::Early(is_there) => {
+                bytes.put_u8(29);
+                bytes.put_u8(u8::from(*is_there));
+            }
         }
     }
 
@@ -555,6 +577,7 @@ impl Answer {
             11 => Self::Path(PathVerdict::read(fields)?),
             12 => Self::Disk(DiskReply::read(fields)?),
             13 => Self::Work(Work::read(fields)?),
+            29 => Self::Early(fields.flag()?),
             _ => return Err(WireError::Malformed("an unknown answer")),
         })
     }
@@ -591,6 +614,10 @@ impl ToKeeper {
                 frame(kind::TO_AUTHORITY, |bytes| token::put_to_authority(bytes, message))
             }
             Self::Restate(restated) => frame(kind::RESTATE, |bytes| restated.put(bytes)),
+            Self::EarlyLive(live) => frame(kind::EARLY_LIVE, |bytes| live.put(bytes)),
+            Self::EarlyDone(blocks) => {
+                frame(kind::EARLY_DONE, |bytes| EarlyBlock::put_all(blocks, bytes))
+            }
         }
     }
 
@@ -607,6 +634,8 @@ impl ToKeeper {
                 kind::ASK => Self::Ask { number: fields.u64()?, question: Question::read(fields)? },
                 kind::TO_AUTHORITY => Self::Token(token::read_to_authority(fields)?),
                 kind::RESTATE => Self::Restate(Restated::read(fields)?),
+                kind::EARLY_LIVE => Self::EarlyLive(EarlyLive::read(fields)?),
+                kind::EARLY_DONE => Self::EarlyDone(EarlyBlock::read_all(fields)?),
                 _ => return Err(WireError::Malformed("a kind that no node sends")),
             })
         })

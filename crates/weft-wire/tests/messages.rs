@@ -12,10 +12,11 @@ use weft_token::{
     ToAuthority, ToNode,
 };
 use weft_wire::{
-    Answer, Checked, DISK_BYTES_MAX, DiskBlocks, DiskFault, DiskReply, DiskRequest, DiskWork, End,
-    Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish, MESSAGE_BYTES_MAX, Moved,
-    Outcome, Part, PathVerdict, Question, Restated, Room, RoomWish, RowChange, Run, Table, Task,
-    ToKeeper, WireError, Work, WorkDone,
+    Answer, Checked, DISK_BYTES_MAX, DiskBlocks, DiskFault, DiskReply, DiskRequest, DiskWork,
+    EARLY_BLOCK_BYTES, EarlyAttributes, EarlyBlock, EarlyCommit, EarlyLive, End, Frames,
+    FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish, MESSAGE_BYTES_MAX, Moved, Outcome,
+    Part, PathVerdict, Question, Restated, Room, RoomWish, RowChange, Run, Table, Task, ToKeeper,
+    WireError, Work, WorkDone,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -191,8 +192,35 @@ fn verdict(rng: &mut Rng) -> PathVerdict {
     }
 }
 
+fn early_blocks(rng: &mut Rng) -> Vec<EarlyBlock> {
+    let block =
+        |rng: &mut Rng| EarlyBlock { ino: number(rng), block: number(rng), number: number(rng) };
+    (0..rng.below(5)).map(|_| block(rng)).collect()
+}
+
+fn early_commit(rng: &mut Rng) -> EarlyCommit {
+    let attributes = rng.chance(1, 2).then(|| EarlyAttributes {
+        size: number(rng),
+        modified_s: number(rng).cast_signed(),
+        modified_ns: 7,
+    });
+    let block = |rng: &mut Rng| {
+        let mut contents = vec![0; EARLY_BLOCK_BYTES];
+        rng.fill(&mut contents);
+        (rng.below(u64::MAX), contents.into())
+    };
+    let blocks = (0..rng.below(3)).map(|_| block(rng)).collect();
+    EarlyCommit { number: number(rng), after: number(rng), ino: number(rng), attributes, blocks }
+}
+
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(19) {
+    let question = match rng.below(22) {
+        21 => {
+            let (committed, unanswered) = (early_blocks(rng), early_blocks(rng));
+            return ToKeeper::EarlyLive(EarlyLive { committed, unanswered });
+        }
+        20 => return ToKeeper::EarlyDone(early_blocks(rng)),
+        19 => Question::Early(early_commit(rng)),
         18 => Question::Work(rng.chance(2, 3).then(|| work_done(rng))),
         17 => Question::NoPath { disk: 5, was_used: rng.chance(1, 2) },
         16 => Question::Disk(disk_request(rng)),
@@ -261,7 +289,8 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(21) {
+    let answer = match rng.below(22) {
+        21 => Answer::Early(rng.chance(1, 2)),
         20 => Answer::Work(work(rng)),
         17 => Answer::Path(verdict(rng)),
         18 => Answer::Disk(disk_reply(rng)),
@@ -426,6 +455,8 @@ fn the_bytes_of_version_1() {
     let owner = LockOwner { node, number: 11 };
     let held = FileLock { owner, pid: 12, bytes: 3..5, mode: Mode::Shared };
     let some = |blocks| vec![DiskBlocks { disk: 3, blocks }];
+    let early = EarlyBlock { ino: 6, block: 2, number: 9 };
+    let attributes = EarlyAttributes { size: 10, modified_s: -12, modified_ns: 13 };
     let to_keeper = [
         ToKeeper::Hello { file_system: [1; 16], node },
         ask(Question::Row { table: Table::Names, key: name.clone() }),
@@ -499,6 +530,15 @@ fn the_bytes_of_version_1() {
                 damaged: vec![3],
             })),
         }))),
+        ask(Question::Early(EarlyCommit {
+            number: 9,
+            after: 8,
+            ino: 6,
+            attributes: Some(attributes),
+            blocks: Vec::new(),
+        })),
+        ToKeeper::EarlyLive(EarlyLive { committed: vec![early], unanswered: vec![early] }),
+        ToKeeper::EarlyDone(vec![early]),
     ];
     let from_keeper = [
         FromKeeper::Welcome { next_batch: 4, capacity: 1 << 20, rows_max: 256 },
@@ -536,6 +576,7 @@ fn the_bytes_of_version_1() {
             task: Task::Move { disks: vec![3], files: vec![6, 5] },
         })),
         answer(Answer::Work(Work { number: 9, task: Task::Check { from: (1, 2), to: (3, 4) } })),
+        answer(Answer::Early(true)),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));
     let lines = lines.chain(from_keeper.iter().map(|message| hex(&message.to_bytes())));
