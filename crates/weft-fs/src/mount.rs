@@ -9,6 +9,7 @@
 //! epoch.
 
 pub(crate) mod claim;
+mod early_recovery;
 pub(crate) mod free_blocks;
 pub(crate) mod given_disks;
 mod learned_disks;
@@ -48,6 +49,7 @@ use crate::mount::given_disks::Given;
 use crate::mount::recovery::{recover, recover_log};
 use crate::mount::sizing::plan_room;
 use crate::raid_log::{Log, Medium as _, scan};
+use crate::state::early_desk::LoggedBlock;
 use crate::state::metadata_copies;
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
@@ -453,7 +455,8 @@ impl Fs {
         pool.set_still(are_others_there);
         recover(&meta, &pool, &records).await?;
         for node in live.iter().filter(|_| is_alone) {
-            recover_log(&meta, &pool, node.number).await?;
+            // What it had committed early was in the memory of a keeper.
+            recover_log(&meta, &pool, node.number, |_, _: &[LoggedBlock]| true).await?;
         }
         // Also after the numbers of mounts that stale copies have missed.
         let epoch = last_use + 1;

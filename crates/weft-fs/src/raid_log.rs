@@ -278,6 +278,11 @@ impl Log {
         self.epoch
     }
 
+    /// The last log record that was begun.
+    pub(crate) fn last_id(&self) -> u64 {
+        self.last_id.get()
+    }
+
     /// Bytes that one log record may have.
     pub(crate) fn record_bytes_max(&self) -> u64 {
         self.size.get() / SHARE

@@ -5,6 +5,8 @@
 
 pub(crate) mod current_job;
 pub(crate) mod disk_requests;
+pub(crate) mod early_commits;
+pub(crate) mod early_desk;
 pub(crate) mod file_guard;
 pub(crate) mod file_locks;
 pub(crate) mod hot_parts;

@@ -2,6 +2,8 @@
 //! and how a line that cannot stay is moved.
 
 pub(crate) mod dirty_memory;
+pub(crate) mod early_commit;
+pub(crate) mod early_end;
 pub(crate) mod flush;
 pub(crate) mod line_writes;
 pub(crate) mod new_line_stream;

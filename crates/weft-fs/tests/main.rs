@@ -9,6 +9,7 @@ mod checks;
 mod common;
 mod crashes;
 mod damage;
+mod early_commits;
 mod examples;
 mod failures;
 mod files;

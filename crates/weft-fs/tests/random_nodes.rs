@@ -8,6 +8,9 @@
 //! later. The node goes on through the keeper, and no disk is lost. A disk fails for all, or for
 //! node 0.
 //!
+//! Nodes may commit early: what they sync is in the memory of node 0. If node 0 dies in the same
+//! moment, what was synced since the last sync of everything may be gone, if the metadata says so.
+//!
 //! Files are written in random places, and synced at times: each by one node, or all by all. Each
 //! sector has what was written there last, or, after a crash, at some time since it was synced. A
 //! read sees what has been written before it. Parity must match everywhere.
@@ -18,15 +21,15 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
-use crate::common::cluster::{network, node_0_at};
+use crate::common::cluster::node_0_at;
 use crate::common::disk::{Medium, Power, TestDisk, holding};
 use crate::common::links::Stream;
 use crate::common::moments::drawn_leave;
-use crate::common::network::Network;
+use crate::common::network::{self, Network};
 use crate::common::test_disks::{SIZE, blank, for_host};
 use crate::common::*;
 use weft_disk::Disk as _;
-use weft_fs::{Fs, Ino, NodeStatus, RemoteMetadata, create};
+use weft_fs::{Fs, Ino, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_testkit::for_seeds;
@@ -48,6 +51,20 @@ enum Canary {
     NotRecovered,
     /// The log of a dead node is recovered once more, after others have used its files.
     RecoveredTwice,
+    /// The keeper has nothing of what it says that it has in memory.
+    EarlyLost,
+    /// The keeper does not hear that early commits are over.
+    EarlyEndless,
+}
+
+/// What nodes do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Play {
+    /// Whether all use the same files.
+    is_shared: bool,
+    /// Whether nodes commit early.
+    is_early: bool,
+    canary: Canary,
 }
 
 /// A write of some sectors of a file.
@@ -58,6 +75,8 @@ struct Write {
     /// When it had ended, or its node had died.
     end: Cell<Nanos>,
     is_synced: Cell<bool>,
+    /// Whether the disks have had it since.
+    is_on_disks: Cell<bool>,
     /// Whether its node has died before it was synced.
     may_be_lost: Cell<bool>,
 }
@@ -89,6 +108,7 @@ impl File {
             begin: 0,
             end: Cell::new(0),
             is_synced: Cell::new(true),
+            is_on_disks: Cell::new(true),
             may_be_lost: Cell::new(false),
         });
         let sectors = RefCell::new(vec![vec![first]; len]);
@@ -116,6 +136,7 @@ impl File {
             begin: self.rt.now(),
             end: Cell::new(Nanos::MAX),
             is_synced: Cell::new(false),
+            is_on_disks: Cell::new(false),
             may_be_lost: Cell::new(false),
         });
         let bytes: Vec<u8> = range.clone().flat_map(|n| sector(self.ino, n, version)).collect();
@@ -126,13 +147,25 @@ impl File {
         write
     }
 
-    /// What a node has written is there from now on.
-    async fn sync(&self, fs: &Fs, written: &mut Vec<Rc<Write>>) {
-        fs.fsync(self.ino).await.expect("synced");
-        written.drain(..).for_each(|write| write.is_synced.set(true));
+    /// What a node has written is there from now on. If it commits early, all that it syncs may be
+    /// in memory; a sync of everything is not.
+    async fn sync(&self, fs: &Fs, written: &mut Vec<Rc<Write>>, is_whole: bool) {
+        match is_whole {
+            true => fs.sync().await.expect("synced"),
+            false => fs.fsync(self.ino).await.expect("synced"),
+        }
+        let is_on_disks = is_whole || !fs.early_status().is_on;
+        for write in &*written {
+            write.is_synced.set(true);
+            write.is_on_disks.set(is_on_disks);
+        }
+        if !is_on_disks {
+            return;
+        }
+        written.clear();
         for of in &mut *self.sectors.borrow_mut() {
-            let synced: Vec<_> = of.iter().filter(|write| write.is_synced.get()).cloned().collect();
-            of.retain(|write| !synced.iter().any(|later| write.is_before(later)));
+            let there: Vec<_> = of.iter().filter(|of| of.is_on_disks.get()).cloned().collect();
+            of.retain(|write| !there.iter().any(|later| write.is_before(later)));
         }
     }
 
@@ -140,7 +173,17 @@ impl File {
     fn note_death(&self, id: NodeId) {
         for write in self.sectors.borrow().iter().flatten().filter(|write| write.by == id) {
             write.end.set(write.end.get().min(self.rt.now()));
-            write.may_be_lost.set(!write.is_synced.get());
+            write.may_be_lost.set(!write.is_on_disks.get());
+        }
+    }
+
+    /// A node that has died was recovered. What it had committed early is there, or is lost.
+    fn note_recovery(&self, id: NodeId, is_lost: bool) {
+        for write in self.sectors.borrow().iter().flatten().filter(|write| write.by == id) {
+            let is_there = write.is_on_disks.get() || write.is_synced.get() && !is_lost;
+            write.is_synced.set(is_there);
+            write.is_on_disks.set(is_there);
+            write.may_be_lost.set(!is_there);
         }
     }
 
@@ -174,7 +217,8 @@ impl File {
                 _ => written.push(self.write_some((id, &fs), &mut rng).await),
             }
             if rng.chance(30) {
-                self.sync(&fs, &mut written).await;
+                let is_whole = fs.early_status().is_on && rng.chance(10);
+                self.sync(&fs, &mut written, is_whole).await;
             }
             if rng.chance(30) {
                 rt.sleep(rng.below(5 * MILLISECOND)).await;
@@ -183,11 +227,22 @@ impl File {
     }
 
     /// Fails if anything is there that must not be, by these writes of its sectors.
-    async fn check_by(&self, fs: &Fs, sectors: &[Vec<Rc<Write>>], what: &str) {
+    /// Those that `counts` says are not lost.
+    async fn check_by(
+        &self,
+        fs: &Fs,
+        sectors: &[Vec<Rc<Write>>],
+        counts: impl Fn(&Write) -> bool,
+        what: &str,
+    ) {
         let (ino, found) = (self.ino, read_all(fs, self.ino).await);
         assert_eq!(found.len(), self.len() * SECTOR, "{what}: inode {ino}");
         for (n, bytes) in found.chunks(SECTOR).enumerate() {
-            let is_it = |write: &Rc<Write>| sector(ino, n, write.version) == bytes;
+            let is_gone = |write: &Rc<Write>| {
+                sectors[n].iter().any(|later| counts(later) && write.is_before(later))
+            };
+            let is_it =
+                |write: &Rc<Write>| sector(ino, n, write.version) == bytes && !is_gone(write);
             if !sectors[n].iter().any(is_it) {
                 let any = (0..=self.versions.get()).find(|of| sector(ino, n, *of) == bytes);
                 let of: Vec<u64> = sectors[n].iter().map(|write| write.version).collect();
@@ -199,13 +254,14 @@ impl File {
     /// Fails if anything is there that must not be. No node writes it, and what is there stays.
     async fn check(&self, fs: &Fs, what: &str) {
         let sectors = self.sectors.borrow().clone();
-        self.check_by(fs, &sectors, what).await;
+        self.check_by(fs, &sectors, |write| write.is_synced.get(), what).await;
         let found = read_all(fs, self.ino).await;
         for ((n, of), bytes) in
             self.sectors.borrow_mut().iter_mut().enumerate().zip(found.chunks(SECTOR))
         {
             of.retain(|write| sector(self.ino, n, write.version) == bytes);
             of[0].is_synced.set(true);
+            of[0].is_on_disks.set(true);
         }
     }
 }
@@ -238,15 +294,21 @@ struct World {
     has_failed: Cell<bool>,
     /// The files of each node, or those that all of them use.
     files: BTreeMap<u16, Vec<Rc<File>>>,
-    is_shared: bool,
-    canary: Canary,
+    play: Play,
+    /// How often a node has lost what it had committed early.
+    losses: Cell<u64>,
 }
 
 impl World {
-    async fn new(rt: &Rt, seed: u64, is_shared: bool, canary: Canary) -> Self {
+    async fn new(rt: &Rt, seed: u64, play: Play) -> Self {
         let media = blank(rt, DISKS);
         create(rt, &all(&media), &options()).await.expect("created");
-        let network = network(rt, seed);
+        let broken = match play.canary {
+            Canary::EarlyLost => network::Canary::EarlyLost,
+            Canary::EarlyEndless => network::Canary::EarlyEndless,
+            _ => network::Canary::None,
+        };
+        let network = Network::new(rt, options().id, META_CACHE_BYTES, seed, broken);
         let mut world = Self {
             rt: rt.clone(),
             rng: Rc::new(RefCell::new(Rng::new(seed))),
@@ -256,12 +318,12 @@ impl World {
             nodes: Rc::default(),
             has_failed: Cell::new(false),
             files: BTreeMap::new(),
-            is_shared,
-            canary,
+            play,
+            losses: Cell::new(0),
         };
         world.start_0(&[]).await;
         let fs = world.fs_0();
-        for node in 0..if is_shared { 1 } else { 3 } {
+        for node in 0..if play.is_shared { 1 } else { 3 } {
             let mut files = Vec::new();
             for (n, (len, redundancy)) in FILES.iter().enumerate() {
                 let ino = make_as(&fs, &format!("{node} {n}"), redundancy).await;
@@ -285,7 +347,7 @@ impl World {
 
     /// The files that a node uses.
     fn files_of(&self, number: u16) -> &[Rc<File>] {
-        &self.files[&if self.is_shared { 0 } else { number }]
+        &self.files[&if self.play.is_shared { 0 } else { number }]
     }
 
     fn fs_0(&self) -> Fs {
@@ -340,6 +402,11 @@ impl World {
         let remote = RemoteMetadata { node, way };
         let mounted = Fs::mount_node(&rt, &all(&disks), mounting_by(epoch), remote).await;
         let fs = mounted.expect("mounted");
+        if self.play.is_early {
+            let early = fs.clone();
+            let begun = rt.spawn(async move { early.begin_early_commits().await });
+            begun.await.expect("it is not node 0");
+        }
         self.add(Running { id: node, rt, failed, fs, disks });
     }
 
@@ -377,7 +444,7 @@ impl World {
 
     /// Node 0 is back, and all nodes that have died are recovered: it goes on.
     async fn go_on(&self) {
-        if !self.is_shared {
+        if !self.play.is_shared {
             for file in self.files_of(0) {
                 file.check(&self.fs_0(), "node 0").await;
             }
@@ -404,7 +471,7 @@ impl World {
         if self.chance(30) {
             self.network.cut();
         }
-        if self.canary == Canary::None {
+        if self.play.canary == Canary::None {
             self.change_paths();
         }
         let fails = may_fail && self.chance(20);
@@ -421,7 +488,7 @@ impl World {
         let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
         if !may_fail && self.chance(30) {
             drop(rt.spawn(async move { drop(fs.rebuild().await) }));
-        } else if self.canary == Canary::None && self.chance(10) {
+        } else if self.play.canary == Canary::None && self.chance(10) {
             drop(rt.spawn(async move { drop(fs.scrub().await) }));
         }
         fails
@@ -444,10 +511,10 @@ impl World {
     }
 
     async fn recover(&self, id: NodeId) {
-        if self.canary == Canary::NotRecovered {
+        if self.play.canary == Canary::NotRecovered {
             self.empty_log(id).await;
         }
-        let mark = match self.canary {
+        let mark = match self.play.canary {
             Canary::RecoveredTwice => Some(self.mark_of(id.number).await),
             _ => None,
         };
@@ -461,10 +528,11 @@ impl World {
             self.restart_0().await;
         }
         self.fs_0().recover_node(id).await.expect("recovered");
+        self.note_recovery(id).await;
         if restarts {
             self.go_on().await;
         }
-        if self.is_shared {
+        if self.play.is_shared {
             return;
         }
         let files = self.files_of(id.number);
@@ -477,7 +545,7 @@ impl World {
             for file in files {
                 let own = (self.nodes.borrow()[&0].id, &self.fs_0());
                 let write = file.write_some(own, &mut rng).await;
-                file.sync(&self.fs_0(), &mut vec![write]).await;
+                file.sync(&self.fs_0(), &mut vec![write], false).await;
             }
         }
         if let Some(mark) = mark {
@@ -487,6 +555,18 @@ impl World {
                 file.check(&self.fs_0(), &format!("node {}", id.number)).await;
             }
         }
+    }
+
+    /// What a dead node had committed early is there, or the metadata says that it may not be.
+    async fn note_recovery(&self, id: NodeId) {
+        if !self.play.is_early {
+            return;
+        }
+        let nodes = self.fs_0().nodes().await.expect("known");
+        let of_node = nodes.iter().find(|of| of.node.number == id.number).expect("it has a log");
+        let is_lost = of_node.lost_early_commits == Some(id.epoch);
+        self.losses.set(self.losses.get() + u64::from(is_lost));
+        self.files.values().flatten().for_each(|file| file.note_recovery(id, is_lost));
     }
 
     /// After the power failed for all.
@@ -501,7 +581,7 @@ impl World {
         let disks = holding(&rt, &Power::new(), SIZE, &left_of_all(leave, &left));
         let fs = mount(&rt, &all(&disks)).await;
         for (file, sectors) in files {
-            file.check_by(&fs, &sectors, what).await;
+            file.check_by(&fs, &sectors, |write| write.is_on_disks.get(), what).await;
         }
         // Redundancy would hide a write that has come late.
         let wrong = fs.status().await.expect("known").counts.wrong_blocks;
@@ -597,12 +677,13 @@ impl World {
     }
 }
 
-/// Returns how often a node died.
-fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
-    let count = Rc::new(Cell::new(0));
-    let deaths = count.clone();
+/// Returns how often a node died, and how often it lost what it had committed early.
+fn lives(seed: u64, play: Play) -> (u64, u64) {
+    let count = Rc::new(Cell::new((0, 0)));
+    let (counted, canary) = (count.clone(), play.canary);
     run(move |rt| async move {
-        let world = World::new(&rt, seed, is_shared, canary).await;
+        let mut deaths = 0;
+        let world = World::new(&rt, seed, play).await;
         world.work(0);
         for number in 1..3 {
             world.start(number).await;
@@ -619,7 +700,7 @@ fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
                 continue;
             }
             let id = world.die(number);
-            deaths.set(deaths.get() + 1);
+            deaths += 1;
             world.recover(id).await;
             if canary == Canary::None && world.chance(30) {
                 world.check_all(&format!("after the death of node {number}")).await;
@@ -631,33 +712,49 @@ fn lives(seed: u64, is_shared: bool, canary: Canary) -> u64 {
         let is_any_lost = status.disks.iter().any(|disk| disk.lost);
         assert!(world.has_failed.get() || !is_any_lost, "{:?}", status.disks);
         world.check_all("at the end").await;
+        counted.set((deaths, world.losses.get()));
     });
     count.get()
 }
 
-fn many_lives(is_shared: bool) {
-    let deaths = Cell::new((0, 0));
+fn many_lives(is_shared: bool, is_early: bool) {
+    let counts = Cell::new((0, 0, 0));
     for_seeds(0..8, |rng| {
-        let (seeds, count) = deaths.get();
-        deaths.set((seeds + 1, count + lives(rng.next_u64(), is_shared, Canary::None)));
+        let (seeds, deaths, losses) = counts.get();
+        let play = Play { is_shared, is_early, canary: Canary::None };
+        let (died, lost) = lives(rng.next_u64(), play);
+        counts.set((seeds + 1, deaths + died, losses + lost));
     });
-    let (seeds, count) = deaths.get();
-    assert!(seeds < 8 || count > 2 * seeds, "{count}");
+    let (seeds, deaths, losses) = counts.get();
+    assert!(seeds < 8 || deaths > 2 * seeds, "{deaths}");
+    // Only if the keeper died as well.
+    assert!(seeds < 8 || losses < deaths / 2, "{losses} of {deaths}");
 }
 
 #[test]
 fn what_a_node_has_synced_is_there_when_it_was_recovered() {
-    many_lives(false);
+    many_lives(false, false);
 }
 
 #[test]
 fn nodes_that_die_leave_files_of_all_as_they_were_synced() {
-    many_lives(true);
+    many_lives(true, false);
+}
+
+#[test]
+fn what_a_node_has_committed_early_is_there_when_it_was_recovered() {
+    many_lives(false, true);
+}
+
+#[test]
+fn nodes_that_commit_early_leave_files_of_all_as_they_were_synced() {
+    many_lives(true, true);
 }
 
 fn is_caught(canary: Canary) {
-    let is_found =
-        |seed: &u64| catch_unwind(AssertUnwindSafe(|| lives(*seed, false, canary))).is_err();
+    let is_early = matches!(canary, Canary::EarlyLost | Canary::EarlyEndless);
+    let play = Play { is_shared: false, is_early, canary };
+    let is_found = |seed: &u64| catch_unwind(AssertUnwindSafe(|| lives(*seed, play))).is_err();
     let seed = (0..20).find(is_found).expect("it was not found out");
     eprintln!("{canary:?} found out by seed {seed}");
 }
@@ -670,4 +767,14 @@ fn a_log_that_is_not_recovered_is_caught() {
 #[test]
 fn a_log_that_is_recovered_twice_is_caught() {
     is_caught(Canary::RecoveredTwice);
+}
+
+#[test]
+fn early_commits_that_the_keeper_does_not_have_are_caught() {
+    is_caught(Canary::EarlyLost);
+}
+
+#[test]
+fn early_commits_that_never_end_are_caught() {
+    is_caught(Canary::EarlyEndless);
 }

@@ -63,7 +63,7 @@ impl EarlyCommit {
         bytes.put_u64(self.after);
         bytes.put_u64(self.ino);
         bytes.put_u8(u8::from(self.attributes.is_some()));
-        for EarlyAttributes { size, modified_s, modified_ns } in self.attributes {
+        if let Some(EarlyAttributes { size, modified_s, modified_ns }) = self.attributes {
             bytes.put_u64(size);
             bytes.put_u64(modified_s.cast_unsigned());
             bytes.put_u32(modified_ns);

@@ -243,7 +243,9 @@ impl FsState {
         let node = found.await?.and_then(|ino| self.open_files().get(ino));
         if let Some(node) = node {
             // What cannot be written stays, and fsync tells.
-            let _ = self.flush_file(&node).await;
+            if self.flush_file(&node).await.is_ok() {
+                self.settle_early(&node).await?;
+            }
         }
         Ok(())
     }

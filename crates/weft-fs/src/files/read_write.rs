@@ -445,6 +445,25 @@ impl FsState {
         node.live.set(Some(PendingAttributes { size: known.max(end), modified: self.now() }));
     }
 
+    /// Makes a file durable on the disks. With an error comes of how many losses it tells, if it
+    /// tells of any.
+    async fn sync_to_disks(&self, ino: Ino) -> std::result::Result<(), (Option<u64>, FsError)> {
+        let early = self.early_commits().of_file(ino);
+        if let Some(node) = self.open_files().get(ino) {
+            let flushed = self.flush_file(&node).await;
+            if flushed.is_err() {
+                // This tells of it.
+                node.tell_losses(0);
+            }
+            flushed.map_err(|error| (Some(node.losses()), error))?;
+        }
+        let committed = async {
+            self.commit_file(ino).await?;
+            self.end_early(&early).await
+        };
+        committed.await.map_err(|error| (None, error))
+    }
+
     /// The first byte from `offset` on that is data, or a hole. Other operations have turns in
     /// between, and it ends when it is told to stop.
     async fn seek(
@@ -604,15 +623,13 @@ impl Fs {
         let fs = self.0.clone();
         let synced = || async move {
             let _request = fs.job_pace().begin_request(fs.rt());
-            if let Some(node) = fs.open_files().get(ino) {
-                let flushed = fs.flush_file(&node).await;
-                if flushed.is_err() {
-                    // This tells of it.
-                    node.tell_losses(0);
-                }
-                flushed.map_err(|error| (node.losses(), error))?;
+            let is_early = match fs.open_files().get(ino) {
+                Some(node) => fs.commit_early(&node).await.map_err(|error| (knew, error))?,
+                None => false,
+            };
+            if !is_early {
+                fs.sync_to_disks(ino).await.map_err(|(now, error)| (now.unwrap_or(knew), error))?;
             }
-            fs.commit_file(ino).await.map_err(|error| (knew, error))?;
             let Some(node) = fs.open_files().get(ino) else { return Ok(knew) };
             match node.tell_losses(knew) {
                 Some(loss) => Err((node.losses(), loss.error(ino))),

@@ -49,6 +49,7 @@ impl FsState {
     /// Makes bytes of a file read as zeros, frees whole lines of them, and sets its size.
     async fn clear(&self, node: &Rc<Node>, bytes: Range<u64>, size: Option<u64>) -> Result<()> {
         let ino = node.ino;
+        self.settle_early_locked(node).await?;
         let whole = match size {
             Some(size) => size.div_ceil(BLOCK_BYTES)..u64::MAX,
             None => bytes.start.div_ceil(BLOCK_BYTES)..bytes.end / BLOCK_BYTES,

@@ -9,7 +9,10 @@ use std::rc::Rc;
 
 use weft_disk::IoFuture;
 use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, DiskRequest, GiveBack, LockWish, Restated, RoomWish, Run, WorkDone};
+use weft_wire::{
+    Answer, DiskRequest, EarlyBlock, EarlyCommit, EarlyLive, GiveBack, LockWish, Restated,
+    RoomWish, Run, WorkDone,
+};
 
 /// Takes what a node is to be told, on its present connection. Without one it is lost.
 pub(crate) type Deliver = Rc<dyn Fn(ToNode)>;
@@ -86,6 +89,17 @@ pub(crate) trait Desk {
         Box::pin(async {})
     }
 
+    /// Which early commits of a node count; the rest are gone.
+    fn early_live(&self, _node: NodeId, _live: EarlyLive) {}
+
+    /// Takes an early commit. `false`: it is not kept.
+    fn early(&self, _node: NodeId, _commit: EarlyCommit) -> bool {
+        false
+    }
+
+    /// Early commits of a node up to these are over.
+    fn early_done(&self, _node: NodeId, _blocks: &[EarlyBlock]) {}
+
     /// Waits until all nodes that a former keeper knew have said what they have, or are recovered.
     fn known(&self) -> IoFuture<'static, ()> {
         Box::pin(async {})
@@ -96,6 +110,12 @@ pub(crate) trait Desk {
 pub(crate) trait LockClient {
     /// Which they are, for a keeper that may know nothing of that.
     fn state_locks(&self) -> Vec<(LockedFile, FileLock)>;
+}
+
+/// What a node has committed early.
+pub(crate) trait EarlyClient {
+    /// Which of it counts, and what it is, for a keeper that may have it or not.
+    fn live(&self) -> (EarlyLive, Vec<EarlyCommit>);
 }
 
 /// The other side: a node's tokens.

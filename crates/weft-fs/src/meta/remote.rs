@@ -37,7 +37,7 @@ use weft_wire::{
     WorkDone,
 };
 
-use super::desk::{DeskClient, LockClient, SpaceClient};
+use super::desk::{DeskClient, EarlyClient, LockClient, SpaceClient};
 use super::outbox::Outbox;
 use super::rows::{KeyRange, RowKey, StoreKey, TableId};
 use super::stream::{Connector, Stream, take_more};
@@ -51,6 +51,8 @@ const ALIVE: Nanos = SILENCE / 4;
 const RESTATED_AT_A_TIME: usize = 10_000;
 /// Time between two attempts to connect: at first, and later.
 const PAUSE: std::ops::Range<Nanos> = 10 * MILLISECOND..SECOND;
+/// The number of questions whose answers are not waited for.
+const UNHEARD: u64 = u64::MAX;
 /// Rows that are asked for together: at first, and later.
 const ROWS: std::ops::Range<u32> = 8..256;
 
@@ -218,6 +220,7 @@ pub(crate) struct Link {
     client: RefCell<Option<Weak<dyn DeskClient>>>,
     space_client: RefCell<Option<Rc<dyn SpaceClient>>>,
     lock_client: RefCell<Option<Rc<dyn LockClient>>>,
+    early_client: RefCell<Option<Rc<dyn EarlyClient>>>,
     /// Disks that are lost, as keepers have said, and who is told of them.
     lost_disks: RefCell<BTreeSet<u16>>,
     lost_client: RefCell<Option<LostClient>>,
@@ -265,6 +268,11 @@ impl Link {
         *self.lock_client.borrow_mut() = Some(client);
     }
 
+    /// Whose early commits are stated. It has none yet.
+    pub(crate) fn set_early_client(&self, client: Rc<dyn EarlyClient>) {
+        *self.early_client.borrow_mut() = Some(client);
+    }
+
     /// Who hears of lost disks: of all of which keepers have spoken, and at once of each that
     /// follows.
     pub(crate) fn set_lost_client(&self, client: LostClient) {
@@ -289,10 +297,24 @@ impl Link {
     /// Asks for a token or returns one. If that is lost with its connection, the next one begins
     /// with what it would have changed.
     pub(crate) fn tell(&self, message: ToAuthority) {
-        let connection = self.connection.borrow().clone();
-        if let Some(connection) = connection.filter(|present| !present.is_lost.get()) {
-            connection.outbox.post(&self.rt, ToKeeper::Token(message).to_bytes());
+        self.post(ToKeeper::Token(message));
+    }
+
+    /// Sends a message on the present connection, if there is one.
+    pub(crate) fn post(&self, message: ToKeeper) {
+        if let Some(connection) = self.present() {
+            connection.outbox.post(&self.rt, message.to_bytes());
         }
+    }
+
+    /// The connection to a keeper that said welcome.
+    fn present(&self) -> Option<Rc<Connection>> {
+        self.connection.borrow().clone().filter(|present| !present.is_lost.get())
+    }
+
+    /// The answer on the present connection; none without one, or if it ends before.
+    pub(crate) async fn ask_once(&self, question: Question) -> Option<Answer> {
+        self.present()?.ask(question).await.ok()
     }
 
     /// Asks for a part of a job, and says what came of the last one. None: the connection ended,
@@ -312,7 +334,7 @@ impl Link {
 
     /// Whether there is a connection to a keeper that said welcome.
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection.borrow().as_ref().is_some_and(|present| !present.is_lost.get())
+        self.present().is_some()
     }
 
     /// Waits until a keeper refuses this node. Returns why.
@@ -343,8 +365,7 @@ impl Link {
     async fn connected(self: &Rc<Self>) -> Result<Rc<Connection>> {
         let _one = self.connecting.acquire(1).await;
         self.check()?;
-        let present = self.connection.borrow().clone();
-        if let Some(present) = present.filter(|present| !present.is_lost.get()) {
+        if let Some(present) = self.present() {
             return Ok(present);
         }
         let mut pause = PAUSE.start;
@@ -420,8 +441,14 @@ impl Link {
         for message in parts.into_iter().map(ToKeeper::Restate) {
             connection.outbox.post(&self.rt, message.to_bytes());
         }
-        for ask in asks {
-            connection.outbox.post(&self.rt, ToKeeper::Token(ask).to_bytes());
+        let early = self.early_client.borrow().as_ref().map(|client| client.live());
+        let (live, commits) = early.map_or((None, Vec::new()), |(live, all)| (Some(live), all));
+        // Each fsync hears whether its own is there. These have no listener.
+        let commit = |commit| ToKeeper::Ask { number: UNHEARD, question: Question::Early(commit) };
+        let early = live.map(ToKeeper::EarlyLive).into_iter();
+        let early = early.chain(commits.into_iter().map(commit));
+        for message in early.chain(asks.into_iter().map(ToKeeper::Token)) {
+            connection.outbox.post(&self.rt, message.to_bytes());
         }
         self.capacity.set(connection.capacity);
         *self.connection.borrow_mut() = Some(connection.clone());
@@ -513,6 +540,7 @@ impl RemoteKeeper {
             client: RefCell::default(),
             space_client: RefCell::default(),
             lock_client: RefCell::default(),
+            early_client: RefCell::default(),
             lost_disks: RefCell::default(),
             lost_client: RefCell::default(),
             refused: RefCell::default(),

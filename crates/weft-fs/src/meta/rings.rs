@@ -15,6 +15,7 @@ use super::transaction::Tx;
 use crate::error::{FsError, Result};
 use crate::format::extent::Run;
 use crate::raid_log::Mark;
+use weft_token::NodeId;
 
 /// Bytes of a run in its row: disk, whether it is given up, first block and number of blocks.
 const RUN_BYTES: usize = 24;
@@ -96,6 +97,44 @@ impl Tx<'_> {
     pub(crate) fn begin_node_log(&self, node: u16, epoch: u64) -> Result<()> {
         self.set_state(&name_of("log epoch", node), epoch)?;
         self.set_state(&name_of("live log", node), 1)
+    }
+
+    /// A mount of a node commits early: if it dies, its log may not have all that was synced.
+    pub(crate) fn begin_early_commits(&self, node: NodeId) -> Result<()> {
+        self.set_state(&name_of("early commits", node.number), node.epoch)
+    }
+
+    /// Whether a mount of a node commits early.
+    pub(crate) fn commits_early(&self, node: NodeId) -> Result<bool> {
+        Ok(self.state(&name_of("early commits", node.number))? == node.epoch)
+    }
+
+    /// What a mount of a node had committed early may not all be there.
+    pub(crate) fn lose_early_commits(&self, node: NodeId) -> Result<()> {
+        self.set_state(&name_of("lost early commits", node.number), node.epoch)
+    }
+
+    /// What a mount of a node had committed early is there.
+    pub(crate) fn found_early_commits(&self, node: NodeId) -> Result<()> {
+        match self.lost_early_commits(node.number)? == Some(node.epoch) {
+            true => self.set_state(&name_of("lost early commits", node.number), 0),
+            false => Ok(()),
+        }
+    }
+
+    /// The last mount of a node that lost early commits; none if it has ended in order since.
+    pub(crate) fn lost_early_commits(&self, node: u16) -> Result<Option<u64>> {
+        Ok(Some(self.state(&name_of("lost early commits", node))?).filter(|epoch| *epoch > 0))
+    }
+
+    /// A node ends in order: it has nothing that was committed early.
+    pub(crate) fn end_early_commits(&self, node: u16) -> Result<()> {
+        for what in ["early commits", "lost early commits"] {
+            if self.state(&name_of(what, node))? != 0 {
+                self.set_state(&name_of(what, node), 0)?;
+            }
+        }
+        Ok(())
     }
 
     /// Nothing that a node has logged has to be recovered.

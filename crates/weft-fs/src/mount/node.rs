@@ -91,7 +91,12 @@ impl FsState {
         // What follows changes no row that a token is for.
         self.commit().await?;
         self.tokens().end_claims();
-        self.meta().run(|tx| tx.end_node_log(node)).await?;
+        self.meta()
+            .run(|tx| {
+                tx.end_early_commits(node)?;
+                tx.end_node_log(node)
+            })
+            .await?;
         self.commit_anyway().await?;
         self.meta().leave().await
     }

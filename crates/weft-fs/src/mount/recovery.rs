@@ -45,6 +45,7 @@ use crate::format::extent::{Column, Extent};
 use crate::format::inode::Ino;
 use crate::meta::{Meta, Tx};
 use crate::raid_log::{LogRecord, LoggedBand, Mark, scan};
+use crate::state::early_desk::LoggedBlock;
 use crate::state::mounted::{Fs, FsState};
 use crate::write::line_writes::put_live;
 use crate::write::new_lines::covering;
@@ -56,18 +57,36 @@ struct LoggedLine<'a> {
     band: &'a LoggedBand,
     /// The line's number in the band.
     line: u64,
+    /// The log record's place among those that are recovered.
+    place: usize,
     /// Whether all of it is on the disks.
     is_durable: bool,
 }
 
 /// Recovers the log of a node other than 0 that is dead: it writes no more. Nothing of it has to be
-/// recovered after the next commit; until then this can be repeated.
-pub(crate) async fn recover_log(meta: &Meta, pool: &Rc<Pool>, node: u16) -> Result<usize> {
+/// recovered after the next commit; until then this can be repeated. `early_left` hears which blocks
+/// were in the log, and says whether anything of the node's early commits is left to be written, or
+/// may be.
+pub(crate) async fn recover_log(
+    meta: &Meta,
+    pool: &Rc<Pool>,
+    node: u16,
+    early_left: impl FnOnce(NodeId, &[LoggedBlock]) -> bool,
+) -> Result<usize> {
     let (log, runs) = meta.run(|tx| Ok((tx.node_log(node)?, tx.ring(node)?))).await?;
     let medium = LogMedium::Ring(Ring::new(pool, node, &runs)?);
     let (records, last_id) = scan(&medium, (node, log.epoch), log.mark).await?;
-    let lines = recover(meta, pool, &records).await?;
+    let Recovered { lines, blocks } = recover(meta, pool, &records).await?;
+    let first_id = log.mark.completed + 1;
+    let logged =
+        blocks.into_iter().map(|(ino, block, place)| (ino, block, first_id + place as u64));
+    let id = NodeId { number: node, epoch: log.epoch };
+    let early_left = early_left(id, &logged.collect::<Vec<_>>());
     meta.run(|tx| {
+        // It counts as lost until it is written.
+        if early_left && tx.commits_early(id)? {
+            tx.lose_early_commits(id)?;
+        }
         // What of it would come late finds other contents.
         tx.refuse_before(node, log.epoch + 1)?;
         tx.set_mark(node, Mark { completed: last_id, position: 0 })?;
@@ -98,13 +117,29 @@ impl FsState {
             )));
         }
         let lines = match log.is_live && log.epoch <= epoch {
-            true => recover_log(self.meta(), self.pool(), number).await?,
+            true => {
+                let early_left = |id, logged: &[LoggedBlock]| {
+                    self.early_desk().supersede(id, logged);
+                    !self.early_desk().has_nothing(id)
+                };
+                recover_log(self.meta(), self.pool(), number, early_left).await?
+            }
             // Its last mount has logged nothing, or ended, or was recovered before.
             false => 0,
         };
         self.commit().await?;
+        self.write_early_of(node).await?;
         Ok(lines)
     }
+}
+
+/// What was recovered of a log.
+#[derive(Default)]
+pub(crate) struct Recovered {
+    /// Lines that were repaired.
+    lines: usize,
+    /// Blocks that were written again, and the places of their log records among all.
+    blocks: Vec<(Ino, u64, usize)>,
 }
 
 impl Fs {
@@ -127,19 +162,24 @@ impl Fs {
 }
 
 /// Repairs all lines that log records, oldest first, name, and puts the sizes and times of files
-/// into the metadata. Returns how many lines that were.
-pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord]) -> Result<usize> {
+/// into the metadata.
+pub(crate) async fn recover(
+    meta: &Meta,
+    pool: &Rc<Pool>,
+    records: &[LogRecord],
+) -> Result<Recovered> {
     let mut lines: BTreeMap<(Ino, u64), Vec<LoggedLine<'_>>> = BTreeMap::new();
     for (n, record) in records.iter().enumerate() {
         let is_durable = record.is_bare && n + 1 < records.len();
         for band in &record.bands {
             for line in 0..band.record.lines {
                 let key = (band.ino, band.block + line * band.record.k());
-                lines.entry(key).or_default().push(LoggedLine { band, line, is_durable });
+                let logged = LoggedLine { band, line, place: n, is_durable };
+                lines.entry(key).or_default().push(logged);
             }
         }
     }
-    let mut repaired = 0;
+    let mut recovered = Recovered::default();
     for ((ino, block), mut history) in lines {
         let stored = meta.run(|tx| covering(tx, ino, block)).await?;
         // Lines that are only reserved were new as well.
@@ -148,6 +188,12 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
         let (line, unit) = record.locate(block - first);
         history.retain(|at| is_at_same_places(&record, line, *at));
         if unit == 0 && !history.is_empty() {
+            for at in &history {
+                let units = at.band.data.iter().map(|(unit, _)| *unit);
+                let active = units.filter(|unit| record.columns[*unit].is_some());
+                let blocks = active.map(|unit| (ino, block + unit as u64, at.place));
+                recovered.blocks.extend(blocks);
+            }
             let moved = recover_line(pool, &mut record, line, &history).await?;
             runs_of(&record.part(line..line + 1)).for_each(|run| pool.at_hand.forget(run));
             let put = |tx: &Tx<'_>| {
@@ -156,7 +202,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
                 moved.try_for_each(|(unit, column)| replace_block(tx, ino, block, *unit, column))
             };
             meta.run(put).await?;
-            repaired += 1;
+            recovered.lines += 1;
         }
     }
     pool.flush().await;
@@ -172,7 +218,7 @@ pub(crate) async fn recover(meta: &Meta, pool: &Rc<Pool>, records: &[LogRecord])
         Ok(())
     };
     meta.run(put).await?;
-    Ok(repaired)
+    Ok(recovered)
 }
 
 /// Whether the active part of a line lies at the log's places.
@@ -205,7 +251,7 @@ impl LineEvidence {
     fn of(history: &[LoggedLine<'_>], record: &Extent) -> Self {
         let mut said = Self { is_exact: true, ..Self::default() };
         let active: UnitSet = record.active().map(|(unit, _)| unit).collect();
-        for LoggedLine { band, line, is_durable } in history {
+        for LoggedLine { band, line, is_durable, .. } in history {
             let part = part_of(0, *line);
             said.is_exact &= band.written.is_subset(&active);
             for unit in band.written.intersection(&active) {

@@ -55,6 +55,13 @@ pub struct NodeStatus {
     pub is_mounted: bool,
     /// The copies of its log.
     pub log: Vec<LogCopy>,
+    /// Whether its last mount commits early.
+    pub commits_early: bool,
+    /// Blocks that it has committed early and that are in the memory of this node.
+    pub early_blocks: usize,
+    /// The last of its mounts that died together with a keeper: what it had committed early may not
+    /// all be there. None if the node has ended in order since.
+    pub lost_early_commits: Option<u64>,
 }
 
 /// A copy of a node's log.
@@ -412,7 +419,14 @@ impl Fs {
                         }
                     }
                     let node = NodeId { number, epoch: log.epoch };
-                    Ok(NodeStatus { node, is_mounted: log.is_live, log: copies })
+                    Ok(NodeStatus {
+                        node,
+                        is_mounted: log.is_live,
+                        log: copies,
+                        commits_early: tx.commits_early(node)?,
+                        early_blocks: self.0.early_desk().blocks(number),
+                        lost_early_commits: tx.lost_early_commits(number)?,
+                    })
                 };
                 tx.node_logs()?.into_iter().map(node).collect()
             })

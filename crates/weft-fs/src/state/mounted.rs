@@ -28,6 +28,8 @@ use crate::format::use_number;
 use crate::meta::desk::DeskClient;
 use crate::meta::{FORMAT, Meta, RingRun, Tx};
 use crate::raid_log::{Log, Medium as _};
+use crate::state::early_commits::EarlyCommits;
+use crate::state::early_desk::EarlyDesk;
 use crate::state::hot_parts::HotParts;
 use crate::state::job::JobState;
 use crate::state::job_pace::JobPace;
@@ -145,6 +147,10 @@ pub(crate) struct FsState {
     work_desk: WorkDesk,
     /// Of node 0: the disks that other nodes reach through it.
     path_desk: PathDesk,
+    /// What this node has committed early.
+    early_commits: EarlyCommits,
+    /// Of node 0: what other nodes have.
+    early_desk: EarlyDesk,
     /// New lines in the open transaction, and lines that were overwritten and are in the log: file,
     /// first block, record. The disks may have them in their caches only.
     unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
@@ -256,6 +262,8 @@ impl FsState {
             space_desk: SpaceDesk::default(),
             work_desk: WorkDesk::default(),
             path_desk: PathDesk::default(),
+            early_commits: EarlyCommits::default(),
+            early_desk: EarlyDesk::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
             read_only: options.read_only,
@@ -374,6 +382,16 @@ impl FsState {
     /// Of node 0: the disks that other nodes reach through it.
     pub(crate) fn path_desk(&self) -> &PathDesk {
         &self.path_desk
+    }
+
+    /// What this node has committed early.
+    pub(crate) fn early_commits(&self) -> &EarlyCommits {
+        &self.early_commits
+    }
+
+    /// Of node 0: what other nodes have committed early.
+    pub(crate) fn early_desk(&self) -> &EarlyDesk {
+        &self.early_desk
     }
 
     /// Blocks of records whose removal is not known to be durable.

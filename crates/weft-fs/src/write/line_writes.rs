@@ -78,6 +78,9 @@ impl FsState {
             while !self.append(&record).await? {
                 self.commit_within_flush().await?;
             }
+            if with_contents {
+                self.end_logged_early(targets, files)?;
+            }
         }
         if self.has_unrecorded_losses() {
             self.commit_within_flush().await?;

@@ -16,7 +16,10 @@ use std::rc::{Rc, Weak};
 use weft_disk::IoFuture;
 use weft_rt::SECOND;
 use weft_token::{Kind, NodeId, ToAuthority, ToNode};
-use weft_wire::{Answer, DiskRequest, GiveBack, LockWish, Restated, RoomWish, WorkDone};
+use weft_wire::{
+    Answer, DiskRequest, EarlyBlock, EarlyCommit, EarlyLive, GiveBack, LockWish, Restated,
+    RoomWish, WorkDone,
+};
 
 use crate::disks::pool::runs_of;
 use crate::error::Result;
@@ -41,7 +44,9 @@ impl FsState {
     async fn give_up(&self, given: &[Revocation]) -> Result<()> {
         // What it gives back is written with the rest.
         self.forget_in_kernel(given).await;
-        if given.iter().any(|given| given.space.kind == Kind::Everything) {
+        let is_everything = given.iter().any(|given| given.space.kind == Kind::Everything);
+        let mut early = self.early_commits().all();
+        if is_everything {
             self.flush_all(FlushScope::All).await?;
         }
         let of_file = given
@@ -49,10 +54,13 @@ impl FsState {
             .filter(|given| matches!(given.space.kind, Kind::Attributes | Kind::Data))
             .map(|given| given.space.ino);
         let inos: BTreeSet<Ino> = of_file.collect();
+        early.retain(|of| is_everything || inos.contains(&of.ino));
         let unclean: Vec<Rc<Node>> =
             inos.into_iter().filter_map(|ino| self.open_files().unclean_node(ino)).collect();
         self.flush_many(unclean, FlushScope::All).await?;
         self.commit().await?;
+        // They must not come over what others write.
+        self.end_early(&early).await?;
         // Also blocks that it has repaired: others may overwrite them.
         self.pool().flush().await;
         if given.iter().any(|of| of.space.kind == Kind::Everything && of.leaves.is_none()) {
@@ -70,6 +78,7 @@ impl FsState {
     fn note_node_gone(&self, node: NodeId) {
         self.tokens().recovered(node);
         self.path_desk().forget(node);
+        self.early_desk().forget(node);
         self.end_locks(node);
         self.forget_space_of(node);
         self.work_desk().forget(node);
@@ -194,6 +203,22 @@ impl Desk for FsDesk {
                 fs.path_desk().left(node).await;
             }
         })
+    }
+
+    fn early_live(&self, node: NodeId, live: EarlyLive) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.early_desk().live(node, &live);
+        }
+    }
+
+    fn early(&self, node: NodeId, commit: EarlyCommit) -> bool {
+        self.0.upgrade().is_some_and(|fs| fs.early_desk().take(node, commit))
+    }
+
+    fn early_done(&self, node: NodeId, blocks: &[EarlyBlock]) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.early_desk().done(node, blocks);
+        }
     }
 
     fn known(&self) -> IoFuture<'static, ()> {

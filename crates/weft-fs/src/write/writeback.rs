@@ -229,8 +229,10 @@ impl FsState {
 
     /// Writes all dirty blocks, and makes everything durable.
     pub(crate) async fn write_all(&self) -> Result<()> {
+        let early = self.early_commits().all();
         let flushed = self.flush_all(FlushScope::All).await;
-        flushed.and(self.commit().await)
+        flushed.and(self.commit().await)?;
+        self.end_early(&early).await
     }
 
     /// Moves blocks that have failed, writes all dirty blocks, and makes everything durable. The

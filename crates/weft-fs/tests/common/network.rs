@@ -28,6 +28,10 @@ pub enum Canary {
     BatchRepeated,
     /// A batch counts as durable as soon as its end was sent.
     DurableEarly,
+    /// Early commits do not reach the keeper, and are answered.
+    EarlyLost,
+    /// The keeper does not hear that early commits are over.
+    EarlyEndless,
 }
 
 /// Hears of a keeper that starts.
@@ -121,6 +125,11 @@ impl End {
                 (ToKeeper::Ask { number, question: Question::End(_) }, Canary::DurableEarly) => {
                     answer(*number, Answer::Durable);
                 }
+                (ToKeeper::Ask { number, question: Question::Early(_) }, Canary::EarlyLost) => {
+                    answer(*number, Answer::Early(true));
+                    continue;
+                }
+                (ToKeeper::EarlyDone(_), Canary::EarlyEndless) => continue,
                 (ToKeeper::Ask { question: Question::Part(part), .. }, Canary::BatchRepeated) => {
                     before.push(part.clone());
                 }

@@ -9,6 +9,7 @@
 //! | a part or the end of a batch | the store | the one before it, its turn, that it is durable |
 //! | numbers for new files | the keeper | all nodes that a former keeper knew |
 //! | a place for a log, blocks, a lock, a path to a disk, a part of a job | the desk | what the desk waits for |
+//! | an early commit | the desk | nothing: it is answered at once |
 //! | a request to a disk | the desk | the disk; the next message waits if there are many of them |
 //!
 //! *Before a node has said what it has*, it may read, ask for a place for its log, say that it is
@@ -51,6 +52,7 @@ fn needs_restatement(question: &Question) -> bool {
         | Question::Work(_)
         | Question::NoPath { .. }
         | Question::Disk(_)
+        | Question::Early(_)
         | Question::Numbers
         | Question::Part(_)
         | Question::End(_) => true,
@@ -94,11 +96,27 @@ impl Server {
                     self.desk().await.take(peer.node, message);
                     Ok(())
                 }
+                ToKeeper::EarlyLive(live) => {
+                    self.of_restated(peer).await.map(|desk| desk.early_live(peer.node, live))
+                }
+                ToKeeper::EarlyDone(blocks) => {
+                    self.of_restated(peer).await.map(|desk| desk.early_done(peer.node, &blocks))
+                }
                 ToKeeper::Hello { .. } => Err(ConnectionEnd),
             };
             if let Err(ConnectionEnd) = taken {
                 return;
             }
+        }
+    }
+
+    /// The desk, for a message of another node that has said what it has.
+    async fn of_restated(&self, peer: &Peer) -> Spoken<Rc<dyn Desk>> {
+        let desk = self.desk().await;
+        self.next_batch(peer)?;
+        match peer.node.number != 0 && peer.has_restated() {
+            true => Ok(desk),
+            false => Err(ConnectionEnd),
         }
     }
 
@@ -124,6 +142,11 @@ impl Server {
                     let _permit = permit;
                     done.await
                 });
+            }
+            Question::Early(commit) => {
+                // Messages after it find it taken.
+                let is_there = self.of_restated(peer).await?.early(peer.node, commit);
+                self.tell(peer, number, Answer::Early(is_there)).await;
             }
             Question::Numbers if peer.node.number != 0 => {
                 // A node may have numbers of the keeper before this one that are in no batch yet.
@@ -251,6 +274,7 @@ impl Server {
             | Question::Lock(_)
             | Question::Work(_)
             | Question::NoPath { .. }
+            | Question::Early(_)
             | Question::Disk(_) => Err(ConnectionEnd),
         }
     }
