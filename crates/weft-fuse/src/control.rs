@@ -280,6 +280,15 @@ impl Control {
                 "total_blocks": status.total_blocks, "lacking_blocks": status.lacking_blocks,
             })
         });
+        let node = |of: &weft_fs::NodeStatus| {
+            json!({
+                "number": of.node.number, "epoch": of.node.epoch, "mounted": of.is_mounted,
+                "early_commit": of.commits_early, "early_blocks": of.early_blocks,
+                "lost_early_commits": of.lost_early_commits,
+            })
+        };
+        let nodes = self.fs.nodes().await?;
+        let early = self.fs.early_status();
         Ok(json!({
             "name": status.name, "id": status.id, "epoch": status.epoch,
             "stopped": status.stopped, "read_only": self.fs.is_read_only(),
@@ -303,6 +312,9 @@ impl Control {
             "repaired_blocks": status.counts.repaired_blocks,
             "moved_blocks": status.counts.moved_blocks,
             "requests": self.requests.to_json(),
+            "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+            "early_commit": early.is_on, "early_blocks": early.waiting,
+            "early_commits": early.counts.commits, "early_commits_refused": early.counts.refused,
             "job": job, "last_job": *self.last_job.borrow(),
         }))
     }

@@ -13,10 +13,14 @@ use std::rc::Rc;
 use weft_cluster::{DiskName, Keeper, Membership};
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, KeeperServer, Label, MountOptions, RemoteMetadata, Result};
-use weft_rt::Rt;
+use weft_rt::{Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
 use crate::{Attendance, MemoryWay, Say};
+
+/// How long a keeper that ends waits for nodes that commit early: they write every 5 seconds, and
+/// the lease of one that is dead ends after 5.
+const EARLY_PATIENCE: Nanos = 20 * SECOND;
 
 /// A keeper in its term.
 pub struct Term {
@@ -97,11 +101,15 @@ impl Term {
         Ok(Attendance::begin(&self.rt, &self.membership, by, &self.say, mounted))
     }
 
-    /// Ends in order: nodes wait for the next keeper, and do not hear that this one fails.
+    /// Ends in order: nodes wait for the next keeper, and do not hear that this one fails. What they
+    /// have committed early goes to the disks before.
     ///
     /// # Errors
     /// As [`Fs::unmount`].
     pub async fn end(&self, fs: &Fs, attendance: &Attendance) -> Result<()> {
+        if !fs.settle_early_commits(EARLY_PATIENCE).await {
+            (self.say)("not all nodes have written what they have committed early");
+        }
         self.way.turn_nodes_away();
         attendance.end();
         fs.unmount().await

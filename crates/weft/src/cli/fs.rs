@@ -303,7 +303,8 @@ Examples:
   weft fs mount home /mnt /srv/disks
 
 With --cluster it is one of several machines, and a keeper must run (weft fs keeper):
-  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k")]
+  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k
+  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k --early-commit")]
 pub struct FsMountArgs {
     /// The file system
     pub name: String,
@@ -328,8 +329,8 @@ pub struct FsMountArgs {
     #[arg(long)]
     pub read_only: bool,
     /// Options as in /etc/fstab: ro, suid, dev, noexec, noatime, nodiratime, strictatime, remount,
-    /// sync …, and of these here degraded, stale, awake, syncfs, disk=, cache=, metadata_cache=,
-    /// wait=, stop_timeout=, log=, cluster=, node=, key=, disk_patience=
+    /// sync …, and of these here degraded, stale, awake, syncfs, early_commit, disk=, cache=,
+    /// metadata_cache=, wait=, stop_timeout=, log=, cluster=, node=, key=, disk_patience=
     #[arg(short, value_name = "OPTION,…")]
     pub options: Vec<String>,
     /// Memory for contents: at most half of it waits to be written, the rest was read or written
@@ -348,6 +349,11 @@ pub struct FsMountArgs {
     /// loop device as the source, and `fuseblk.weftfs` as the type
     #[arg(long)]
     pub syncfs: bool,
+    /// With --cluster: fsync of overwritten blocks waits for the keeper's memory, and not for a
+    /// disk. If this node and the keeper die within seconds of each other, as when the power fails
+    /// for both, what was synced last is lost, and the file system stays sound
+    #[arg(long)]
+    pub early_commit: bool,
     /// Return when it is mounted; another process serves it
     #[arg(long)]
     pub background: bool,

@@ -229,6 +229,11 @@ fn mount(args: &FsMountArgs, json: bool) -> Outcome {
             cluster::mount_as_node(&opener, &args, given, options, json).await
         });
     }
+    if args.early_commit {
+        return Err(Failure::usage("--early-commit is for nodes of a cluster").hint(
+            "without a keeper on another machine there is no memory that outlives this one",
+        ));
+    }
     let (keeps_awake, stop_timeout) = (args.awake, args.stop_timeout);
     let (wait, passes_sync_on) = (args.wait, args.syncfs);
     thread::run(move |opener: Opener| async move {

@@ -126,6 +126,7 @@ fn set_flag(args: &mut FsMountArgs, options: &mut Options, name: &str) -> bool {
         "stale" => args.stale = true,
         "awake" => args.awake = true,
         "syncfs" => args.syncfs = true,
+        "early_commit" => args.early_commit = true,
         _ => return false,
     }
     true

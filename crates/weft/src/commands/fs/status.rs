@@ -76,6 +76,16 @@ fn attention(status: &Value, folder: &str) -> Vec<String> {
             ));
         }
     }
+    for node in status["nodes"].as_array().into_iter().flatten() {
+        if let Some(epoch) = node["lost_early_commits"].as_u64() {
+            found.push(format!(
+                "node {} (epoch {epoch}) died together with a keeper, with --early-commit: what its programs \
+                 had synced in the last seconds may be missing. Check their files; the note goes when the node \
+                 is next unmounted",
+                node["number"]
+            ));
+        }
+    }
     let count = |of: &Value, name: &str| of[name].as_u64().unwrap_or(0);
     found.extend(lack_of_room(&status["job"], folder));
     let last = &status["last_job"];

@@ -93,7 +93,7 @@ pub(in crate::commands::fs) async fn mount_as_node(
         }
     };
     let started = {
-        let starting = Box::pin(start(&party, terms, options));
+        let starting = Box::pin(start(&party, terms, options, args.early_commit));
         let ended = select(Box::pin(party.end.wait()), Box::pin(signals.wait(1)));
         match select(starting, ended).await {
             Either::Left((started, _)) => started,
@@ -140,14 +140,29 @@ pub(in crate::commands::fs) async fn mount_as_node(
     party.leave().await
 }
 
+/// What early commit assumes.
+const EARLY_COMMIT: &str = "early commit: what programs sync goes into the keeper's memory, and to the disks within \
+     seconds. If this node and the keeper die within that time, as when the power fails for both, what was \
+     synced last is lost; the file system stays sound. Give the two independent power";
+
 /// Joins the cluster, and mounts.
-async fn start(party: &Party, terms: Terms, options: MountOptions) -> Result<Fs, Failure> {
+async fn start(
+    party: &Party,
+    terms: Terms,
+    options: MountOptions,
+    early_commit: bool,
+) -> Result<Fs, Failure> {
     let opener = &party.opener;
     let own = party.joined().await?;
     let node = party.until(false, |outlook| number_of(outlook, &own)).await?;
     let reach = Reach { rt: opener.rt.clone(), ring: opener.ring.clone(), terms };
     let way = KeeperWay::new(&opener.rt, &party.membership, reach.dial(), Rc::new(log_line));
-    mount_fs(party, &own, (&reach, node, &way), options).await
+    let fs = mount_fs(party, &own, (&reach, node, &way), options).await?;
+    if early_commit {
+        fs.begin_early_commits().await.map_err(failed_fs)?;
+        log_line(EARLY_COMMIT);
+    }
+    Ok(fs)
 }
 
 /// What the end of a mount that has stopped begins with.
