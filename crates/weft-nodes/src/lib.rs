@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod attendance;
+mod labels;
 mod node;
 mod term;
 mod ways;

@@ -9,6 +9,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_token::NodeId;
 
 use crate::KeeperWay;
+use crate::labels::labelled;
 
 /// Pause between two attempts to mount.
 const PAUSE: Nanos = 500 * MILLISECOND;
@@ -31,6 +32,7 @@ pub async fn mount_when_ready(
     patience: Nanos,
 ) -> Result<Fs> {
     let deadline = rt.now() + patience;
+    let disks = &labelled(disks).await;
     loop {
         let metadata = RemoteMetadata { node, way: way.clone() };
         let error = match Fs::mount_node(rt, disks, options, metadata).await {

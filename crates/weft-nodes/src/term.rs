@@ -10,13 +10,14 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use weft_cluster::{DiskName, Keeper, Membership};
+use weft_cluster::{DiskName, Epoch, Fence, Incarnation, Keeper, Membership};
 use weft_disk::Disk;
 use weft_fs::{Fs, FsError, KeeperServer, Label, MountOptions, RemoteMetadata, Result};
 use weft_rt::{Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
-use crate::{Attendance, MemoryWay, Say};
+use crate::labels::labelled;
+use crate::{Attendance, MemoryWay, Say, name_of};
 
 /// How long a keeper that ends waits for nodes that commit early: they write every 5 seconds, and
 /// the lease of one that is dead ends after 5.
@@ -65,6 +66,7 @@ impl Term {
     /// # Errors
     /// As [`Fs::mount_with_keeper`].
     pub async fn mount(&self, disks: &[Rc<dyn Disk>], options: MountOptions) -> Result<Fs> {
+        let disks = &labelled(disks).await;
         let mut id = None;
         for disk in disks {
             // One that cannot be read is looked at by the mount.
@@ -84,6 +86,31 @@ impl Term {
             }
         };
         Fs::mount_with_keeper(&self.rt, disks, options, found).await
+    }
+
+    /// A node that has lost its path to a disk is fenced there: what it has sent by that path must
+    /// not come after what it sends through the keeper. `fence_of` finds the fence of a disk by the
+    /// name that the disk has in this process.
+    pub fn cut_paths(&self, fs: &Fs, fence_of: impl Fn(&str) -> Option<Rc<dyn Fence>> + 'static) {
+        let (membership, own) = (self.membership.clone(), self.keeper.node.clone());
+        let say = self.say.clone();
+        fs.cut_paths_by(move |node, disk| {
+            let name = name_of(&membership.outlook(), node.number);
+            let victim = name.map(|name| Incarnation { node: name, epoch: Epoch(node.epoch) });
+            let (fence, own, say) = (fence_of(&disk), own.clone(), say.clone());
+            async move {
+                let (Some(victim), Some(fence)) = (victim, fence) else { return false };
+                let fenced = fence.fence(&own, &victim).await;
+                let node = &victim.node;
+                match &fenced {
+                    Ok(()) => say(&format!(
+                        "node {node} does not reach {disk}: it uses the disk through this keeper"
+                    )),
+                    Err(error) => say(&error.to_string()),
+                }
+                fenced.is_ok()
+            }
+        });
     }
 
     /// From now on other nodes are served: those that were mounted under an earlier keeper first

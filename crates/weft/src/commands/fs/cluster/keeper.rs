@@ -25,11 +25,11 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Epoch, Incarnation, Keeper, NodeError, Standing};
+use weft_cluster::{DiskName, Keeper, NodeError, Standing};
 use weft_disk::Disk;
 use weft_fs::{AccessTimes, Fs, FsError, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
-use weft_nodes::{MemoryWay, Term, name_of};
+use weft_nodes::{MemoryWay, Term};
 use weft_rt::reservation::InFlight;
 use weft_rt::{Nanos, SECOND};
 
@@ -176,7 +176,11 @@ impl Active<'_> {
             true => announce_answer(&json!({ "keeps": name, "term": term })),
             false => announce(&format!("{} keeps '{name}' in term {term}", node.node)),
         }
-        self.cut_paths(&fs);
+        let party = self.party.clone();
+        self.term.cut_paths(&fs, move |place| {
+            let disks = party.disks.borrow();
+            disks.iter().find(|disk| disk.place() == place).map(|disk| disk.fence())
+        });
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
         if let Some(leases) = self.party.leases.clone() {
             let (party, name) = (self.party.clone(), self.args.name.clone());
@@ -189,6 +193,7 @@ impl Active<'_> {
             // A signal may have come during the mount.
             Some(folder) if self.signals.heard() == 0 => self.serve_folder(&fs, folder).await,
             _ => {
+                self.keep_jobs(&fs);
                 let told = Box::pin(self.signals.wait(1));
                 let ends = select(told, Box::pin(self.party.end.wait()));
                 match select(ends, Box::pin(self.stopped(&fs))).await {
@@ -217,36 +222,6 @@ impl Active<'_> {
         drop(select(late, Box::pin(self.signals.wait(2))).await);
         Failure::new("it could not end in order, and has ended at once")
             .hint("nothing that was synced is lost: the next keeper recovers it")
-    }
-
-    /// A node that has lost its path to a disk is fenced there: what it has sent by that path must
-    /// not come after what it sends through the keeper.
-    fn cut_paths(&self, fs: &Fs) {
-        let (membership, own) = (self.party.membership.clone(), self.term.keeper.node.clone());
-        let party = self.party.clone();
-        fs.cut_paths_by(move |node, disk| {
-            let name = name_of(&membership.outlook(), node.number);
-            let victim = name.map(|name| Incarnation { node: name, epoch: Epoch(node.epoch) });
-            let disks = party.disks.borrow();
-            let fence = disks.iter().find(|of| of.place() == disk).map(|of| of.fence());
-            let own = own.clone();
-            async move {
-                let (Some(victim), Some(fence)) = (victim, fence) else { return false };
-                match fence.fence(&own, &victim).await {
-                    Ok(()) => {
-                        let node = &victim.node;
-                        log_line(&format!(
-                            "node {node} does not reach {disk}: it uses the disk through this keeper"
-                        ));
-                        true
-                    }
-                    Err(error) => {
-                        log_line(&error.to_string());
-                        false
-                    }
-                }
-            }
-        });
     }
 
     /// Waits until the file system has failed; another keeper may do better.
@@ -286,6 +261,23 @@ impl Active<'_> {
                 .hint("name all disks of the file system; --degraded goes on without missing ones"),
             error => failed_fs(error),
         })
+    }
+
+    /// Without a folder, which has commands and does the same: jobs start automatically, and the
+    /// log has what happens to disks.
+    fn keep_jobs(&self, fs: &Fs) {
+        let name = self.args.name.clone();
+        fs.on_lost_disk(move |number, disk, why| {
+            let why = why.map_or(String::new(), |why| format!(": {why}"));
+            log_line(&format!(
+                "ALERT: file system '{name}': disk {number} ({disk}) is lost and not used any more{why}"
+            ));
+        });
+        let name = self.args.name.clone();
+        fs.keep(move |job, ended| {
+            let ended = ended.map_or_else(|error| error.to_string(), |_| "done".to_owned());
+            log_line(&format!("file system '{name}': {}: {ended}", job.name()));
+        });
     }
 
     /// Serves node 0 on a folder as well, until it is unmounted.
