@@ -16,12 +16,14 @@
 
 mod arrays;
 mod clock;
+mod closed_network;
 mod instructions;
 mod load;
 mod race;
 
 pub use arrays::{MIB, assemble, create_options, fill, make, ram_disk, ram_disks, rebuilt, touch};
 pub use clock::{CpuClock, TrivialDriver};
+pub use closed_network::{Throughput, closed_network};
 pub use instructions::instructions;
 pub use load::{Load, Outcome, run};
 pub use race::{Contestant, Race, Row, Table, median};

@@ -12,16 +12,14 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use in_process::{NOW, mount, new, open_disks};
+use in_process::{NOW, make_files, mount, open_disks, write_small};
 use weft_cli::disks::Opener;
 use weft_cli::thread;
 use weft_fs::{CreateOptions, Fs, Ino, Kind, ROOT, Redundancy};
-use weft_rt::Frozen;
 use weft_testkit::Scratch;
 
 const DISKS: usize = 4;
 const FILES_DEFAULT: u64 = 100_000;
-const FILES_IN_FOLDER: u64 = 500;
 const PHASES: [(&str, &str); 6] = [
     ("fill", "make and write the files, unmount"),
     ("mount", "mount, after an unmount"),
@@ -30,20 +28,6 @@ const PHASES: [(&str, &str); 6] = [
     ("mount", "mount, after it was killed"),
     ("check", "check the metadata"),
 ];
-
-async fn make(fs: &Fs, files: std::ops::Range<u64>) {
-    let mut folder = ROOT;
-    for n in files {
-        if folder == ROOT || n.is_multiple_of(FILES_IN_FOLDER) {
-            let name = format!("folder{n}");
-            folder = fs.make(ROOT, name.as_bytes(), new(Kind::Folder)).await.expect("made").0;
-        }
-        let name = format!("file{n}.txt");
-        let (ino, _) = fs.make(folder, name.as_bytes(), new(Kind::File)).await.expect("made");
-        let data = Frozen::copy_from(&n.to_le_bytes().repeat(13));
-        fs.write(ino, 0, data).await.expect("written");
-    }
-}
 
 async fn list(fs: &Fs) -> u64 {
     let (mut count, mut folders) = (0, vec![ROOT]);
@@ -77,10 +61,10 @@ fn phase(name: &str, folder: &Path, files: u64) {
         let start = Instant::now();
         let mut note = String::new();
         match &*name {
-            "fill" => make(&fs, 0..files).await,
+            "fill" => make_files(&fs, 0..files, write_small).await,
             "list" => note = format!("{} files", list(&fs).await),
             "kill" => {
-                make(&fs, files..files + 1000).await;
+                make_files(&fs, files..files + 1000, write_small).await;
                 fs.sync().await.expect("synced");
             }
             "check" => {

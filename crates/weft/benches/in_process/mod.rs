@@ -1,4 +1,5 @@
 //! A file system that a benchmark uses in its own process: neither FUSE nor the page cache counts.
+#![allow(dead_code, reason = "each benchmark uses some of it")]
 
 use std::path::Path;
 use std::rc::Rc;
@@ -6,10 +7,12 @@ use std::rc::Rc;
 use weft_cli::disks::Opener;
 use weft_cli::thread;
 use weft_disk::Disk;
-use weft_fs::{AccessTimes, Fs, Kind, META_CACHE_BYTES, MountOptions, NewFile, Time};
+use weft_fs::{AccessTimes, Fs, Ino, Kind, META_CACHE_BYTES, MountOptions, NewFile, ROOT, Time};
+use weft_rt::Frozen;
 
 /// Memory for contents, of which half may wait to be written.
 const CACHE_BYTES: u64 = 64 << 20;
+const FILES_IN_FOLDER: u64 = 500;
 pub const NOW: Time = Time { s: 1_700_000_000, ns: 0 };
 
 pub fn new(kind: Kind) -> NewFile<'static> {
@@ -40,4 +43,28 @@ pub async fn mount(opener: &Opener, disks: &[Rc<dyn Disk>]) -> Fs {
         clock: None,
     };
     Fs::mount(&opener.rt, disks, options).await.expect("mounted")
+}
+
+/// Makes the small files of these numbers, in folders; `fill` gives each its contents.
+pub async fn make_files(
+    fs: &Fs,
+    files: std::ops::Range<u64>,
+    mut fill: impl AsyncFnMut(&Fs, Ino, u64),
+) {
+    let mut folder = ROOT;
+    for n in files {
+        if folder == ROOT || n.is_multiple_of(FILES_IN_FOLDER) {
+            let name = format!("folder{n}");
+            folder = fs.make(ROOT, name.as_bytes(), new(Kind::Folder)).await.expect("made").0;
+        }
+        let name = format!("file{n}.txt");
+        let (ino, _) = fs.make(folder, name.as_bytes(), new(Kind::File)).await.expect("made");
+        fill(fs, ino, n).await;
+    }
+}
+
+/// Writes the contents of a small file.
+pub async fn write_small(fs: &Fs, ino: Ino, n: u64) {
+    let data = Frozen::copy_from(&n.to_le_bytes().repeat(13));
+    fs.write(ino, 0, data).await.expect("written");
 }

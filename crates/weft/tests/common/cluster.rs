@@ -98,6 +98,11 @@ impl Cluster {
         wait_until("etcd to elect a leader", || is_healthy(self.ports[0]));
     }
 
+    /// The processes of the servers of disks.
+    pub fn server_ids(&self) -> Vec<u32> {
+        self.servers.iter().map(Process::id).collect()
+    }
+
     pub fn kill_etcd(&mut self) {
         self.etcd.take().expect("it runs").kill9();
     }
@@ -242,6 +247,11 @@ fn has_said(out: &Path, what: &str) -> bool {
 }
 
 impl Member {
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What it has printed.
     pub fn said(&self) -> String {
         fs::read_to_string(&self.out).unwrap_or_default()
