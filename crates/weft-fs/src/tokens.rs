@@ -1,5 +1,6 @@
 //! Tokens: what a node may keep in memory while other nodes use the same files.
 
+mod contended;
 mod free_tokens;
 mod late_requests;
 pub(crate) mod local_node;

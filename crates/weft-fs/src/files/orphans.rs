@@ -101,7 +101,12 @@ impl FsState {
         if self.sharing().is_shared() {
             let node = self.node(ino);
             node.begin_open();
-            node.keep_open(self.tokens().hold(vec![Need::open(ino, Mode::Shared)]).await);
+            // The program is going to write it, as a rule. Together they take the time of one.
+            let of_writes =
+                [Need::attributes(ino, Mode::Exclusive), Need::all_data(ino, Mode::Exclusive)];
+            let needs = [Need::open(ino, Mode::Shared)].into_iter().chain(of_writes);
+            let held = self.tokens().hold_new(needs.collect()).await;
+            held.into_iter().take(1).for_each(|open| node.keep_open(open));
         }
     }
 

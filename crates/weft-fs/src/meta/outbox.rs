@@ -9,6 +9,9 @@ use weft_rt::sync::Semaphore;
 
 use super::stream::Stream;
 
+/// Short messages that have come together are written in one go.
+const TOGETHER_BYTES_MAX: usize = 16 << 10;
+
 /// The way out on a connection.
 pub(super) struct Outbox {
     pub(super) stream: Rc<dyn Stream>,
@@ -44,11 +47,23 @@ impl Outbox {
         self.write_posted().await
     }
 
+    /// Takes messages that are posted, to be written together.
+    fn take_some(&self) -> Option<Vec<u8>> {
+        let mut posted = self.posted.borrow_mut();
+        let mut bytes = posted.pop_front()?;
+        while let Some(next) = posted.front()
+            && bytes.len() + next.len() <= TOGETHER_BYTES_MAX
+        {
+            bytes.extend_from_slice(next);
+            posted.pop_front();
+        }
+        Some(bytes)
+    }
+
     /// Writes what is posted. `false`: the stream has ended. The caller holds `writing`.
     async fn write_posted(&self) -> bool {
         loop {
-            let next = self.posted.borrow_mut().pop_front();
-            let Some(bytes) = next else { return !self.has_ended.get() };
+            let Some(bytes) = self.take_some() else { return !self.has_ended.get() };
             let mut whole = PartGuard(&*self.stream, false);
             whole.1 = self.stream.write(bytes).await.is_ok();
             if !whole.1 {

@@ -18,6 +18,9 @@
 //! token stays, and it is tried again. A node that cannot write any more keeps its tokens until it
 //! is fenced.
 //!
+//! *Contention.* A token that nodes take from each other again and again stays for a moment
+//! ([`super::contended`]).
+//!
 //! *Memory.* The number of files and folders with tokens is bounded. At the bound a node returns
 //! many tokens together, as each such round takes a commit: the oldest ones that are not in use and
 //! were not used again since the last round that reached them.
@@ -26,8 +29,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
+use futures_util::future::join_all;
+use weft_rt::Rt;
 use weft_rt::sync::{Sender, oneshot};
 use weft_token::{
     Acquired, Authority, Conflict, Event, Holder, Holding, Kind, Mode, NodeId, Space, ToAuthority,
@@ -36,6 +41,7 @@ use weft_token::{
 
 use crate::format::inode::Ino;
 use crate::meta::desk::{Deliver, DeskClient};
+use crate::tokens::contended::ContendedTokens;
 use crate::tokens::free_tokens::{Free, FreeTokens, TokenEvent};
 use crate::tokens::late_requests::LateRequests;
 use crate::tokens::needs::{Need, all_of, in_order};
@@ -92,6 +98,10 @@ pub(crate) struct Tokens {
     /// Called when a token comes or goes while there are other nodes.
     others_act: RefCell<Option<Rc<dyn Fn()>>>,
     shared_view: SharedView,
+    contended: ContendedTokens,
+    /// With it contended tokens are kept for a moment.
+    rt: RefCell<Option<Rt>>,
+    own: Weak<Self>,
 }
 
 /// A token in use.
@@ -165,7 +175,7 @@ impl Tokens {
     }
 
     fn of(id: NodeId, place: Place, spaces_max: usize) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new_cyclic(|own| Self {
             id,
             place,
             holder: RefCell::default(),
@@ -181,6 +191,9 @@ impl Tokens {
             is_ending: Cell::new(false),
             others_act: RefCell::default(),
             shared_view: SharedView::default(),
+            contended: ContendedTokens::default(),
+            rt: RefCell::default(),
+            own: own.clone(),
         })
     }
 
@@ -188,6 +201,12 @@ impl Tokens {
     /// [`Tokens::written`].
     pub(crate) fn on_give_up(&self, give_up: impl Fn(Vec<Revocation>) + 'static) {
         *self.give_up.borrow_mut() = Some(Rc::new(give_up));
+    }
+
+    /// From now on a token that nodes take from each other is kept for a moment
+    /// ([`super::contended`]).
+    pub(crate) fn keep_contended(&self, rt: &Rt) {
+        *self.rt.borrow_mut() = Some(rt.clone());
     }
 
     /// `act` is called whenever a token comes or goes while there are other nodes: what this node
@@ -225,6 +244,12 @@ impl Tokens {
             self.hold_one(&mut held, &need).await;
         }
         held
+    }
+
+    /// Waits for tokens of what no other node knows yet, which are asked for together: nobody has
+    /// them, so the order in which they come does not matter.
+    pub(crate) async fn hold_new(self: &Rc<Self>, needs: Vec<Need>) -> Vec<HeldTokens> {
+        join_all(needs.into_iter().map(|need| self.hold(vec![need]))).await
     }
 
     /// Adds tokens to an operation; its present tokens come later in the order.
@@ -395,6 +420,7 @@ impl Tokens {
                     Place::Elsewhere(tell) => tell(message),
                 },
                 Some(Message::ToThis(message)) => {
+                    let Some(message) = self.unless_kept(message) else { continue };
                     if self.has_others() {
                         self.others_act.borrow().iter().for_each(|act| act());
                     }
@@ -410,6 +436,28 @@ impl Tokens {
             }
         }
         self.delivering.set(false);
+    }
+
+    /// Takes a revocation of a contended token later, if the token is to be kept for a moment.
+    fn unless_kept(&self, message: ToNode) -> Option<ToNode> {
+        let rt = self.rt.borrow().clone();
+        let Some(rt) = rt else { return Some(message) };
+        let left = match &message {
+            ToNode::Revoke(revoke) => self.contended.revoked(revoke.space, rt.now()),
+            ToNode::Grant { space, .. } => {
+                self.contended.granted(*space, rt.now());
+                None
+            }
+        };
+        let Some(left) = left else { return Some(message) };
+        let (own, clock) = (self.own.clone(), rt.clone());
+        rt.launch(Box::pin(async move {
+            clock.sleep(left).await;
+            if let Some(tokens) = own.upgrade() {
+                tokens.send(Message::ToThis(message));
+            }
+        }));
+        None
     }
 
     fn deliver(&self, messages: Vec<(NodeId, ToNode)>) {
@@ -529,6 +577,9 @@ impl DeskClient for Tokens {
 
 #[cfg(test)]
 mod tests {
+    use weft_rt::{Schedule, virtual_rt};
+    use weft_token::Release;
+
     use super::*;
 
     fn authority_of(tokens: &Tokens) -> std::cell::Ref<'_, Authority> {
@@ -555,6 +606,45 @@ mod tests {
         assert!(authority_of(&tokens).held(attributes(2)).is_empty());
         assert!(tokens.is_free(attributes(99), Mode::Exclusive));
         drop(first);
+    }
+
+    #[test]
+    fn tokens_of_a_new_file_are_asked_for_together() {
+        let sent = Rc::new(Cell::new(0));
+        let count = sent.clone();
+        let id = NodeId { number: 1, epoch: 1 };
+        let tokens = Tokens::elsewhere(id, move |_| count.set(count.get() + 1));
+        let mode = Mode::Exclusive;
+        let needs = vec![Need::open(7, mode), Need::attributes(7, mode), Need::all_data(7, mode)];
+        assert!(futures_util::FutureExt::now_or_never(tokens.hold_new(needs)).is_none());
+        assert_eq!(sent.get(), 3, "before any of them is answered");
+    }
+
+    #[test]
+    fn a_token_that_nodes_take_from_each_other_stays_for_a_moment() {
+        let rt = virtual_rt(Schedule::Fifo);
+        rt.clone().block_on(async move {
+            let tokens = Tokens::new(1);
+            tokens.keep_contended(&rt);
+            let other = NodeId { number: 1, epoch: 1 };
+            let got = Rc::new(RefCell::new(Vec::new()));
+            let inbox = got.clone();
+            tokens.join(other, Rc::new(move |message| inbox.borrow_mut().push(message)));
+            let need = Need::attributes(5, Mode::Exclusive);
+            drop(tokens.hold(vec![need.clone()]).await);
+            // It is returned at once, and asked for again.
+            tokens.take(other, ToAuthority::Ask { ask: need.ask(), seen: 0 });
+            assert!(matches!(got.borrow()[..], [ToNode::Grant { .. }]), "{got:?}");
+            let release = Release { space: need.space, range: 0..1, leaves: None, seen: 1 };
+            tokens.take(other, ToAuthority::Release(release));
+            drop(tokens.hold(vec![need.clone()]).await);
+            // Now it stays, and this node uses it.
+            tokens.take(other, ToAuthority::Ask { ask: need.ask(), seen: 1 });
+            assert_eq!(got.borrow().len(), 1);
+            drop(at_once(tokens.hold(vec![need.clone()])));
+            rt.sleep(weft_rt::SECOND).await;
+            assert_eq!(got.borrow().len(), 2, "the other node has it");
+        });
     }
 
     #[test]

@@ -225,6 +225,7 @@ impl World {
         if self.broken != Broken::KeptRows {
             tokens.on_others(move || recent.borrow_mut().clear());
         }
+        tokens.keep_contended(&rt);
         let node = Rc::new(Node { id, rt: rt.clone(), is_killed, meta, tokens });
         let (world, weak) = (Rc::downgrade(self), Rc::downgrade(&node));
         node.tokens.on_give_up(move |given| {

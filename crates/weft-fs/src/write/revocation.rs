@@ -262,6 +262,7 @@ impl Fs {
             }));
         }
         let (weak, rt) = (Rc::downgrade(&self.0), self.0.rt().clone());
+        self.0.tokens().keep_contended(&rt);
         self.0.tokens().on_give_up(move |given| {
             if let Some(fs) = weak.upgrade() {
                 let leaves = |of: &&Revocation| of.leaves.is_none() && of.space.kind == Kind::Data;
