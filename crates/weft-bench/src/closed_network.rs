@@ -29,7 +29,8 @@ pub struct Throughput {
 pub fn closed_network(customers: u32, think_s: f64, demands_s: &[f64]) -> Throughput {
     let (mut waiting, mut rate) = (vec![0.0; demands_s.len()], 0.0);
     for present in 1..=customers {
-        let stays = demands_s.iter().zip(&waiting).map(|(demand, waiting)| demand * (1.0 + waiting));
+        let stays =
+            demands_s.iter().zip(&waiting).map(|(demand, waiting)| demand * (1.0 + waiting));
         let stays: Vec<f64> = stays.collect();
         rate = f64::from(present) / (think_s + stays.iter().sum::<f64>());
         for (waiting, stay) in waiting.iter_mut().zip(stays) {

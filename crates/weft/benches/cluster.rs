@@ -23,6 +23,7 @@ mod common;
 mod clustered;
 mod in_process;
 mod modelled;
+mod single_operations;
 
 use clustered::{cached, file, folder, scaling, synced, takeover};
 use weft_testkit::{Need, have};

@@ -117,7 +117,11 @@ pub fn run() {
         let (of_nodes, of_one) = (listing(a, b, &name), listing(&one.at, &one.at, &name));
         eprintln!(
             "round {round}: {rates:.0?}, ls {:.1} → {:.1} ms ({:.1}), alone {:.1} → {:.1} ms",
-            of_nodes.quiet_ms, of_nodes.busy_ms, of_nodes.busy_most_ms, of_one.quiet_ms, of_one.busy_ms
+            of_nodes.quiet_ms,
+            of_nodes.busy_ms,
+            of_nodes.busy_most_ms,
+            of_one.quiet_ms,
+            of_one.busy_ms
         );
         if round > 0 {
             for (rate, found) in rates.iter().zip(&mut found) {

@@ -20,6 +20,8 @@ use crate::common::weftfs::Mounted;
 /// Disks of each file system, so files of `auto` are RAID-5.
 pub const DISKS: usize = 3;
 pub const DISK_BYTES: u64 = 1 << 30;
+/// Room for metadata on each disk.
+const METADATA: &str = "256M";
 /// A unit in which Linux tells programs their processor time, on all machines.
 const TICK_S: f64 = 0.01;
 
@@ -39,7 +41,8 @@ impl Machines {
     /// Nodes with options of their mounts.
     pub fn with(name: &str, nodes: &[&[&str]]) -> Self {
         let mut cluster = Cluster::new(name, DISKS, DISK_BYTES);
-        cluster.weft(&["create", "home"], &["--node", "admin"]);
+        // The metadata does not grow by what nodes write.
+        cluster.weft(&["create", "home"], &["--node", "admin", "--metadata", METADATA]);
         let mut keeper = cluster.start("keeper", &["keeper", "home"], &[]);
         keeper.says("keeps");
         let node = |(n, options): (usize, &&[&str])| {
@@ -58,7 +61,8 @@ impl Machines {
     /// Does something, and tells what it took.
     pub fn spent(&self, work: impl FnOnce()) -> Spent {
         let nodes: Vec<u32> = self.nodes.iter().map(Member::id).collect();
-        let of = [vec![self.keeper.id()], nodes, self.cluster.server_ids(), vec![std::process::id()]];
+        let of =
+            [vec![self.keeper.id()], nodes, self.cluster.server_ids(), vec![std::process::id()]];
         let read = || of.each_ref().map(|ids| ids.iter().map(|id| processor_s(*id)).sum::<f64>());
         let (start, before) = (Instant::now(), read());
         work();

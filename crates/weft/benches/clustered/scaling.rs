@@ -111,7 +111,8 @@ pub fn run() {
     for round in 0..=ROUNDS {
         for (count, turns) in COUNTS.into_iter().zip(&mut turns) {
             let turn = turn(&machines, count);
-            let rates = PHASES.iter().zip(&turn).map(|((_, _, all), spent)| *all as f64 / spent.seconds);
+            let rates =
+                PHASES.iter().zip(&turn).map(|((_, _, all), spent)| *all as f64 / spent.seconds);
             eprintln!("round {round}, {count} nodes: {:.0?}", rates.collect::<Vec<_>>());
             if round > 0 {
                 turns.push(turn);

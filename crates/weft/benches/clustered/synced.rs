@@ -1,5 +1,5 @@
-//! Small overwrites of a RAID-5 file, each durable: on a node whose log is on the disks, and on one
-//! machine without a cluster.
+//! Small overwrites of a RAID-5 file, each durable: on one machine without a cluster, on a node whose
+//! log is on the disks, and on one whose log is in another node's memory, if `weft fs mount` can.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -9,13 +9,15 @@ use std::time::Instant;
 use super::{Machines, alone};
 use crate::modelled::print_row;
 
+/// The option of a mount whose log records go into another node's memory.
+const EARLY_COMMIT: &str = "--early-commit";
 const FILE_BYTES: u64 = 8 << 20;
 const WRITES: u64 = 300;
 const ROUNDS: usize = 7;
 
 /// Writes a second that were made durable one by one.
-fn synced(at: &Path) -> f64 {
-    let file = File::options().write(true).open(at.join("file")).expect("there");
+fn synced(file: &Path) -> f64 {
+    let file = File::options().write(true).open(file).expect("there");
     let start = Instant::now();
     for n in 0..WRITES {
         // Scattered: 1021 has no divisor in common with the number of blocks.
@@ -27,19 +29,26 @@ fn synced(at: &Path) -> f64 {
 }
 
 pub fn run() {
-    let machines = Machines::new("bench-synced", 1);
     let one = alone("bench-synced-alone");
-    let contestants = [
+    let has_early_commit = one.bench.weft(&["fs", "mount", "--help"]).contains(EARLY_COMMIT);
+    let nodes: &[&[&str]] = if has_early_commit { &[&[], &[EARLY_COMMIT]] } else { &[&[]] };
+    let machines = Machines::with("bench-synced", nodes);
+    let mut contestants = vec![
         ("one machine without a cluster", one.at.as_path()),
         ("node, log on the disks", machines.at(0)),
     ];
-    for (_, at) in contestants {
-        fs::write(at.join("file"), vec![7; FILE_BYTES as usize]).expect("written");
-        super::sync(&at.join("file"));
+    if has_early_commit {
+        contestants.push(("node, log in another node's memory", machines.at(1)));
+    }
+    let name = |n: usize| format!("file{n}");
+    for (n, (_, at)) in contestants.iter().enumerate() {
+        fs::write(at.join(name(n)), vec![7; FILE_BYTES as usize]).expect("written");
+        super::sync(&at.join(name(n)));
     }
     let mut found: Vec<Vec<(f64, f64)>> = vec![Vec::new(); contestants.len()];
     for round in 0..=ROUNDS {
-        let rates: Vec<f64> = contestants.iter().map(|(_, at)| synced(at)).collect();
+        let rates = contestants.iter().enumerate().map(|(n, (_, at))| synced(&at.join(name(n))));
+        let rates: Vec<f64> = rates.collect();
         eprintln!("round {round}: {rates:.0?}");
         if round > 0 {
             for (rate, found) in rates.iter().zip(&mut found) {

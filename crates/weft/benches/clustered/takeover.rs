@@ -32,9 +32,12 @@ struct Takeover {
 
 /// Fills a file system that no keeper has yet.
 fn fill(cluster: &Cluster, files: u64) {
-    let disks: Vec<String> = cluster.disks.iter().enumerate().map(|(n, uri)| {
-        uri.replacen(&format!("/d{n}?"), &format!("/d{n}/home/filler/1?"), 1)
-    }).collect();
+    let disks: Vec<String> = cluster
+        .disks
+        .iter()
+        .enumerate()
+        .map(|(n, uri)| uri.replacen(&format!("/d{n}?"), &format!("/d{n}/home/filler/1?"), 1))
+        .collect();
     let filled = thread::run(move |opener: Opener| async move {
         let mut opened = Vec::new();
         for disk in &disks {
