@@ -16,6 +16,10 @@
 //!
 //! All nodes share this machine's processors, so rates of several nodes say little about several
 //! machines: processor times for each file do.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "files are filled with the low bytes of numbers"
+)]
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -5,6 +5,10 @@
 //! client on loopback; GFS2 for one machine (`lock_nolock`), as what it does without any other;
 //! weftfs on one machine and a node of a cluster, whose disks are served there and keep its leases.
 //! QEMU emulates the processor: only the ratios say something.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "files are filled with the low bytes of numbers"
+)]
 
 mod single_operations;
 
