@@ -12,7 +12,10 @@ pub enum Canary {
     FenceSkipped,
     /// A keeper takes tokens for returned that their nodes still have.
     TokenNotRevoked,
-    /// The log of a dead node is recovered once more, after others have used its files.
+    /// Nothing is broken. Only nodes are killed, and stay away until they are recovered.
+    OnlyNodesDie,
+    /// The same, and the log of a dead node is recovered once more, after others have used its
+    /// files.
     RingRecoveredTwice,
     /// A keeper that has just taken over grants tokens that nodes have from the one before it.
     GrantsEarly,

@@ -1,179 +1,24 @@
-//! Disks, their servers with the real fences, and disks as a process reaches them over the network.
+//! Fences and disks as a process reaches them over the network.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 
 use futures_util::future::{Either, select};
 use weft_cluster::fence::{
-    Fence, FenceError, FenceFuture, HEAD_BYTES, SharedDisk, SharedDiskError, SharedVolume,
+    DiskSource, Fence, FenceError, FenceFuture, HEAD_BYTES, LastingDisk, NotOpened, Opened,
+    Patience, Refusal, Session, SharedDisk, SharedDiskError, SharedVolume,
 };
 use weft_cluster::{ClusterName, DiskName, Incarnation};
 use weft_disk::{
-    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, Layer, ReadFuture,
-    RestDisk, Volume as _, VolumeError, VolumeErrorKind, WriteOpts,
+    Class, Disk, DiskError, DiskErrorKind, DiskInfo, DiskOp, DoneFuture, IoFuture, ReadFuture,
+    Volume as _, VolumeError, VolumeErrorKind, WriteOpts,
 };
-use weft_random::Rng;
-use weft_rt::sync::{Notify, oneshot};
-use weft_rt::{Buf, Frozen, MICROSECOND, MILLISECOND, Nanos, Rt, SECOND};
+use weft_rt::sync::oneshot;
+use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND};
 
 use super::network::{Network, Place};
 use super::oracle::Oracle;
-use super::test_disk::TestDisk;
-
-/// A request on its way to the disk: where, of which bytes in memory, and whose.
-type Known = (u64, usize, Incarnation);
-
-/// The disk below its server: slow at times. It tells the oracle whose blocks reach it.
-pub struct Backing {
-    rt: Rt,
-    rng: RefCell<Rng>,
-    number: usize,
-    below: Rc<TestDisk>,
-    authors: RefCell<Vec<Known>>,
-    oracle: Rc<Oracle>,
-}
-
-impl Backing {
-    pub fn new(
-        rt: &Rt,
-        number: usize,
-        below: Rc<TestDisk>,
-        rng: Rng,
-        oracle: &Rc<Oracle>,
-    ) -> Rc<Self> {
-        let (authors, oracle) = (RefCell::default(), oracle.clone());
-        Rc::new(Self { rt: rt.clone(), rng: RefCell::new(rng), number, below, authors, oracle })
-    }
-
-    fn take_author(&self, offset: u64, bytes: usize) -> Option<Incarnation> {
-        let mut authors = self.authors.borrow_mut();
-        let at = authors.iter().position(|(at, of, _)| (*at, *of) == (offset, bytes))?;
-        Some(authors.swap_remove(at).2)
-    }
-
-    async fn delay(&self, offset: u64) {
-        let delay = {
-            let mut rng = self.rng.borrow_mut();
-            match rng.below(1000) {
-                // Claims that are late cost much time, and are another test's matter.
-                0 if offset >= HEAD_BYTES => rng.within(1, 8000) * MILLISECOND,
-                1..10 => rng.within(1, 100) * MILLISECOND,
-                _ => rng.within(20, 400) * MICROSECOND,
-            }
-        };
-        self.rt.sleep(delay).await;
-    }
-
-    async fn change(
-        &self,
-        (offset, bytes): (u64, usize),
-        request: DoneFuture<'_>,
-    ) -> Result<(), DiskError> {
-        let author = self.take_author(offset, bytes);
-        self.delay(offset).await;
-        let done = request.await;
-        author.iter().for_each(|author| self.oracle.effect(self.number, author));
-        done
-    }
-}
-
-/// What stands for the bytes of zeros.
-fn zeros(len: u64) -> usize {
-    usize::MAX - len as usize
-}
-
-impl Layer for Backing {
-    fn below(&self) -> &dyn Disk {
-        &*self.below
-    }
-
-    fn read(&self, offset: u64, buf: Buf, class: Class) -> ReadFuture<'_> {
-        Box::pin(async move {
-            self.delay(offset).await;
-            Disk::read(&*self.below, offset, buf, class).await
-        })
-    }
-
-    fn write(&self, offset: u64, data: Frozen, opts: WriteOpts) -> DoneFuture<'_> {
-        let bytes = (offset, data.as_ptr() as usize);
-        let request = Disk::write(&*self.below, offset, data, opts);
-        Box::pin(self.change(bytes, request))
-    }
-
-    fn write_zeroes(&self, offset: u64, len: u64, opts: WriteOpts) -> DoneFuture<'_> {
-        let request = Disk::write_zeroes(&*self.below, offset, len, opts);
-        Box::pin(self.change((offset, zeros(len)), request))
-    }
-}
-
-/// What nodes see of a disk: without its head.
-pub fn without_head(below: Rc<TestDisk>) -> Rc<dyn Disk> {
-    Rc::new(RestDisk::new(below, HEAD_BYTES))
-}
-
-/// The way of a process to a disk.
-#[derive(Default)]
-pub struct Path {
-    is_broken: Cell<bool>,
-    broken: Notify,
-}
-
-impl Path {
-    fn break_off(&self) {
-        self.is_broken.set(true);
-        self.broken.notify_all();
-    }
-}
-
-/// A server of one shared disk.
-pub struct DiskServer {
-    pub name: DiskName,
-    pub number: usize,
-    pub backing: Rc<Backing>,
-    pub shared: RefCell<Option<Rc<SharedDisk>>>,
-    /// Whether disk and server are gone for good.
-    pub is_dead: Cell<bool>,
-    /// Ways of processes on machines to it.
-    paths: RefCell<Vec<(usize, Rc<Path>)>>,
-    /// Whether it confirms fences and does nothing.
-    pub skips_fences: bool,
-}
-
-impl DiskServer {
-    pub fn new(
-        name: DiskName,
-        number: usize,
-        backing: Rc<Backing>,
-        skips_fences: bool,
-    ) -> Rc<Self> {
-        Rc::new(Self {
-            name,
-            number,
-            backing,
-            shared: RefCell::default(),
-            is_dead: Cell::new(false),
-            paths: RefCell::default(),
-            skips_fences,
-        })
-    }
-
-    fn serves(&self) -> Option<Rc<SharedDisk>> {
-        self.shared.borrow().clone().filter(|_| !self.is_dead.get())
-    }
-
-    /// Connections end: of one machine, or of all.
-    pub fn break_paths(&self, machine: Option<usize>) {
-        let is_meant = |of: usize| machine.is_none_or(|machine| machine == of);
-        let paths = self.paths.borrow();
-        paths.iter().filter(|(of, _)| is_meant(*of)).for_each(|(_, path)| path.break_off());
-    }
-
-    pub fn die(&self) {
-        self.is_dead.set(true);
-        self.break_paths(None);
-    }
-}
+use super::server::{DiskServer, Life, Serving, zeros};
 
 /// What a process reaches, and how.
 #[derive(Clone)]
@@ -184,6 +29,10 @@ pub struct Line {
     /// That of the process.
     pub rt: Rt,
     pub machine: usize,
+    /// The number of the process.
+    pub process: u64,
+    /// Whether the process is to stand still before it sends a request to a disk.
+    pub stands_still: Rc<dyn Fn() -> bool>,
 }
 
 impl Line {
@@ -248,8 +97,8 @@ impl NetFence {
         let (server, disk) = (self.server.clone(), self.server.name.clone());
         let to = Place::Disk(server.number);
         let asked = self.line.call(to, (FENCE_PATIENCE, true), async move {
-            let done = work(server.serves()?).await;
-            (!server.is_dead.get()).then_some(done)
+            let Serving { shared, life, .. } = server.serves_soon().await?;
+            life.during(work(shared)).await
         });
         match asked.await {
             Some(Ok(())) => Ok(()),
@@ -292,37 +141,91 @@ impl Fence for NetFence {
     }
 }
 
-/// A shared disk as an incarnation uses it, over the network.
-pub struct NetDisk {
+/// How long a request to a disk may take.
+const REQUEST_PATIENCE: Nanos = 30 * SECOND;
+
+/// A disk as an incarnation uses it over the network, in one session after the other: as
+/// `MemberSource` of the real one.
+struct NetSource {
+    line: Line,
+    server: Rc<DiskServer>,
+    cluster: ClusterName,
+    own: Incarnation,
+}
+
+/// Opens a disk as a member of the cluster uses it.
+pub async fn open_disk(
+    line: &Line,
+    server: &Rc<DiskServer>,
+    cluster: &ClusterName,
+    own: &Incarnation,
+) -> Result<Rc<dyn Disk>, NotOpened> {
+    let source = NetSource {
+        line: line.clone(),
+        server: server.clone(),
+        cluster: cluster.clone(),
+        own: own.clone(),
+    };
+    let patience = Patience { reconnect: DISK_PATIENCE, ..Patience::default() };
+    let disk = LastingDisk::open(&line.rt, Rc::new(source), patience).await?;
+    Ok(Rc::new(disk))
+}
+
+/// How long a process waits for the server of a disk: longer than one takes that starts after a
+/// crash, with requests of the one before it in flight.
+pub const DISK_PATIENCE: Nanos = 25 * SECOND;
+
+impl NetSource {
+    async fn open_in(&self, session: Session) -> Result<Opened, NotOpened> {
+        let Self { line, server, cluster, own } = self;
+        let away = || NotOpened::Away("no answer".to_owned());
+        let life = server.connect(line.process, line.machine);
+        let (at, who, of) = (server.clone(), own.clone(), cluster.clone());
+        let (process, its) = (line.process, life.clone());
+        let open = async move {
+            let serving = at.reached_by(process);
+            let Some(Serving { shared, life, .. }) = serving else { return Some(None) };
+            let opened = life.during(its.during(shared.open_session(&of, &who, session))).await;
+            Some(opened.flatten().map(|opened| (opened, shared.state(), life)))
+        };
+        let to = Place::Disk(server.number);
+        let asked = line.call(to, (FENCE_PATIENCE, true), open).await;
+        let (opened, state, serving) = asked.flatten().ok_or_else(away)?;
+        let volume = opened.map_err(|error| match &error {
+            SharedDiskError::Refused(Refusal::Fenced { .. }) => {
+                NotOpened::Fenced(error.to_string())
+            }
+            SharedDiskError::Refused(_) => NotOpened::Refused(error.to_string()),
+            _ => NotOpened::Away(error.to_string()),
+        })?;
+        let below = server.info();
+        let (name, size_bytes) = (server.name.to_string(), below.size_bytes - HEAD_BYTES);
+        let info = DiskInfo { name, size_bytes, ..below.clone() };
+        let (line, server, own) = (line.clone(), server.clone(), own.clone());
+        let disk = Rc::new(NetDisk { line, server, own, info, volume, life, serving });
+        Ok(Opened { disk, state })
+    }
+}
+
+impl DiskSource for NetSource {
+    fn open(&self, session: Session) -> IoFuture<'_, Result<Opened, NotOpened>> {
+        Box::pin(self.open_in(session))
+    }
+}
+
+/// One connection of an incarnation to a shared disk.
+struct NetDisk {
     line: Line,
     server: Rc<DiskServer>,
     own: Incarnation,
     info: DiskInfo,
     volume: SharedVolume,
-    path: Rc<Path>,
+    life: Rc<Life>,
+    /// That of its server.
+    serving: Rc<Life>,
 }
 
 impl NetDisk {
-    pub async fn open(
-        line: &Line,
-        server: &Rc<DiskServer>,
-        cluster: &ClusterName,
-        own: &Incarnation,
-    ) -> Option<Rc<dyn Disk>> {
-        let path = Rc::<Path>::default();
-        server.paths.borrow_mut().retain(|(_, path)| Rc::strong_count(path) > 1);
-        server.paths.borrow_mut().push((line.machine, path.clone()));
-        let (cluster, who, serves) = (cluster.clone(), own.clone(), server.clone());
-        let open = async move { serves.serves()?.open_as(&cluster, &who).await.ok() };
-        let to = Place::Disk(server.number);
-        let volume = line.call(to, (FENCE_PATIENCE, true), open).await?;
-        let below = server.backing.below.info();
-        let (name, size_bytes) = (server.name.to_string(), below.size_bytes - HEAD_BYTES);
-        let info = DiskInfo { name, size_bytes, ..below.clone() };
-        let (line, server, own) = (line.clone(), server.clone(), own.clone());
-        Some(Rc::new(Self { line, server, own, info, volume, path }))
-    }
-
     fn error(&self, op: DiskOp, (offset, len): (u64, u64), errno: i32) -> DiskError {
         let source = io::Error::from_raw_os_error(errno);
         let mut error = DiskError::new(&self.info.name, op, offset, len, source);
@@ -337,23 +240,23 @@ impl NetDisk {
         &self,
         work: impl FnOnce(SharedVolume, Rc<DiskServer>) -> F + 'static,
     ) -> Option<T> {
-        let broken = self.path.broken.wait();
-        if self.path.is_broken.get() || self.server.is_dead.get() {
-            return None;
+        if (self.line.stands_still)() {
+            // All that was looked at before may be outdated when it goes on.
+            self.line.rt.yield_now().await;
         }
-        let (volume, server, path) = (self.volume.clone(), self.server.clone(), self.path.clone());
+        let (volume, server) = (self.volume.clone(), self.server.clone());
+        let (life, serving) = (self.life.clone(), self.serving.clone());
+        // A server reads nothing more of a connection that has ended, and carries out what it has
+        // read.
         let work = async move {
-            // A server reads nothing more of a connection that has ended.
-            if path.is_broken.get() || server.is_dead.get() {
-                return None;
+            match life.has_ended() {
+                true => None,
+                false => serving.during(work(volume, server)).await,
             }
-            Some(work(volume, server).await)
         };
-        let called = self.line.call(Place::Disk(self.server.number), (Nanos::MAX, true), work);
-        match select(Box::pin(called), Box::pin(broken)).await {
-            Either::Left((done, _)) => done,
-            Either::Right(_) => None,
-        }
+        let to = Place::Disk(self.server.number);
+        let called = self.line.call(to, (REQUEST_PATIENCE, true), work);
+        self.life.during(called).await.flatten()
     }
 
     async fn change<F: Future<Output = Result<(), VolumeError>> + 'static>(
@@ -364,15 +267,9 @@ impl NetDisk {
     ) -> Result<(), DiskError> {
         let (own, at) = (self.own.clone(), offset + HEAD_BYTES);
         let done = self.call(move |volume, server| async move {
-            if op != DiskOp::Flush {
-                server.backing.authors.borrow_mut().push((at, bytes, own));
-            }
-            let done = work(volume).await;
-            // One that was refused.
-            if done.is_err() {
-                server.backing.take_author(at, bytes);
-            }
-            done
+            let is_change = op != DiskOp::Flush;
+            let _author = is_change.then(|| server.backing.note_author((at, bytes), own));
+            work(volume).await
         });
         self.result(op, (offset, len), done.await)
     }
@@ -387,11 +284,14 @@ impl NetDisk {
             Some(Ok(())) => Ok(()),
             // A server ends the connection of a node that was fenced.
             Some(Err(error)) if error.kind == VolumeErrorKind::Stopped => {
-                self.path.break_off();
+                self.life.end();
                 Err(self.error(op, at, ENODEV))
             }
             Some(Err(_)) => Err(self.error(op, at, EIO)),
-            None => Err(self.error(op, at, ENODEV)),
+            None => {
+                self.life.end();
+                Err(self.error(op, at, ENODEV))
+            }
         }
     }
 }
@@ -447,5 +347,9 @@ impl Disk for NetDisk {
 
     fn size_now(&self) -> u64 {
         self.info.size_bytes
+    }
+
+    fn sever(&self, _: &str) {
+        self.life.end();
     }
 }

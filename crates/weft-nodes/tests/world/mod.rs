@@ -4,10 +4,12 @@
 
 pub mod canary;
 mod disks;
+mod faults;
 mod network;
 mod oracle;
 mod process;
 mod ring;
+mod server;
 /// The disks of the array's crash tests.
 #[allow(dead_code, reason = "the array uses the rest")]
 #[path = "../../../weft-array/tests/common/disk.rs"]
@@ -20,28 +22,26 @@ use std::rc::Rc;
 
 use weft_cluster::ClusterName;
 use weft_cluster::coordinator::MemoryCoordinator;
-use weft_cluster::fence::{HEAD_BYTES, Preparation, SharedDisk, prepare};
+use weft_cluster::fence::{HEAD_BYTES, Preparation, prepare};
 use weft_disk::Disk;
 use weft_fs::{
-    AccessTimes, CreateOptions, Fs, Kind, META_CACHE_BYTES, MountOptions, ROOT, Redundancy,
+    AccessTimes, CreateOptions, Fs, Kind, Label, META_CACHE_BYTES, MountOptions, ROOT, Redundancy,
     SetXattr, Time, create,
 };
 use weft_random::Rng;
 use weft_rt::{Frozen, MILLISECOND, Nanos, Rt, SECOND, Schedule, virtual_rt};
 
 use canary::Canary;
-use disks::{Backing, DiskServer, without_head};
-use network::{Network, Place};
+use network::Network;
 pub use oracle::Counts;
 use oracle::Oracle;
 use process::{Machine, boot, crash};
+use server::{Backing, DiskServer, without_head};
 use test_disk::{Leave, Medium, Power, TestDisk, holding};
 use workload::{FILES, Files, Places};
 
 /// How long leases last.
 pub const LEASE: Nanos = 5 * SECOND;
-/// How long faults are injected.
-const FAULTS: Nanos = 60 * SECOND;
 /// How long the cluster may take to work again after them.
 const CALM: Nanos = 180 * SECOND;
 /// Bytes of a disk, after its head.
@@ -77,6 +77,10 @@ pub struct World {
     pub files: Files,
     /// The disk that may fail.
     victim: usize,
+    /// Which disk has a number of the file system's.
+    numbers: RefCell<BTreeMap<u16, usize>>,
+    /// Whether anything may fail.
+    has_faults: Cell<bool>,
     /// Whether no process starts any more.
     pub is_over: Cell<bool>,
 }
@@ -84,6 +88,12 @@ pub struct World {
 impl World {
     pub fn draw<T>(&self, draw: impl FnOnce(&mut Rng) -> T) -> T {
         draw(&mut self.rng.borrow_mut())
+    }
+
+    /// A disk of the file system's is lost.
+    pub fn lose(&self, number: u16) {
+        let disk = self.numbers.borrow().get(&number).copied();
+        disk.into_iter().for_each(|disk| self.oracle.lose(disk));
     }
 
     fn machine(&self) -> Rc<Machine> {
@@ -183,7 +193,7 @@ pub fn run(scenario: Scenario) -> Outcome {
 
 async fn story(rt: Rt, scenario: Scenario) -> Outcome {
     let world = start(rt, scenario).await;
-    inject(&world).await;
+    faults::inject(&world).await;
     let is_beyond = || world.oracle.lost().len() > 1;
     if !world.oracle.has_failed() {
         works_again(&world).await;
@@ -220,7 +230,7 @@ async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
         let name = format!("d{number}").parse().expect("a name");
         let rng = rng.fork(number as u64);
         let backing = Backing::new(&rt, number, medium.clone(), rng, &oracle);
-        DiskServer::new(name, number, backing, skips)
+        DiskServer::new(&rt, name, number, backing, skips)
     };
     let disks: Vec<_> = media.iter().enumerate().map(disk).collect();
     let machines: Vec<_> = (0..2 + rng.within(1, 3) as usize)
@@ -231,6 +241,8 @@ async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
         coordinator: Rc::new(MemoryCoordinator::new(&rt, LEASE)),
         files: Files::new(&oracle, &places),
         victim: rng.index(count),
+        numbers: RefCell::new((0..count).map(|n| (n as u16, n)).collect()),
+        has_faults: Cell::new(true),
         rng: RefCell::new(rng),
         scenario,
         cluster: "home".parse().expect("a name"),
@@ -242,153 +254,21 @@ async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
         rt,
     });
     for disk in &world.disks {
-        let number = world.draw(|rng| rng.next_u64());
-        let opened = SharedDisk::open(&world.rt, disk.backing.clone(), number).await;
-        *disk.shared.borrow_mut() = Some(opened.expect("opened"));
+        disk.start(world.draw(|rng| rng.next_u64())).await;
     }
     world.machines.iter().for_each(|machine| boot(&world, machine));
     world
 }
 
-/// Faults of all kinds, one after the other, some of which overlap.
-async fn inject(world: &Rc<World>) {
-    let rt = world.rt.clone();
-    // Some time in peace: faults then hit a cluster that works.
-    rt.sleep(world.draw(|rng| rng.within(3, 9)) * SECOND).await;
-    let end = rt.now() + FAULTS;
-    while rt.now() < end && !world.oracle.has_failed() {
-        let long = world.draw(|rng| match rng.below(3) {
-            0 => rng.within(10, 1000),
-            1 => rng.within(1000, 6000),
-            _ => rng.within(4000, 20_000),
-        }) * MILLISECOND;
-        fault(world, long);
-        let pause = world.draw(|rng| rng.within(50, 9000)) * MILLISECOND;
-        rt.sleep(pause).await;
-    }
-}
-
-fn fault(world: &Rc<World>, long: Nanos) {
-    let machine = world.machine();
-    let (name, here) = (machine.name.clone(), Place::Machine(machine.place));
-    let tell = |what: String| world.oracle.tell(format!("{what} ({} ms)", long / MILLISECOND));
-    let both = world.draw(|rng| rng.chance(60));
-    let cut = |one: Place, other: Place| {
-        world.network.cut(one, other, long);
-        if both {
-            world.network.cut(other, one, long);
-        }
-    };
-    match world.draw(|rng| rng.below(16)) {
-        0..4 => {
-            tell(format!("{name} is killed"));
-            world.oracle.counts.borrow_mut().killed += 1;
-            let is_silent = world.draw(|rng| rng.chance(30));
-            crash(world, &machine, is_silent);
-            let (world, machine) = (world.clone(), machine.clone());
-            world.rt.clone().spawn(async move {
-                world.rt.sleep(long).await;
-                if !world.is_over.get() {
-                    boot(&world, &machine);
-                }
-            });
-        }
-        4..7 => {
-            tell(format!("{name} stands still"));
-            if let Some(process) = machine.process() {
-                process.rt.stop_domain();
-                let world = world.clone();
-                world.rt.clone().spawn(async move {
-                    world.rt.sleep(long).await;
-                    process.rt.go_on();
-                });
-            }
-        }
-        7 | 8 => {
-            let other = world.machine();
-            tell(format!("no way between {name} and {}", other.name));
-            cut(here, Place::Machine(other.place));
-        }
-        9 => {
-            tell(format!("no way from {name} to the coordinator"));
-            cut(here, Place::Coordinator);
-        }
-        10 => {
-            tell(format!("{name} is cut off"));
-            for place in (0..world.machines.len()).map(Place::Machine) {
-                cut(here, place);
-            }
-            for place in (0..world.disks.len()).map(Place::Disk) {
-                cut(here, place);
-            }
-            cut(here, Place::Coordinator);
-        }
-        11 => {
-            tell("the coordinator is away".into());
-            for place in 0..world.machines.len() {
-                world.network.cut(Place::Machine(place), Place::Coordinator, long);
-            }
-        }
-        12 => {
-            tell("the network is disturbed".into());
-            world.network.disturb(long);
-        }
-        13 => {
-            let disk = world.draw(|rng| rng.index(world.disks.len()));
-            let long = long.min(5 * SECOND);
-            tell(format!("no way from {name} to disk {disk}"));
-            world.network.cut(here, Place::Disk(disk), long);
-            if both {
-                world.network.cut(Place::Disk(disk), here, long);
-            }
-        }
-        14 => evict(world, &machine),
-        _ => {
-            let victim = &world.disks[world.victim];
-            let way = world.draw(|rng| rng.below(3));
-            match way {
-                0 => {
-                    tell(format!("disk {} dies", victim.number));
-                    victim.die();
-                    world.oracle.lose(victim.number);
-                }
-                1 => {
-                    tell(format!("{name} loses its connection to disk {}", victim.number));
-                    victim.break_paths(Some(machine.place));
-                }
-                _ => {
-                    tell(format!("no way from {name} to disk {}", victim.number));
-                    cut(here, Place::Disk(victim.number));
-                }
-            }
-        }
-    }
-}
-
-/// As `weft fs evict`.
-fn evict(world: &Rc<World>, machine: &Machine) {
-    let (world, name) = (world.clone(), machine.name.clone());
-    world.oracle.tell(format!("{name} is to be evicted"));
-    world.rt.clone().spawn(async move {
-        use weft_cluster::Coordinator as _;
-        let view = world.coordinator.read().await.expect("it never fails");
-        let Some(before) = view.record else { return };
-        let mut record = before.clone();
-        record.expel(&name);
-        if record != before {
-            if let Some(member) = before.members.get(&name) {
-                let (node, epoch) = (name, member.epoch);
-                world.oracle.expelled(&weft_cluster::Incarnation { node, epoch });
-            }
-            drop(world.coordinator.compare_and_set(view.version, record).await);
-        }
-    });
-}
-
 /// Ends all faults: every machine must work again.
 async fn works_again(world: &Rc<World>) {
     world.oracle.tell("all faults end".into());
+    world.has_faults.set(false);
     world.network.heal();
+    // One that starts just now needs no help.
+    for disk in world.disks.iter().filter(|disk| !disk.is_serving()) {
+        disk.start(world.draw(|rng| rng.next_u64())).await;
+    }
     for machine in &world.machines {
         machine.process().iter().for_each(|process| process.rt.go_on());
         boot(world, machine);
@@ -471,12 +351,14 @@ async fn check(world: &Rc<World>) {
     let media: Vec<Medium> = world.media.iter().enumerate().map(left).collect();
     let rt = world.rt.domain(|| {});
     let disks = holding(&rt, &Power::new(), SIZE + HEAD_BYTES, &media);
-    let disks: Vec<Rc<dyn Disk>> = disks
-        .into_iter()
-        .zip(&world.disks)
-        .filter(|(_, server)| !server.is_dead.get())
-        .map(|(disk, _)| without_head(disk))
-        .collect();
+    let left = disks.into_iter().zip(&world.disks).filter(|(_, server)| !server.is_dead.get());
+    let mut disks: Vec<Rc<dyn Disk>> = Vec::new();
+    for disk in left.map(|(disk, _)| without_head(disk)) {
+        // A disk that has left has none.
+        if Label::read(&*disk).await.expect("readable").is_some() {
+            disks.push(disk);
+        }
+    }
     let options = MountOptions { degraded: true, ..mounting(2) };
     let fs = match Fs::mount(&rt, &disks, options).await {
         Ok(fs) => fs,

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_cluster::{Epoch, Incarnation, NodeName};
+use weft_fs::{FsError, Job, JobReport};
 use weft_rt::{Nanos, Rt};
 
 /// A write of some registers.
@@ -33,6 +34,7 @@ struct Life {
     gone: Option<Nanos>,
 }
 
+/// What happened, by what it is called.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     pub takeovers: u64,
@@ -40,6 +42,30 @@ pub struct Counts {
     pub fences: u64,
     pub expelled: u64,
     pub killed: u64,
+    /// Keepers that were killed before they served.
+    pub killed_in_takeover: u64,
+    /// Processes that ended in order, before others.
+    pub left: u64,
+    /// Members that a user evicted.
+    pub evicted: u64,
+    /// Processes that stood still just before they sent a request to a disk.
+    pub pauses: u64,
+    /// Paths to disks that were cut off: their nodes went on through the keeper.
+    pub relayed: u64,
+    /// Servers of disks that ended, and were started again.
+    pub restarts: u64,
+    /// Of these, with their machines' power.
+    pub power_losses: u64,
+    /// Disks that were lost, or were to leave.
+    pub lost: u64,
+    /// Disks that left, empty.
+    pub rebuilt: u64,
+    /// Jobs of which nodes did a part.
+    pub parts: u64,
+    /// Scrubs that came to their end.
+    pub scrubs: u64,
+    /// Disks that came back.
+    pub added: u64,
     pub writes: u64,
     pub reads: u64,
     pub syncs: u64,
@@ -48,17 +74,31 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn add(&mut self, other: &Self) {
-        self.takeovers += other.takeovers;
-        self.recoveries += other.recoveries;
-        self.fences += other.fences;
-        self.expelled += other.expelled;
-        self.killed += other.killed;
-        self.writes += other.writes;
-        self.reads += other.reads;
-        self.syncs += other.syncs;
-        self.names += other.names;
-        self.appends += other.appends;
+    pub fn list(&self) -> [(&'static str, u64); 22] {
+        [
+            ("takeovers", self.takeovers),
+            ("recoveries", self.recoveries),
+            ("fences", self.fences),
+            ("expelled", self.expelled),
+            ("killed", self.killed),
+            ("killed_in_takeover", self.killed_in_takeover),
+            ("left", self.left),
+            ("evicted", self.evicted),
+            ("pauses", self.pauses),
+            ("relayed", self.relayed),
+            ("restarts", self.restarts),
+            ("power_losses", self.power_losses),
+            ("lost", self.lost),
+            ("rebuilt", self.rebuilt),
+            ("parts", self.parts),
+            ("scrubs", self.scrubs),
+            ("added", self.added),
+            ("writes", self.writes),
+            ("reads", self.reads),
+            ("syncs", self.syncs),
+            ("names", self.names),
+            ("appends", self.appends),
+        ]
     }
 }
 
@@ -116,12 +156,41 @@ impl Oracle {
 
     pub fn lose(&self, disk: usize) {
         if self.lost.borrow_mut().insert(disk) {
+            self.counts.borrow_mut().lost += 1;
             self.tell(format!("disk {disk} is lost"));
         }
     }
 
     pub fn lost(&self) -> BTreeSet<usize> {
         self.lost.borrow().clone()
+    }
+
+    /// A job of the file system has ended.
+    pub fn job(&self, job: Job, ended: &Result<JobReport, FsError>) {
+        self.tell(format!("{job:?}: {ended:?}"));
+        let Ok(report) = ended else { return };
+        let mut counts = self.counts.borrow_mut();
+        let elsewhere = match report {
+            JobReport::Moved(report) => {
+                counts.rebuilt += report.removed_disks.len() as u64;
+                report.elsewhere_blocks
+            }
+            JobReport::Scrubbed(report) => {
+                counts.scrubs += 1;
+                report.elsewhere_blocks
+            }
+            JobReport::Balanced(_) | JobReport::Set { .. } => 0,
+        };
+        counts.parts += u64::from(elsewhere > 0);
+        drop(counts);
+        let damaged = match report {
+            JobReport::Moved(report) => !report.damaged.is_empty(),
+            JobReport::Scrubbed(report) => report.damaged_files > 0 || report.metadata_damaged > 0,
+            JobReport::Balanced(_) | JobReport::Set { .. } => false,
+        };
+        if damaged && self.lost().len() <= 1 {
+            self.violate(format!("{job:?} has lost something: {report:?}"));
+        }
     }
 
     pub fn begin_life(&self, may_keep: bool) -> u64 {

@@ -20,8 +20,10 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_token::NodeId;
 
 use super::canary::{Canary, Filter};
-use super::disks::{Line, NetDisk, NetFence};
+use super::disks::{Line, NetFence, open_disk};
+use super::faults;
 use super::network::{CONNECT, Place};
+use super::server::DiskServer;
 use super::{LEASE, World, mounting, ring, workload};
 
 /// How long a process waits for the coordinator.
@@ -67,6 +69,8 @@ pub struct Process {
     fences: Vec<Rc<NetFence>>,
     end: Rc<EndOfUse>,
     way: Rc<MemoryWay>,
+    /// The file system, once it is mounted.
+    fs: RefCell<Option<Fs>>,
     is_killed: Rc<Cell<bool>>,
     /// When it last carried out an operation.
     pub worked: Cell<Nanos>,
@@ -88,6 +92,7 @@ pub fn crash(world: &World, machine: &Machine, is_silent: bool) {
         world.oracle.doom(process.life);
         process.is_killed.set(true);
         process.rt.fail_domain();
+        drop(process.fs.take());
     }
     if !is_silent {
         world.network.close_streams(machine.place);
@@ -106,10 +111,18 @@ pub fn boot(world: &Rc<World>, machine: &Rc<Machine>) {
             oracle.violate(format!("a task of {name} has panicked"));
         }
     });
-    let network = world.network.clone();
-    let line = Line { network, world: world.rt.clone(), rt: rt.clone(), machine: machine.place };
+    let life = world.oracle.begin_life(machine.may_keep);
+    let (of, its) = (world.clone(), rt.clone());
+    let line = Line {
+        network: world.network.clone(),
+        world: world.rt.clone(),
+        rt: rt.clone(),
+        machine: machine.place,
+        process: life,
+        stands_still: Rc::new(move || faults::stands_still(&of, &its)),
+    };
     let session = Session { node: machine.name.clone(), number: world.draw(|rng| rng.next_u64()) };
-    let fence = |server: &Rc<super::disks::DiskServer>| {
+    let fence = |server: &Rc<DiskServer>| {
         Rc::new(NetFence {
             line: line.clone(),
             server: server.clone(),
@@ -133,12 +146,13 @@ pub fn boot(world: &Rc<World>, machine: &Rc<Machine>) {
     let process = Rc::new(Process {
         world: world.clone(),
         machine: machine.clone(),
-        life: world.oracle.begin_life(machine.may_keep),
+        life,
         line,
         membership,
         fences,
         end: Rc::default(),
         way: MemoryWay::new(&rt),
+        fs: RefCell::default(),
         is_killed,
         worked: Cell::new(0),
         doing: RefCell::default(),
@@ -196,6 +210,9 @@ impl Process {
             if let Some(gone) = gone_of(text) {
                 oracle.recovered(&gone);
             }
+            if text.contains("uses the disk through this keeper") {
+                oracle.counts.borrow_mut().relayed += 1;
+            }
         })
     }
 
@@ -207,17 +224,24 @@ impl Process {
                 self.world.oracle.lose(number);
                 continue;
             }
-            let cluster = &self.world.cluster;
-            match NetDisk::open(&self.line, &fence.server, cluster, own).await {
-                Some(disk) => {
-                    let by = (fence.clone() as Rc<dyn Fence>, name.to_string());
-                    let disk = MemberDisk::new(disk, by, own.clone(), self.end.clone());
-                    disks.push(Rc::new(disk));
-                }
-                None => self.world.oracle.tell(format!("{}: no {name}", self.machine.name)),
+            match self.open_disk(fence, own).await {
+                Ok(disk) => disks.push(disk),
+                Err(why) => self.world.oracle.tell(format!("{}: {why}", self.machine.name)),
             }
         }
         disks
+    }
+
+    async fn open_disk(
+        &self,
+        fence: &Rc<NetFence>,
+        own: &Incarnation,
+    ) -> Result<Rc<dyn Disk>, String> {
+        let name = fence.disk();
+        let opened = open_disk(&self.line, &fence.server, &self.world.cluster, own).await;
+        let disk = opened.map_err(|why| format!("no {name}: {why}"))?;
+        let by = (fence.clone() as Rc<dyn Fence>, name.to_string());
+        Ok(Rc::new(MemberDisk::lasting(disk, by, own.clone(), self.end.clone())))
     }
 
     fn options(&self, degraded: bool) -> MountOptions {
@@ -248,6 +272,7 @@ impl Process {
             Either::Right(_) => return self.leave().await,
         };
         self.world.oracle.tell(format!("{} is keeper in term {}", self.machine.name, keeper.term));
+        faults::may_die_soon(&self.world, &self.machine, self.life);
         let term = Term {
             rt: self.rt.clone(),
             membership: self.membership.clone(),
@@ -260,6 +285,14 @@ impl Process {
         let mounted = term.mount(&disks, self.options(true)).await;
         let fs = mounted.map_err(|error| format!("no mount: {error}"))?;
         self.watch(&fs);
+        self.note_lost(&fs).await;
+        let fences = self.fences.clone();
+        term.cut_paths(&fs, move |name| {
+            let fence = fences.iter().find(|fence| fence.disk().to_string() == name)?;
+            Some(fence.clone() as Rc<dyn Fence>)
+        });
+        let oracle = self.world.oracle.clone();
+        fs.keep(move |job, ended| oracle.job(job, &ended));
         let attendance = term.serve_nodes(&fs).await.map_err(|error| error.to_string())?;
         self.world.oracle.keeps(self.life);
         self.world.oracle.tell(format!("{} serves as node 0", self.machine.name));
@@ -302,11 +335,37 @@ impl Process {
     }
 
     fn watch(&self, fs: &Fs) {
-        let (oracle, name) = (self.world.oracle.clone(), self.machine.name.clone());
+        let (world, name) = (self.world.clone(), self.machine.name.clone());
         fs.on_lost_disk(move |disk, text, why| {
-            oracle.tell(format!("{name} has lost {text}: {why:?}"));
-            oracle.lose(usize::from(disk));
+            world.oracle.tell(format!("{name} has lost {text}: {why:?}"));
+            world.lose(disk);
         });
+        *self.fs.borrow_mut() = Some(fs.clone());
+    }
+
+    /// The disks that the mount did without.
+    async fn note_lost(&self, fs: &Fs) {
+        let Ok(status) = fs.status().await else { return };
+        status.disks.iter().filter(|disk| disk.lost).for_each(|disk| self.world.lose(disk.number));
+    }
+
+    /// The mounted file system.
+    pub fn fs(&self) -> Option<Fs> {
+        self.fs.borrow().clone()
+    }
+
+    /// As `weft fs add`, at the keeper.
+    pub async fn add(&self, fs: &Fs, server: &DiskServer, force: bool) -> Result<u16, String> {
+        let own = self.membership.node().own().ok_or("it is no member")?;
+        let fence = self.fences.iter().find(|fence| fence.server.number == server.number);
+        let fence = fence.ok_or("there is none")?;
+        match self.membership.node().regain_disk(fence.disk()).await {
+            Ok(true) => {}
+            Ok(false) => return Err("it may take what it must refuse".to_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
+        let disk = self.open_disk(fence, &own).await?;
+        fs.add_disk(disk, force).await.map_err(|error| error.to_string())
     }
 
     async fn told_to_end(&self) {

@@ -5,13 +5,18 @@ use std::rc::Rc;
 
 use weft_fs::{Connector as _, Fs, Stream};
 use weft_nodes::MemoryWay;
-use weft_rt::{MILLISECOND, Rt, SECOND};
+use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_token::NodeId;
 use weft_wire::{
     Answer, End, Frames, FromKeeper, Key, Part, Question, Restated, RowChange, Table, ToKeeper,
 };
 
 use super::{FS_ID, World};
+
+/// How long after its recovery the log of a node is recovered once more.
+const AGAIN: Nanos = 6 * SECOND;
+/// How long a node is away that was killed: its lease ends, and its log is recovered twice.
+pub const AWAY: Nanos = 25 * SECOND;
 
 /// A node that asks the keeper what it wants.
 struct Speaker {
@@ -98,7 +103,7 @@ pub async fn recover_twice(world: Rc<World>, rt: Rt, way: Rc<MemoryWay>, fs: Fs)
                 // Others use its files meanwhile.
                 let (world, rt, fs, way) = (world.clone(), rt.clone(), fs.clone(), way.clone());
                 rt.clone().spawn(async move {
-                    rt.sleep(6 * SECOND).await;
+                    rt.sleep(AGAIN).await;
                     let epoch = world.rt.now();
                     let Some(mut speaker) = Speaker::new(&way, epoch).await else { return };
                     if speaker.put(rows).await.is_some() {

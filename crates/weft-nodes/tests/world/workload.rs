@@ -314,7 +314,10 @@ impl Program {
 
     fn fail(&self, error: &FsError) {
         use FsError::{Damaged, LostWrites, NoSpace, Unreadable};
+        // A disk has joined without which the node was mounted: it is about to stop.
+        let joined = matches!(error, Damaged(why) if why.starts_with("there is no disk"));
         let is_wrong = matches!(error, Damaged(_) | LostWrites(_) | NoSpace | Unreadable { .. });
+        let is_wrong = is_wrong && !(joined && self.oracle().counts.borrow().added > 0);
         if is_wrong && !self.is_doomed() && self.oracle().lost().len() <= 1 {
             self.oracle().violate(format!("life {}: {error}", self.life()));
         } else {
@@ -327,7 +330,7 @@ impl Program {
             let pause = match self.chance(70) {
                 true => self.draw(20) * MILLISECOND,
                 // Dead nodes leave something in their logs if they were busy.
-                false if self.world.scenario.canary == Canary::RingRecoveredTwice => 0,
+                false if self.is_busy() => 0,
                 false => self.draw(1200) * MILLISECOND,
             };
             self.process.rt.sleep(pause).await;
@@ -341,6 +344,10 @@ impl Program {
             self.process.worked.set(self.now());
         }
         self.sync().await
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(self.world.scenario.canary, Canary::OnlyNodesDie | Canary::RingRecoveredTwice)
     }
 
     async fn sync(&self) -> Result<(), FsError> {
