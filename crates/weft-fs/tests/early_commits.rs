@@ -158,3 +158,23 @@ fn a_keeper_that_ends_waits_for_what_it_has_in_memory() {
         assert_eq!(read_all(&nodes.fs, ino).await, bytes);
     });
 }
+
+#[test]
+fn it_goes_on_after_an_unmount_and_a_mount() {
+    run(|rt| async move {
+        let (nodes, ino, mut bytes) = early(&rt).await;
+        overwrite(&nodes.other, ino, &mut bytes, 2).await;
+        nodes.other.unmount().await.expect("unmounted");
+        nodes.of_node.fail_domain();
+        assert!(!status_of(&nodes.fs, 1).await.commits_early);
+        let of_node = rt.domain(|| {});
+        let other = joined(&of_node, &all(&nodes.disks), &nodes.network, (1, 8)).await;
+        other.begin_early_commits().await.expect("it is node 1");
+        overwrite(&other, ino, &mut bytes, 3).await;
+        of_node.fail_domain();
+        die(&nodes.fs, &nodes.network, 1, 8).await;
+        assert_eq!(read_all(&nodes.fs, ino).await, bytes);
+        let fs_0 = nodes.fs.begin_early_commits().await;
+        assert!(fs_0.expect_err("it is node 0").to_string().contains("node 0"));
+    });
+}
