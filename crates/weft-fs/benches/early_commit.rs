@@ -183,7 +183,7 @@ fn main() {
     println!(
         "4 KiB at random places of {} MiB of RAID-5 on {DISKS} disks, fsync after each, {WRITES} times, and a \
          sync of all at the end; virtual time. Of each: writes a second, median and most of one.\n",
-        FILE_BLOCKS * BLOCK_BYTES >> 20
+        (FILE_BLOCKS * BLOCK_BYTES) >> 20
     );
     println!("| disks | round trip | log on the disks | early commit | ratio of rates |");
     println!("|---|---|---|---|---|");
