@@ -128,8 +128,8 @@ impl Term {
         Ok(Attendance::begin(&self.rt, &self.membership, by, &self.say, mounted))
     }
 
-    /// Ends in order: nodes wait for the next keeper, and do not hear that this one fails. What they
-    /// have committed early goes to the disks before.
+    /// Ends in order: nodes wait for the next keeper, and do not hear that this one fails. What
+    /// they have committed early goes to the disks before.
     ///
     /// # Errors
     /// As [`Fs::unmount`].

@@ -64,9 +64,9 @@ struct LoggedLine<'a> {
 }
 
 /// Recovers the log of a node other than 0 that is dead: it writes no more. Nothing of it has to be
-/// recovered after the next commit; until then this can be repeated. `early_left` hears which blocks
-/// were in the log, and says whether anything of the node's early commits is left to be written, or
-/// may be.
+/// recovered after the next commit; until then this can be repeated. `early_left` hears which
+/// blocks were in the log, and says whether anything of the node's early commits is left to be
+/// written, or may be.
 pub(crate) async fn recover_log(
     meta: &Meta,
     pool: &Rc<Pool>,
