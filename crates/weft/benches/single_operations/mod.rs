@@ -7,9 +7,13 @@ use std::path::Path;
 const FILE_BYTES: usize = 1 << 20;
 
 /// What is done, how often, and how.
-pub const OPERATIONS: [(&str, u32, fn(&Path, u32)); 7] = [
+type Operation = (&'static str, u32, fn(&Path, u32));
+
+pub const OPERATIONS: [Operation; 7] = [
     ("stat", 20_000, |at, times| {
-        (0..times).for_each(|_| drop(fs::metadata(at.join("file")).expect("there")));
+        for _ in 0..times {
+            fs::metadata(at.join("file")).expect("there");
+        }
     }),
     ("open and close", 4000, |at, times| {
         (0..times).for_each(|_| drop(File::open(at.join("file")).expect("there")));
