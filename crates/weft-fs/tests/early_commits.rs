@@ -1,7 +1,7 @@
 //! What a node commits early is there when it dies, and never comes over anything newer; when it
 //! dies together with its keeper, the file system is sound, and says that something may be missing.
 
-use crate::common::cluster::{Door, TwoNodes, die, joined, node, node_0, node_0_at, synced_file};
+use crate::common::cluster::{Door, TwoNodes, die, joined, node, node_0_at, synced_file};
 use crate::common::disk::{Leave, Power, holding};
 use crate::common::test_disks::{SIZE, blank};
 use crate::common::*;

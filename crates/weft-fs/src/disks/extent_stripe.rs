@@ -115,8 +115,13 @@ impl ExtentStripe {
         let len = usize::try_from(lines.end - lines.start).expect("few lines") * BLOCK;
         let wanted: Vec<_> = units.iter().map(|unit| (unit, Buf::new(len))).collect();
         let access = Access::user(lines.start * BLOCK_BYTES);
+        let known = match self.sources_to_check(record, units, &lines) {
+            None => Vec::new(),
+            Some(data) => Box::pin(self.read(record, at, data, lines.clone())).await?,
+        };
+        let known: Vec<_> = known.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
         self.failed_blocks.set(false);
-        let read = gather(self, self.stripe(), access, &[], wanted).await;
+        let read = gather(self, self.stripe(), access, &known, wanted).await;
         let failed = read.result.is_err() || self.failed_blocks.get();
         let mut units = read.units;
         for line in lines.clone() {
@@ -131,6 +136,23 @@ impl ExtentStripe {
         Ok(units)
     }
 
+    /// The data units from which lost parity of some lines is to be computed, if this has no checksum
+    /// that would tell whether what was read for it is right.
+    fn sources_to_check(
+        &self,
+        record: &Extent,
+        units: UnitSet,
+        lines: &std::ops::Range<u64>,
+    ) -> Option<UnitSet> {
+        let lost = self.stripe().lost.intersection(&units);
+        let is_unknown = |unit: usize| {
+            let column = record.columns[unit].as_ref().filter(|_| unit >= record.coded.k());
+            column.is_some_and(|column| lines.clone().any(|line| sum_of(column, line) == UNKNOWN))
+        };
+        let data = UnitSet::first(record.coded.k()).difference(&units);
+        lost.iter().any(is_unknown).then_some(data).filter(|data| !data.is_empty())
+    }
+
     /// Units of some lines, read and checked, for a job that does not hold the lock of the file.
     /// None if they are not as the record says at the first attempt: the line may have changed
     /// since, so nothing is repaired.
@@ -143,8 +165,13 @@ impl ExtentStripe {
         let len = usize::try_from(lines.end - lines.start).expect("few lines") * BLOCK;
         let wanted: Vec<_> = units.iter().map(|unit| (unit, Buf::new(len))).collect();
         let access = Access::maintenance(lines.start * BLOCK_BYTES);
+        let known = match self.sources_to_check(record, units, &lines) {
+            None => Vec::new(),
+            Some(data) => Box::pin(self.read_unlocked(record, data, lines.clone())).await?,
+        };
+        let known: Vec<_> = known.into_iter().map(|(unit, buf)| (unit, buf.freeze())).collect();
         self.failed_blocks.set(false);
-        let read = gather(self, self.stripe(), access, &[], wanted).await;
+        let read = gather(self, self.stripe(), access, &known, wanted).await;
         let is_right = |(unit, buf): &(usize, Buf)| {
             let part = |line| &buf[part_of(lines.start, line)];
             lines.clone().all(|line| is_right(record, *unit, line, part(line)))
