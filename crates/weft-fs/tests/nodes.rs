@@ -312,7 +312,7 @@ fn a_node_ends_in_order_whenever_its_keeper_dies() {
             let disks = blank(&rt, 4);
             let of_first = rt.domain(|| {});
             let (network, first) = node_0_in(&of_first, &rt, &all(&disks), 1).await;
-            let (ino, mut bytes) = synced_file(&first, "raid1:2", 9000).await;
+            let (ino, mut bytes) = synced_file(&first, "raid1", 9000).await;
             let other = joined(&rt, &all(&disks), &network, (1, 7)).await;
             bytes[..5000].copy_from_slice(&pattern(5000, 2));
             write(&other, ino, 0, &bytes[..5000]).await;
