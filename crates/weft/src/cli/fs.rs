@@ -304,7 +304,7 @@ Examples:
 
 With --cluster it is one of several machines, and a keeper must run (weft fs keeper):
   weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k
-  weft fs mount home /mnt nbd://s1/d0 nbd://s2/d1 --cluster etcd://e1 --key k --early-commit")]
+  weft fs mount vms /mnt nbd://s/d0 nbd://s/d1 --cluster etcd://e --early-commit")]
 pub struct FsMountArgs {
     /// The file system
     pub name: String,
