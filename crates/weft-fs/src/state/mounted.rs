@@ -120,7 +120,7 @@ pub(crate) struct FsState {
     tokens: Rc<Tokens>,
     sharing: Sharing,
     locks: LockTable,
-    /// Opens disks again; of a node that is not node 0, disks that join.
+    /// Opens disks again.
     reopen: Option<Reopen>,
     open_files: OpenFiles,
     /// Held while blocks are written: shared by streams of new lines
