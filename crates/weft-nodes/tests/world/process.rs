@@ -187,7 +187,13 @@ impl Process {
         let (world, machine, life) = (self.world.clone(), self.machine.clone(), self.life);
         match ended {
             Ok(()) => self.has_ended.set(true),
-            Err(why) => world.oracle.tell(format!("{} ends: {why}", machine.name)),
+            Err(why) => {
+                world.oracle.tell(format!("{} ends: {why}", machine.name));
+                if why.contains("cannot be written: no room left") && world.oracle.lost().len() <= 1
+                {
+                    world.oracle.violate(format!("{} finds no room", machine.name));
+                }
+            }
         }
         // A process that has ended is started again after a while.
         let rt = world.rt.clone();
