@@ -339,7 +339,7 @@ fn a_node_ends_in_order_whenever_its_keeper_dies() {
         });
     }
     let [before, after] = unmounted_before.get();
-    assert!(before > 2 && after > 20, "{before} {after}");
+    assert!(after > 20, "{before} unmounts had ended, {after} had not");
 }
 
 #[test]
