@@ -20,7 +20,7 @@ use crate::test_mounts::folder;
 use crate::wire::{
     Attr, AttrOut, EntryOut, FILE, InHeader, NOTIFY_INVAL_INODE, OpenOut, OutHeader, ROOT, op,
 };
-use crate::{channel, guard, mount, unwritten};
+use crate::{channel, guard, mount, notification};
 
 /// The folder of a process that the test starts as a server.
 const FOLDER: &str = "WEFT_GUARD_FOLDER";
@@ -81,7 +81,7 @@ fn serve(folder: &Path) {
 }
 
 fn drop_pages(mut channel: File) {
-    let pages = unwritten::pages_of(FILE, &(0..u64::MAX)).expect("a range");
+    let pages = notification::pages_of(FILE, &(0..u64::MAX)).expect("a range");
     let len = u32::try_from(size_of::<OutHeader>() + pages.as_bytes().len()).expect("short");
     let head = OutHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
     let _ = channel.write_all(&[head.as_bytes(), pages.as_bytes()].concat());

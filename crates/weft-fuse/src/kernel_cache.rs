@@ -19,15 +19,12 @@ use std::rc::Rc;
 use rangemap::RangeSet;
 use rustix::io::Errno;
 use weft_fs::{BLOCK_BYTES, Dropped, Forgotten, Ino, KernelCache};
+use weft_rt::Rt;
 use weft_rt::ring::Fd;
-use weft_rt::{MILLISECOND, Nanos, Rt};
 
 use crate::kernel_sizes::KernelSizes;
-use crate::unwritten::{attributes_of, pages_of, tell};
+use crate::notification::{PAUSE_NS, attributes_of, has_ended, pages_of, tell};
 use crate::wire::{DIRECT_DROPS_MINOR, EPOCH_MINOR, NOTIFY_INC_EPOCH, NOTIFY_INVAL_INODE};
-
-/// How long to wait when the kernel cannot be told something.
-pub(crate) const PAUSE_NS: Nanos = 10 * MILLISECOND;
 
 /// What the kernel at the other end of the channel can do.
 #[derive(Default)]
@@ -128,11 +125,6 @@ pub(crate) struct KernelMemory {
     pub(crate) rt: Rt,
     pub(crate) fd: Fd,
     pub(crate) version: Rc<KernelVersion>,
-}
-
-/// Whether the kernel has ended the file system: it keeps nothing of it.
-pub(crate) fn has_ended(errno: Errno) -> bool {
-    matches!(errno, Errno::NODEV | Errno::CONNABORTED | Errno::NOTCONN | Errno::PERM | Errno::BADF)
 }
 
 impl KernelMemory {

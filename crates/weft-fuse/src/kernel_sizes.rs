@@ -34,8 +34,7 @@ use weft_rt::ring::Fd;
 use weft_rt::sync::Notify;
 use weft_rt::{Nanos, Rt};
 
-use crate::kernel_cache::{PAUSE_NS, has_ended};
-use crate::unwritten::tell_with_fault;
+use crate::notification::{PAUSE_NS, has_ended, tell_with_fault};
 use crate::wire::{NOTIFY_STORE, StoreOut};
 
 /// What the kernel knows of a file whose attributes it had to forget.

@@ -47,6 +47,7 @@ mod kernel_sizes;
 mod long;
 mod lookout;
 pub mod mount;
+mod notification;
 pub mod session;
 #[cfg(test)]
 mod shared_mount;

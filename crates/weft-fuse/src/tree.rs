@@ -51,7 +51,8 @@ use crate::kernel_cache::{KernelMemory, KernelVersion, ReadAgain};
 use crate::kernel_sizes::KernelSizes;
 use crate::long::{Going, Long};
 use crate::lookout::Lookout;
-use crate::unwritten::{self, Writers};
+use crate::notification;
+use crate::unwritten::Writers;
 use crate::wire::{
     self, AttrOut, CopyIn, EntryOut, FallocateIn, InHeader, InitIn, IoIn, Rename2In, SetattrIn,
     StatfsOut, init_flag, op, rename, set,
@@ -141,7 +142,7 @@ fn forget_pages(rt: &Rt, channel: &Fd, ino: Ino, bytes: Range<u64>) {
     let channel = channel.clone();
     rt.launch(Box::pin(async move {
         // If that fails, the kernel has been told by the error of the request.
-        let _ = unwritten::write_back(&channel, ino, bytes).await;
+        let _ = notification::write_back(&channel, ino, bytes).await;
     }));
 }
 
@@ -313,7 +314,7 @@ impl Tree {
                 let done = file_flags::carry_out(&self.fs, ino, body).await?;
                 if file_flags::sets(body) {
                     // The time of change is another one.
-                    unwritten::forget_attributes(&self.fd, ino).await?;
+                    notification::forget_attributes(&self.fd, ino).await?;
                 }
                 Ok(done)
             }
@@ -498,7 +499,7 @@ impl Tree {
             Err(error) => {
                 // A cut or growth that failed midway has changed the size that the kernel knows.
                 if set.size.is_some() {
-                    unwritten::forget_attributes(&self.fd, ino).await?;
+                    notification::forget_attributes(&self.fd, ino).await?;
                 }
                 Err(errno_of(error))
             }
@@ -572,7 +573,7 @@ impl Tree {
         let Ok((ino, _)) = self.fs.lookup(from, old).await else { return };
         if self.writers.has(ino) && self.fs.lookup(to, new).await.is_ok() {
             // It can be renamed all the same.
-            let _ = unwritten::write_back(&self.fd, ino, 0..u64::MAX).await;
+            let _ = notification::write_back(&self.fd, ino, 0..u64::MAX).await;
         }
     }
 

@@ -136,8 +136,8 @@ impl ExtentStripe {
         Ok(units)
     }
 
-    /// The data units from which lost parity of some lines is to be computed, if this has no checksum
-    /// that would tell whether what was read for it is right.
+    /// The data units from which lost parity of some lines is to be computed, if this has no
+    /// checksum that would tell whether what was read for it is right.
     fn sources_to_check(
         &self,
         record: &Extent,

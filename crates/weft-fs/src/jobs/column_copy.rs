@@ -1,9 +1,9 @@
 //! Copying columns of a record to other places.
 //!
-//! *Without the lock of the file* a record may change meanwhile, and its places may be freed and used
-//! by other files. So a copy writes only to places that were allocated for it, and that no record
-//! names. What it reads counts only if it matches the checksums of the record, and nothing is
-//! repaired: what does not match may be newer. What needs more is *hard*, and is done under the
+//! *Without the lock of the file* a record may change meanwhile, and its places may be freed and
+//! used by other files. So a copy writes only to places that were allocated for it, and that no
+//! record names. What it reads counts only if it matches the checksums of the record, and nothing
+//! is repaired: what does not match may be newer. What needs more is *hard*, and is done under the
 //! lock: blocks that cannot be read at once, and those that a disk which has come back has missed.
 //! They are written in their places.
 

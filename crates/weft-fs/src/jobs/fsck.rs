@@ -133,8 +133,8 @@ impl FsState {
         Ok(())
     }
 
-    /// Reads every block of a record, if it is still there. Those that are wrong are repaired. While
-    /// nothing is wrong users do not wait for it.
+    /// Reads every block of a record, if it is still there. Those that are wrong are repaired.
+    /// While nothing is wrong users do not wait for it.
     pub(crate) async fn check_record(&self, ino: Ino, first: u64) -> Result<ExtentCheck> {
         if let Some(checked) = self.check_unlocked(ino, first).await? {
             return Ok(checked);

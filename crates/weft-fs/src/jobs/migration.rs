@@ -15,17 +15,17 @@
 //! *Users do not wait for a copy.* They may read, overwrite and delete what is being copied. The
 //! lock of the file is held for the last step only, which needs nothing from the disks: with it no
 //! write has changed blocks and not yet its record, and no reader has an old place in its hands. A
-//! record that has changed since it was planned ([`ExtentWatch`](crate::meta::ExtentWatch)) stays as
-//! it is; its copy is dropped, and it is planned again. If that is in vain, too, or the copy needs
-//! more than to read and write ([`crate::jobs::column_copy`]), few records of one file are moved
-//! under its lock. So a job ends, whatever users do.
+//! record that has changed since it was planned ([`ExtentWatch`](crate::meta::ExtentWatch)) stays
+//! as it is; its copy is dropped, and it is planned again. If that is in vain, too, or the copy
+//! needs more than to read and write ([`crate::jobs::column_copy`]), few records of one file are
+//! moved under its lock. So a job ends, whatever users do.
 //!
 //! *Pace.* While users have requests, few records are copied side by side
 //! ([`crate::state::job_pace`]).
 //!
 //! *What stays put meanwhile.* A batch holds the token of everything: disks stay, and nobody counts
-//! the free blocks, which its new places are not, although no record names them. It holds room back,
-//! and an unmount waits for that.
+//! the free blocks, which its new places are not, although no record names them. It holds room
+//! back, and an unmount waits for that.
 
 use std::collections::{BTreeMap, BTreeSet};
 

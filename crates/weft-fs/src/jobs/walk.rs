@@ -1,5 +1,5 @@
-//! The walk of a job through the records that may have to move: those of hot parts first, then those
-//! of the files in use, then all others, the most recently changed first.
+//! The walk of a job through the records that may have to move: those of hot parts first, then
+//! those of the files in use, then all others, the most recently changed first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

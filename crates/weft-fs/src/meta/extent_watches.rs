@@ -7,9 +7,9 @@
 //! end with a CRC32C of their own all do.
 //!
 //! So whatever stores or removes a record that touches the blocks of a watched extent is noted
-//! here. A write changes blocks first and its record afterwards, under the lock of the file: who has
-//! the lock finds both done, or neither. Other nodes change records only after this one has given
-//! up its token of the file's blocks, which counts as a change.
+//! here. A write changes blocks first and its record afterwards, under the lock of the file: who
+//! has the lock finds both done, or neither. Other nodes change records only after this one has
+//! given up its token of the file's blocks, which counts as a change.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -207,8 +207,8 @@ impl Fs {
     pub async fn reclaim_space(&self) -> Result<()> {
         self.0.check_writable()?;
         self.0.meta().array()?;
-        // Tokens keep other nodes off. A batch of a job of this node has blocks that no record names
-        // yet; it takes tokens after its room, too.
+        // Tokens keep other nodes off. A batch of a job of this node has blocks that no record
+        // names yet; it takes tokens after its room, too.
         let _no_batch = self.0.promised().hold(0).await;
         let _alone = self.0.hold_all_tokens().await;
         if let Some(node) = self.0.space_desk().any_with_blocks() {

@@ -3,9 +3,9 @@
 //! *Locks.* A file's lock is taken shared to read it and exclusively to write or flush it: it is
 //! the data token of this node. While it is held only to flush the file, blocks may be written to
 //! the cache that need nothing from the disks. Jobs take it only to put copies in their places
-//! ([`crate::jobs::migration`]). Several files are locked in the order of their numbers. Then comes the lock of flushes, which only streams of new lines share; then that of
-//! commits. An operation on names takes none: it is one closure in the transaction. The metadata's
-//! own locks come last.
+//! ([`crate::jobs::migration`]). Several files are locked in the order of their numbers. Then comes
+//! the lock of flushes, which only streams of new lines share; then that of commits. An operation
+//! on names takes none: it is one closure in the transaction. The metadata's own locks come last.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeSet;

@@ -12,10 +12,10 @@ use super::{DROP_WAIT_NS, Tree};
 use crate::answer::{Answer, bytes, empty, errno_of, opened, parse};
 use crate::channel::{self, WRITE_BYTES_MAX};
 use crate::long::Going;
-use crate::unwritten;
 use crate::wire::{
     self, CopyIn, FallocateIn, InHeader, IoIn, LseekIn, OpenOut, WriteOut, fallocate,
 };
+use crate::{notification, unwritten};
 
 /// The most bytes copied for one request.
 const COPY_BYTES_MAX: usize = 16 << 20;
@@ -140,7 +140,7 @@ impl Tree {
 
     /// The kernel drops pages that may lack what was just written.
     async fn drop_pages(&self, ino: Ino, bytes: Range<u64>) {
-        let dropped = pin!(unwritten::write_back(&self.fd, ino, bytes));
+        let dropped = pin!(notification::write_back(&self.fd, ino, bytes));
         // If it cannot be told, there is no mount any more, or no memory for a thread.
         let _ = select(dropped, pin!(self.rt.sleep(DROP_WAIT_NS))).await;
     }
@@ -172,7 +172,7 @@ impl Tree {
     /// mode, and executes the file by what it knows: so it is told before the request is answered.
     pub(super) async fn end_privileges(&self, ino: Ino, suid: bool) -> Result<(), Errno> {
         if self.fs.drop_privileges(ino, suid).await.map_err(errno_of)? {
-            unwritten::forget_attributes(&self.fd, ino).await?;
+            notification::forget_attributes(&self.fd, ino).await?;
         }
         Ok(())
     }

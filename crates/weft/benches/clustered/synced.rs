@@ -1,5 +1,6 @@
-//! Small overwrites of a RAID-5 file, each durable: on one machine without a cluster, on a node whose
-//! log is on the disks, and on one whose log is in another node's memory, if `weft fs mount` can.
+//! Small overwrites of a RAID-5 file, each durable: on one machine without a cluster, on a node
+//! whose log is on the disks, and on one whose log is in another node's memory, if `weft fs mount`
+//! can.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
