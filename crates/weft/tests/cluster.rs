@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What uses a mount, which must not hang for ever.
 #[track_caller]
-fn soon<T: Send + 'static>(what: &str, request: impl FnOnce() -> T + Send + 'static) -> T {
+pub fn soon<T: Send + 'static>(what: &str, request: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     std::thread::spawn(move || drop(sender.send(request())));
     receiver.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{what}: {error}"))

@@ -494,7 +494,12 @@ fn what_commands_for_file_systems_print_is_what_the_document_says() {
     told(&mounted, &demo, 0, "weft demo fs");
     let unseen = schema.unseen();
     // What commands for clusters print, their own tests look at.
-    let of_clusters = ["weft fs keeper:", "weft fs evict:", "weft fs status --cluster:"];
+    let of_clusters = [
+        "weft fs keeper:",
+        "weft fs evict:",
+        "weft fs status --cluster:",
+        "weft fs status: nodes[].",
+    ];
     let is_ours = |row: &&String| {
         let is_any = |of: &[&str]| of.iter().any(|of| row.starts_with(of));
         is_any(&["weft fs ", "weft demo fs:", "Fs job"]) && !is_any(&of_clusters)

@@ -9,6 +9,7 @@ mod by_command;
 mod cached;
 mod cluster;
 mod cluster_disks;
+mod cluster_early;
 mod cluster_ends;
 mod common;
 mod configuration;
