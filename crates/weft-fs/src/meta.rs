@@ -33,6 +33,7 @@ mod header;
 mod image;
 mod journal;
 mod keeper;
+mod known_extents;
 /// What a simulated network connects.
 #[cfg(test)]
 mod links {
@@ -53,6 +54,7 @@ mod places;
 mod reach;
 mod recent_rows;
 pub(crate) mod remote;
+mod remote_rows;
 #[cfg(test)]
 mod remote_story;
 mod rings;
