@@ -49,6 +49,39 @@ fn what_was_written_is_read_also_after_a_mount() {
     });
 }
 
+/// Also while a file is flushed, when writes go another way.
+#[test]
+fn pages_of_a_mapped_file_never_make_it_longer() {
+    run(|rt| async move {
+        let disks = ram(&[24, 24, 24]);
+        let fs = made(&rt, &disks).await;
+        let ino = make_as(&fs, "file", "raid5").await;
+        let mut expected = pattern(10_000, 1);
+        write(&fs, ino, 0, &expected).await;
+        for round in 0..4_u64 {
+            for (offset, len) in [(8192, 4096), (12_288, 8192), (0, 10), (0, 65_536)] {
+                let bytes = pattern(len, 2 + round);
+                let flushing = fs.clone();
+                let flushed = rt.spawn(async move { flushing.fsync(ino).await });
+                let written = fs.write_pages(ino, offset, Frozen::copy_from(&bytes)).await;
+                written.expect("written");
+                flushed.await.expect("synced");
+                let at = usize::try_from(offset).expect("small");
+                let count = expected.len().saturating_sub(at).min(len);
+                if count > 0 {
+                    expected[at..at + count].copy_from_slice(&bytes[..count]);
+                }
+                assert_eq!(read_all(&fs, ino).await, expected, "{offset} {len}");
+            }
+            write(&fs, ino, 10_000 - 100 * round, &[7; 50]).await;
+            let at = usize::try_from(10_000 - 100 * round).expect("small");
+            expected.resize(expected.len().max(at + 50), 0);
+            expected[at..at + 50].fill(7);
+        }
+        assert_sound(&fs).await;
+    });
+}
+
 #[test]
 fn files_survive_as_many_lost_disks_as_their_redundancy_says() {
     for lost in [vec![0], vec![4], vec![1, 3]] {

@@ -86,6 +86,31 @@ fn parts_of(offset: u64, data: &Frozen) -> impl Iterator<Item = (u64, usize, Fro
     })
 }
 
+/// Where bytes are to be written.
+#[derive(Debug, Clone, Copy)]
+enum WriteAt {
+    /// From this byte of the file on.
+    Offset(u64),
+    /// The same, as far as the file goes.
+    Within(u64),
+    /// Behind the file's last byte.
+    End,
+}
+
+impl WriteAt {
+    /// Where the first byte comes in a file of this size, and the bytes that are written.
+    fn place(self, size: u64, data: &Frozen) -> (u64, Frozen) {
+        match self {
+            Self::Offset(offset) => (offset, data.clone()),
+            Self::End => (size, data.clone()),
+            Self::Within(offset) => {
+                let len = size.saturating_sub(offset).min(data.len() as u64);
+                (offset, data.slice(0, index(len)))
+            }
+        }
+    }
+}
+
 /// A write that has changed the file.
 struct Written {
     /// Where it begins.
@@ -333,9 +358,12 @@ impl FsState {
     }
 
     /// Writes at an offset, or at the end.
-    async fn write(self: &Rc<Self>, ino: Ino, at: Option<u64>, data: &Frozen) -> Result<Written> {
+    async fn write(self: &Rc<Self>, ino: Ino, at: WriteAt, data: &Frozen) -> Result<Written> {
         let len = data.len() as u64;
-        let offset = at.unwrap_or(0);
+        let offset = match at {
+            WriteAt::Offset(offset) | WriteAt::Within(offset) => offset,
+            WriteAt::End => 0,
+        };
         end_of(offset, len)?;
         self.check_writable()?;
         if len == 0 {
@@ -343,22 +371,26 @@ impl FsState {
         }
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
         let tokens = match at {
-            Some(offset) => self.hold_to_write(ino, offset, len).await,
-            None => self.hold_to_append(ino).await,
+            WriteAt::Offset(_) | WriteAt::Within(_) => self.hold_to_write(ino, offset, len).await,
+            WriteAt::End => self.hold_to_append(ino).await,
         };
         let node = self.node(ino);
         let write = node.begin_write();
-        let offset = match self.write_meanwhile(&node, &write, at, data).await? {
-            Some(offset) => offset,
+        let (offset, len) = match self.write_meanwhile(&node, &write, at, data).await? {
+            Some(written) => written,
             None => {
                 let alone = node.alone().await;
                 let inode = self.file(ino).await?;
                 inode.flags.check_change()?;
-                let offset = at.unwrap_or(inode.size);
+                let (offset, data) = at.place(inode.size, data);
+                let len = data.len() as u64;
+                if len == 0 {
+                    return Ok(Written { offset, kept: Ok(()) });
+                }
                 let end = end_of(offset, len)?;
                 let reserved = self.reserve(&node, &inode, blocks_of(offset, len)).await?;
                 self.clear_behind_end(&node, inode.size, offset).await?;
-                for (block, within, part) in parts_of(offset, data) {
+                for (block, within, part) in parts_of(offset, &data) {
                     let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
                     let old = match is_old {
                         true => Some(self.block_before(&node, block, inode.size).await?),
@@ -369,7 +401,7 @@ impl FsState {
                 }
                 self.grow(&node, &inode, end);
                 drop((reserved, alone));
-                offset
+                (offset, len)
             }
         };
         let mut drops = node.drops();
@@ -396,24 +428,28 @@ impl FsState {
         Ok(without_place.iter().all(|block| node.dirty.borrow().contains_key(block)))
     }
 
-    /// Writes to a file that is being flushed, if that needs nothing from the disks. Returns the
-    /// offset if it does.
+    /// Writes to a file that is being flushed, if that needs nothing from the disks. Returns where
+    /// it wrote, and how much, if it does.
     async fn write_meanwhile(
         &self,
         node: &Node,
         write: &WriteGuard<'_>,
-        at: Option<u64>,
+        at: WriteAt,
         data: &Frozen,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<(u64, u64)>> {
         if !node.is_only_flushed() {
             return Ok(None);
         }
         let inode = self.file(node.ino).await?;
         inode.flags.check_change()?;
-        let offset = at.unwrap_or(inode.size);
-        let end = end_of(offset, data.len() as u64)?;
+        let (offset, data) = at.place(inode.size, data);
+        let len = data.len() as u64;
+        if len == 0 {
+            return Ok(Some((offset, 0)));
+        }
+        let end = end_of(offset, len)?;
         // From here on nothing waits: all of it happens, or nothing.
-        let count = parts_of(offset, data).count() as u64;
+        let count = parts_of(offset, &data).count() as u64;
         let last = inode.size / BLOCK_BYTES;
         let is_cached = node.dirty.borrow().contains_key(&last);
         let leaves_end = offset > inode.size
@@ -422,7 +458,7 @@ impl FsState {
             return Ok(None);
         }
         let mut blocks = Vec::new();
-        for (block, within, part) in parts_of(offset, data) {
+        for (block, within, part) in parts_of(offset, &data) {
             let cached = node.dirty.borrow().get(&block).map(|(_, data)| data.clone());
             let is_old = part.len() < BLOCK && block * BLOCK_BYTES < inode.size;
             if is_old && cached.is_none() {
@@ -436,7 +472,7 @@ impl FsState {
             self.dirty(node, block, data);
         }
         self.grow(node, &inode, end);
-        Ok(Some(offset))
+        Ok(Some((offset, len)))
     }
 
     /// A file was written up to `end`.
@@ -556,10 +592,24 @@ impl Fs {
     /// # Errors
     /// If there is no room, or the rest of a block that is written in part cannot be read.
     pub async fn write(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+        self.write_at(ino, WriteAt::Offset(offset), data).await
+    }
+
+    /// Writes bytes of pages of a mapped file, which never make it longer: what lies behind its end
+    /// is left out. The kernel writes pages as far as it knows the file, and another node may have
+    /// cut that.
+    ///
+    /// # Errors
+    /// As [`Fs::write`].
+    pub async fn write_pages(&self, ino: Ino, offset: u64, data: Frozen) -> Result<()> {
+        self.write_at(ino, WriteAt::Within(offset), data).await
+    }
+
+    async fn write_at(&self, ino: Ino, at: WriteAt, data: Frozen) -> Result<()> {
         let fs = self.0.clone();
         let write = || async move {
             let _request = fs.job_pace().begin_request(fs.rt());
-            fs.with_room(async || fs.write(ino, Some(offset), &data).await?.kept).await
+            fs.with_room(async || fs.write(ino, at, &data).await?.kept).await
         };
         self.0.rt().attach(write).await
     }
@@ -574,7 +624,7 @@ impl Fs {
         // What has grown the file is not tried again: it would be there twice.
         let write = || async move {
             let _request = fs.job_pace().begin_request(fs.rt());
-            let written = fs.with_room(async || fs.write(ino, None, &data).await).await?;
+            let written = fs.with_room(async || fs.write(ino, WriteAt::End, &data).await).await?;
             written.kept.map(|()| written.offset)
         };
         self.0.rt().attach(write).await

@@ -115,6 +115,8 @@ impl Tree {
         let mut at = io.offset;
         if self.is_shared && appends && !is_of_pages {
             at = self.fs.append(ino, data.freeze()).await.map_err(errno_of)?;
+        } else if is_of_pages {
+            self.fs.write_pages(ino, at, data.freeze()).await.map_err(errno_of)?;
         } else {
             self.fs.write(ino, at, data.freeze()).await.map_err(errno_of)?;
         }
