@@ -64,4 +64,4 @@ pub use fence::{Fence, FenceError};
 pub use identity::{ClusterName, DiskName, Epoch, Incarnation, NameError, NodeName, Session};
 pub use membership::{Membership, Outlook};
 pub use node::{Node, NodeConfig, NodeError, Standing};
-pub use record::{Keeper, Member, Record};
+pub use record::{DiskNotes, Keeper, Member, Record};

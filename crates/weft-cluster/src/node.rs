@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::coordinator::{CoordinatorError, Swap, View};
-use crate::record::{FenceReport, Incarnations, each};
+use crate::record::{DiskNotes, FenceReport, each};
 use crate::{
     ClusterName, Coordinator, DiskName, Fence, FenceError, Incarnation, Keeper, Record, Session,
 };
@@ -26,7 +26,8 @@ pub struct NodeConfig {
     pub cluster: ClusterName,
     /// This process.
     pub session: Session,
-    /// How many disks must confirm a fence for a takeover to go on; the other disks are lost.
+    /// How many of the disks that it is given must confirm a fence for a takeover to go on; the
+    /// other disks are lost. Of disks that join later all must.
     pub disks_min: usize,
     /// Whether it may become the keeper.
     pub may_keep: bool,
@@ -94,6 +95,8 @@ pub enum Standing {
 pub struct Node {
     coordinator: Rc<dyn Coordinator>,
     fences: RefCell<Vec<Rc<dyn Fence>>>,
+    /// How many disks it was given.
+    given: usize,
     config: RefCell<NodeConfig>,
     /// What it has joined as, and registered at the disks.
     own: RefCell<Option<Incarnation>>,
@@ -113,8 +116,10 @@ impl Node {
         fences: Vec<Rc<dyn Fence>>,
         config: NodeConfig,
     ) -> Self {
+        let given = fences.len();
         let (config, fences) = (RefCell::new(config), RefCell::new(fences));
-        Self { coordinator, fences, config, own: RefCell::default(), registered: Cell::new(false) }
+        let (own, registered) = (RefCell::default(), Cell::new(false));
+        Self { coordinator, fences, given, config, own, registered }
     }
 
     /// What it has joined as.
@@ -208,6 +213,76 @@ impl Node {
         fences.retain(|other| other.disk() != fence.disk());
         fences.push(fence);
         Ok(())
+    }
+
+    /// A disk is none of the cluster's any more: no fence needs it.
+    pub fn forget_disk(&self, disk: &DiskName) {
+        self.fences.borrow_mut().retain(|other| other.disk() != disk);
+    }
+
+    /// As the keeper, makes a disk that joins, at which it is registered, refuse all incarnations
+    /// that are no members: they may have been fenced while no fence went to this disk.
+    ///
+    /// # Errors
+    /// The disk does not confirm, or the coordinator gives no answer.
+    pub async fn clear_disk(&self, fence: &dyn Fence) -> Result<(), NodeError> {
+        let view = self.read().await?;
+        let (Some(record), Some(own)) = (view.record, self.own()) else {
+            return Err(NodeError::NoMember);
+        };
+        for victim in record.bygone() {
+            fence.fence(&own, &victim).await?;
+        }
+        Ok(())
+    }
+
+    /// As a member of a cluster without a keeper, forgets what keepers have said of disks: another
+    /// file system begins.
+    ///
+    /// # Errors
+    /// The coordinator gives no answer.
+    pub async fn forget_notes(&self) -> Result<(), NodeError> {
+        loop {
+            let view = self.read().await?;
+            let Some(mut record) = view.record.clone() else { return Ok(()) };
+            if record.disk_notes() == DiskNotes::default() || !record.forget_notes() {
+                return Ok(());
+            }
+            let swap = self.coordinator.compare_and_set(view.version, record).await?;
+            if let Swap::Done(_) = swap {
+                return Ok(());
+            }
+        }
+    }
+
+    /// As the keeper, says what `change` makes of what it has said of disks. Returns whether it is
+    /// the keeper.
+    ///
+    /// # Errors
+    /// The coordinator gives no answer.
+    pub async fn note_disks(&self, change: impl Fn(&mut DiskNotes)) -> Result<bool, NodeError> {
+        loop {
+            let view = self.read().await?;
+            let (Some(mut record), Some(own)) = (view.record.clone(), self.own()) else {
+                return Ok(false);
+            };
+            let Some(keeper) = record.keeper.clone().filter(|keeper| keeper.node == own) else {
+                return Ok(false);
+            };
+            let before = record.disk_notes();
+            let mut notes = before.clone();
+            change(&mut notes);
+            if notes == before {
+                return Ok(true);
+            }
+            if !record.note_disks(&keeper, notes) {
+                return Ok(false);
+            }
+            let swap = self.coordinator.compare_and_set(view.version, record).await?;
+            if let Swap::Done(_) = swap {
+                return Ok(true);
+            }
+        }
     }
 
     /// Ends its membership. It must have no requests in flight on any disk.
@@ -313,7 +388,7 @@ impl Node {
         keeper: &Keeper,
         record: &Record,
     ) -> Result<Standing, NodeError> {
-        let report = match self.fence_all(&keeper.node, &record.fencing).await {
+        let report = match self.fence_all(&keeper.node, record).await {
             Err(error @ NodeError::TooFewDisks { .. }) => {
                 // Another node may reach more of them.
                 self.conclude(keeper, |record| record.resign(keeper)).await?;
@@ -332,7 +407,7 @@ impl Node {
         keeper: &Keeper,
     ) -> Result<Standing, NodeError> {
         if !record.fencing.is_empty() {
-            let report = self.fence_all(&keeper.node, &record.fencing).await?;
+            let report = self.fence_all(&keeper.node, record).await?;
             return self.conclude(keeper, |record| record.end_fencing(keeper, &report)).await;
         }
         let is_gone = |session: &Session| !view.alive.contains(session);
@@ -346,12 +421,14 @@ impl Node {
         Ok(keeping(keeper, record))
     }
 
-    /// Fences at all disks at once.
+    /// Fences at all disks at once. One that the record names, and of which this process has not
+    /// heard yet, has not confirmed.
     async fn fence_all(
         &self,
         own: &Incarnation,
-        victims: &Incarnations,
+        record: &Record,
     ) -> Result<FenceReport, NodeError> {
+        let victims = &record.fencing;
         let mut report = FenceReport { victims: victims.clone(), ..FenceReport::default() };
         let fence_on = |fence: Rc<dyn Fence>| async move {
             for victim in each(victims) {
@@ -371,13 +448,21 @@ impl Node {
             }
         }
         let confirmed = fences.len() - report.lost.len();
-        let wanted = self.config.borrow().disks_min;
+        let unknown = record.disks.keys().filter(|name| fences.iter().all(|of| of.disk() != *name));
+        report.lost.extend(unknown.cloned());
+        let wanted = self.wanted(confirmed + report.lost.len());
         if confirmed < wanted {
             let lost: Vec<_> = report.lost.iter().map(ToString::to_string).collect();
             let lost = lost.join(", ");
             return Err(NodeError::TooFewDisks { confirmed, wanted, lost });
         }
         Ok(report)
+    }
+
+    /// How many of so many disks must confirm a fence.
+    fn wanted(&self, disks: usize) -> usize {
+        let of_given = self.config.borrow().disks_min.min(disks);
+        of_given + disks.saturating_sub(self.given)
     }
 
     /// Writes down what the keeper has done, on the record as it is by then.

@@ -81,6 +81,23 @@ pub struct Record {
     /// get one when they join again.
     #[serde(default)]
     pub numbers: BTreeMap<NodeName, u16>,
+    /// The disks of the file system, and where each of them is, as its keeper says: a process that
+    /// takes over fences at them, whichever it was given. Records of earlier versions, and those of
+    /// clusters that had no keeper yet, have none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub disks: BTreeMap<DiskName, String>,
+    /// The nodes that reach a disk through the keeper, as it says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
+}
+
+/// What a keeper says of disks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DiskNotes {
+    /// See [`Record::disks`].
+    pub disks: BTreeMap<DiskName, String>,
+    /// See [`Record::relayed`].
+    pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
 }
 
 impl Record {
@@ -95,6 +112,8 @@ impl Record {
             fencing: BTreeMap::new(),
             lost_disks: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            relayed: BTreeMap::new(),
         }
     }
 
@@ -230,6 +249,40 @@ impl Record {
             }
         }
         true
+    }
+
+    /// What the keeper has said of disks.
+    pub fn disk_notes(&self) -> DiskNotes {
+        DiskNotes { disks: self.disks.clone(), relayed: self.relayed.clone() }
+    }
+
+    /// The keeper says something else of disks. Returns false if it is not the keeper any more.
+    pub fn note_disks(&mut self, keeper: &Keeper, notes: DiskNotes) -> bool {
+        let is_kept = self.is_kept_by(keeper);
+        if is_kept {
+            (self.disks, self.relayed) = (notes.disks, notes.relayed);
+        }
+        is_kept
+    }
+
+    /// Nothing is said of disks any more, if there is no keeper. Returns whether that is so.
+    pub fn forget_notes(&mut self) -> bool {
+        let is_kept = self.keeper.is_some();
+        if !is_kept {
+            self.disks.clear();
+            self.relayed.clear();
+        }
+        !is_kept
+    }
+
+    /// What a disk that joins must refuse of each node, as it may have been elsewhere when that was
+    /// fenced: all incarnations but those of members.
+    pub fn bygone(&self) -> impl Iterator<Item = Incarnation> + '_ {
+        self.numbers.keys().filter_map(|node| {
+            let member = self.members.get(node);
+            let last = member.map_or(self.epoch.0, |member| member.epoch.0.saturating_sub(1));
+            (last > 0).then(|| Incarnation { node: node.clone(), epoch: Epoch(last) })
+        })
     }
 
     /// The keeper has fenced on a lost disk all that were pending there; it can be used again.

@@ -1,12 +1,14 @@
 //! Membership in virtual time: a process joins, becomes the keeper, tells where it listens, hears
 //! of members that come and go, and of its own end; records of earlier versions can be read.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use weft_cluster::coordinator::MemoryCoordinator;
+use weft_cluster::fence::FenceFuture;
 use weft_cluster::{
-    Coordinator, Fence, Membership, Node, NodeConfig, NodeError, Outlook, Record, Session,
-    Standing, Swap, Version,
+    Coordinator, DiskName, DiskNotes, Fence, FenceError, Incarnation, Membership, Node, NodeConfig,
+    NodeError, NodeName, Outlook, Record, Session, Standing, Swap, Version,
 };
 use weft_rt::{Nanos, Rt, SECOND, Schedule, virtual_rt};
 
@@ -136,5 +138,132 @@ fn records_of_earlier_versions_are_read_and_completed() {
         two.until(|outlook| matches!(outlook.standing, Standing::Member(_)).then_some(())).await;
         let record = two.outlook().view.record.expect("a record");
         assert_eq!(record.numbers.values().copied().collect::<Vec<_>>(), [1]);
+    });
+}
+
+#[test]
+fn a_record_of_a_later_version_is_left_as_it_is() {
+    run(|rt, coordinator| async move {
+        let mut record = Record::new("home".parse().expect("a name"));
+        record.format += 1;
+        let swap = coordinator.compare_and_set(Version(0), record.clone()).await;
+        assert!(matches!(swap, Ok(Swap::Done(_))), "{swap:?}");
+        let one = start(&rt, &coordinator, ("one", 1), Some("10.0.0.1:7"));
+        let failure = one.until(|outlook| outlook.failure.clone()).await;
+        assert_eq!(failure, NodeError::UnknownFormat(2));
+        assert!(failure.to_string().contains("this version of weft does not know"));
+        rt.sleep(10 * SECOND).await;
+        assert_eq!(one.outlook().view.record, Some(record));
+    });
+}
+
+/// A disk, and what was asked of it.
+struct Spy {
+    disk: DiskName,
+    is_away: Cell<bool>,
+    fenced: RefCell<Vec<Incarnation>>,
+}
+
+impl Spy {
+    fn new(disk: &str) -> Rc<Self> {
+        let disk = disk.parse().expect("a name");
+        Rc::new(Self { disk, is_away: Cell::new(false), fenced: RefCell::default() })
+    }
+
+    fn done(&self) -> FenceFuture<'_> {
+        let unconfirmed =
+            || FenceError::Unconfirmed { disk: self.disk.clone(), why: "it is away".into() };
+        let is_away = self.is_away.get();
+        Box::pin(async move { if is_away { Err(unconfirmed()) } else { Ok(()) } })
+    }
+
+    /// Up to which epoch it refuses a node.
+    fn refuses(&self, node: &str) -> Option<u64> {
+        let fenced = self.fenced.borrow();
+        fenced.iter().filter(|of| of.node.as_str() == node).map(|of| of.epoch.0).max()
+    }
+}
+
+impl Fence for Spy {
+    fn disk(&self) -> &DiskName {
+        &self.disk
+    }
+
+    fn register<'a>(&'a self, _: &'a Incarnation) -> FenceFuture<'a> {
+        self.done()
+    }
+
+    fn confirm<'a>(&'a self, _: &'a Incarnation) -> FenceFuture<'a> {
+        self.done()
+    }
+
+    fn fence<'a>(&'a self, _: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {
+        if !self.is_away.get() {
+            self.fenced.borrow_mut().push(victim.clone());
+        }
+        self.done()
+    }
+}
+
+fn start_on(
+    rt: &Rt,
+    coordinator: &Rc<MemoryCoordinator>,
+    (name, number): (&str, u64),
+    disks: &[Rc<Spy>],
+) -> Membership {
+    let session = Session { node: name.parse().expect("a name"), number };
+    let cluster = "home".parse().expect("a name");
+    let address = Some(format!("10.0.0.{number}:7"));
+    let config = NodeConfig { cluster, session, disks_min: disks.len(), may_keep: true, address };
+    let coordinator: Rc<dyn Coordinator> = coordinator.clone();
+    let fences = disks.iter().map(|disk| disk.clone() as Rc<dyn Fence>).collect();
+    let node = Node::new(coordinator.clone(), fences, config);
+    Membership::start(rt, coordinator, node, LEASE)
+}
+
+/// The keeper says that a disk is about to join, and dies. Who follows must fence it there, too.
+#[test]
+fn a_takeover_waits_for_the_fence_at_a_disk_that_has_joined() {
+    run(|rt, coordinator| async move {
+        let disks = [Spy::new("d0"), Spy::new("d1")];
+        let joined = Spy::new("d2");
+        let one = start_on(&rt, &coordinator, ("one", 1), &disks);
+        keeps(&one).await;
+        let two = start_on(&rt, &coordinator, ("two", 2), &disks);
+        two.until(|outlook| matches!(outlook.standing, Standing::Member(_)).then_some(())).await;
+        let note = |notes: &mut DiskNotes| {
+            for disk in disks.iter().chain([&joined]) {
+                notes.disks.insert(disk.disk.clone(), format!("nbd://s/{}", disk.disk));
+            }
+        };
+        assert_eq!(one.node().note_disks(note).await, Ok(true));
+        assert_eq!(two.node().note_disks(note).await, Ok(false), "it is not the keeper");
+        one.node().join_disk(joined.clone()).await.expect("joined");
+        drop(one);
+        // It has not heard of the disk, and is no keeper without that.
+        let failure = two.until(|outlook| outlook.failure.clone()).await;
+        let NodeError::TooFewDisks { lost, .. } = &failure else { panic!("{failure:?}") };
+        assert_eq!(lost, "d2");
+        assert_eq!(joined.refuses("one"), None);
+        two.node().join_disk(joined.clone()).await.expect("joined");
+        keeps(&two).await;
+        assert_eq!((joined.refuses("one"), disks[0].refuses("one")), (Some(1), Some(1)));
+        // The disk leaves, and its server ends: nothing waits for it.
+        let leaves = |notes: &mut DiskNotes| drop(notes.disks.remove(&joined.disk));
+        assert_eq!(two.node().note_disks(leaves).await, Ok(true));
+        two.node().forget_disk(&joined.disk);
+        joined.is_away.set(true);
+        let one = start_on(&rt, &coordinator, ("one", 3), &disks);
+        one.until(|outlook| matches!(outlook.standing, Standing::Member(_)).then_some(())).await;
+        drop(two);
+        keeps(&one).await;
+        // It comes back: it refuses all that were fenced while it was away.
+        joined.is_away.set(false);
+        one.node().join_disk(joined.clone()).await.expect("joined");
+        one.node().clear_disk(&*joined).await.expect("cleared");
+        let record = one.outlook().view.record.expect("a record");
+        let own = record.members[&"one".parse::<NodeName>().expect("a name")].epoch.0;
+        assert_eq!(joined.refuses("two"), Some(record.epoch.0));
+        assert_eq!(joined.refuses("one"), Some(own - 1), "not the keeper itself");
     });
 }

@@ -34,6 +34,7 @@ mod image;
 mod journal;
 mod keeper;
 mod known_extents;
+mod keeper_file;
 /// What a simulated network connects.
 #[cfg(test)]
 mod links {
@@ -90,7 +91,9 @@ pub(crate) use extent_watches::ExtentWatch;
 pub(crate) use extent_watches::{IS_BLIND, SEEN_CHANGES};
 pub(crate) use header::array_bytes;
 use header::{Areas, HeaderFields};
+use image::Image;
 use keeper::Keeper;
+use keeper_file::KeeperFile;
 use node::Node;
 pub(crate) use numbers::NEXT_INODE;
 pub use pages::MetaCacheCounts;
@@ -165,6 +168,8 @@ pub(crate) struct Meta {
     row_bytes_of_others: Cell<u64>,
     node: Node,
     keeper: Reach,
+    /// The file of a keeper that serves several nodes from this process.
+    file: RefCell<Option<KeeperFile>>,
     /// The most bytes of changes that wait before a commit.
     waiting_bytes_max: u64,
     /// Held while an operation runs, or the store is used.
@@ -277,6 +282,7 @@ impl Meta {
             row_bytes_of_others: Cell::new(0),
             node: Node::default(),
             keeper,
+            file: RefCell::default(),
             waiting_bytes_max: waiting_bytes_max.max(WAITING_BYTES_MIN),
             operating,
             committing,
@@ -347,6 +353,16 @@ impl Meta {
         }
     }
 
+    /// Whether the keeper is reached by messages, and may have other nodes.
+    pub(crate) fn is_kept_elsewhere(&self) -> bool {
+        self.keeper.here().is_none()
+    }
+
+    /// The keeper that serves this node and others is in this process, and this is its file.
+    pub(crate) fn share_file(&self, file: KeeperFile) {
+        *self.file.borrow_mut() = Some(file);
+    }
+
     /// Bytes that the database is to get next, if it has `capacity`: one more step of redb's.
     pub(crate) fn next_capacity(capacity: u64) -> u64 {
         room::capacity_for(room::next_step(room::pages_bytes(capacity)))
@@ -354,13 +370,29 @@ impl Meta {
 
     /// Whether this node can give the database more bytes.
     pub(crate) fn may_grow(&self) -> bool {
-        self.keeper.here().is_some_and(|keeper| keeper.image.may_grow())
+        self.image().is_ok_and(|image| image.may_grow())
     }
 
     /// The file of the database, which only the process of the keeper has.
-    fn image(&self) -> Result<&image::Image> {
-        let keeper = self.keeper.here().ok_or(FsError::Unsupported)?;
-        Ok(&keeper.image)
+    fn image(&self) -> Result<Image> {
+        let here = self.keeper.here().map(|keeper| keeper.image.clone());
+        let shared = || self.file.borrow().as_ref().map(|file| file.image.clone());
+        here.or_else(shared).ok_or(FsError::Unsupported)
+    }
+
+    /// What comes of something that is done with the file of the database.
+    ///
+    /// # Errors
+    /// If its keeper is not there, or not any more.
+    async fn with_file<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        act: impl FnOnce(Image) -> F,
+    ) -> Result<T> {
+        let file = self.file.borrow().clone();
+        match (self.keeper.here(), file) {
+            (None, Some(file)) => file.carry_out(act).await,
+            _ => Ok(act(self.image()?).await),
+        }
     }
 
     /// Bytes of the array with which the database may have `capacity` bytes.
@@ -371,34 +403,35 @@ impl Meta {
     /// Before the array gets larger: its parts stay where they are.
     pub(crate) async fn prepare_growth(&self) -> Result<()> {
         self.check()?;
-        self.failing_to_write(self.image()?.fix_pieces().await)
+        let fixed = self.with_file(|image| async move { image.fix_pieces().await }).await?;
+        self.failing_to_write(fixed)
     }
 
     /// The array is large enough: the database may have `capacity` bytes from now on.
     pub(crate) async fn grow(&self, capacity: u64) -> Result<()> {
         self.check()?;
-        let image = self.image()?;
-        let pieces = image.pieces_for(capacity)?;
+        let pieces = self.image()?.pieces_for(capacity)?;
         if pieces.end() > self.array()?.size_bytes() {
             return Err(FsError::NoSpace);
         }
-        self.failing_to_write(image.take_pieces(pieces).await)
+        let taken = self.with_file(|image| async move { image.take_pieces(pieces).await }).await?;
+        self.failing_to_write(taken)
     }
 
     /// What pages in memory were good for.
     pub(crate) fn cache_counts(&self) -> MetaCacheCounts {
-        self.keeper.here().map(|keeper| keeper.image.counts()).unwrap_or_default()
+        self.image().map(|image| image.counts()).unwrap_or_default()
     }
 
     /// What was found wrong with pages since the mount.
     pub(crate) fn page_counts(&self) -> MetaPageCounts {
-        self.keeper.here().map(|keeper| keeper.image.page_counts()).unwrap_or_default()
+        self.image().map(|image| image.page_counts()).unwrap_or_default()
     }
 
     /// Who is told which pages are wrong.
     pub(crate) fn on_wrong_page(&self, tell: impl Fn(&str) + 'static) {
-        if let Some(keeper) = self.keeper.here() {
-            keeper.image.on_wrong(tell);
+        if let Ok(image) = self.image() {
+            image.on_wrong(tell);
         }
     }
 
@@ -406,9 +439,12 @@ impl Meta {
     /// well. Not those of a keeper on another machine.
     pub(crate) async fn check_pages(&self) -> Result<PageReport> {
         self.check()?;
-        let Some(keeper) = self.keeper.here() else { return Ok(PageReport::default()) };
-        let report = keeper.image.check().await?;
-        self.failing_to_write(keeper.image.rewrite_header().await)?;
+        if self.image().is_err() {
+            return Ok(PageReport::default());
+        }
+        let report = self.with_file(|image| async move { image.check().await }).await??;
+        let written = self.with_file(|image| async move { image.rewrite_header().await }).await?;
+        self.failing_to_write(written)?;
         Ok(report)
     }
 

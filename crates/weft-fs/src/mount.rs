@@ -12,6 +12,7 @@ pub(crate) mod claim;
 mod early_recovery;
 pub(crate) mod free_blocks;
 pub(crate) mod given_disks;
+mod joined_disks;
 mod learned_disks;
 pub(crate) mod node;
 pub(crate) mod recovery;
@@ -281,8 +282,8 @@ impl Fs {
 
     /// Mounts with a keeper of the metadata that is reached by messages. `keeper` starts or finds
     /// it, and gets the array that has the metadata. The node uses this array for its log, so node
-    /// and keeper share it, in one process (`docs/cluster.md`). The metadata does not grow, and
-    /// status and scrub know nothing of its pages.
+    /// and keeper share it, in one process (`docs/cluster.md`). The metadata grows, and status and
+    /// scrub know of its pages, from [`Fs::serve_nodes`] on.
     ///
     /// # Errors
     /// As [`Fs::mount`], or if the keeper refuses the node.

@@ -28,4 +28,5 @@ mod space_desk_story;
 pub(crate) mod status;
 pub(crate) mod token_guards;
 pub(crate) mod unwritten;
+pub(crate) mod waiting_disks;
 pub(crate) mod work_desk;

@@ -92,26 +92,6 @@ fn a_copy_of_a_log_that_cannot_be_written_is_not_read_any_more() {
 }
 
 #[test]
-fn a_node_stops_when_a_disk_has_joined_that_it_was_not_given() {
-    run(|rt| async move {
-        let disks = blank(&rt, 5);
-        let (network, fs) = node_0(&rt, &all(&disks[..4])).await;
-        let ino = make_as(&fs, "file", "raid5").await;
-        write(&fs, ino, 0, &pattern(100_000, 1)).await;
-        let other = joined(&rt, &all(&disks[..4]), &network, (1, 7)).await;
-        assert!(read_all(&other, ino).await == pattern(100_000, 1));
-        fs.add_disk(disks[4].clone(), false).await.expect("added");
-        let stopped = other.read(ino, 0, 10).await;
-        let Err(FsError::Stopped(why)) = stopped else { panic!("{stopped:?}") };
-        assert!(why.contains("mount this node again"), "{why}");
-        drop(other);
-        assert_eq!(die(&fs, &network, 1, 7).await, 0);
-        let again = joined(&rt, &all(&disks), &network, (1, 8)).await;
-        assert!(read_all(&again, ino).await == pattern(100_000, 1));
-    });
-}
-
-#[test]
 fn a_disk_does_not_leave_while_another_node_has_records_on_it_that_are_not_stored() {
     run(|rt| async move {
         let TwoNodes { disks, fs, other, .. } = TwoNodes::new(&rt, 5).await;

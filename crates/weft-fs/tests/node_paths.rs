@@ -399,3 +399,33 @@ fn a_node_knows_that_a_disk_is_lost_before_it_uses_a_line_which_that_has_missed(
         assert_sound(&fs).await;
     });
 }
+
+/// Otherwise the requests would wait as long as the node does, and then as long as node 0 does.
+#[test]
+fn node_0_looks_at_a_disk_as_soon_as_requests_of_a_node_wait_there() {
+    for is_gone in [false, true] {
+        run(move |rt| async move {
+            let Paths { disks, own, fs, other, ino, network, .. } =
+                Paths::new(&rt, 4, "raid5").await;
+            own[2].faults.stuck.set(true);
+            disks[2].faults.gone.set(is_gone);
+            disks[2].reads.borrow_mut().clear();
+            let writer = other.clone();
+            let writing = rt.spawn(async move {
+                write(&writer, ino, 0, &pattern(200_000, 2)).await;
+                writer.fsync(ino).await.expect("synced");
+            });
+            rt.sleep(4 * SECOND).await;
+            assert!(disks[2].reads.borrow().contains(&(0, 4096)), "it has looked");
+            assert_eq!(lost(&fs).await, if is_gone { vec![2] } else { vec![] });
+            assert_eq!(lost(&other).await, lost(&fs).await);
+            own[2].faults.stuck.set(false);
+            writing.await;
+            assert_eq!(relayed(&other).await, NONE);
+            assert!(read_all(&fs, ino).await == pattern(200_000, 2));
+            other.unmount().await.expect("unmounted");
+            assert_sound(&fs).await;
+            drop(network);
+        });
+    }
+}

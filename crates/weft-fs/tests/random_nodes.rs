@@ -646,7 +646,7 @@ impl Speaker {
         loop {
             match self.next().await {
                 FromKeeper::Answer { answer, .. } => return answer,
-                FromKeeper::Room(_) | FromKeeper::LostDisks(_) => {}
+                FromKeeper::Room(_) | FromKeeper::LostDisks(_) | FromKeeper::Capacity(_) => {}
                 other => panic!("{other:?}"),
             }
         }

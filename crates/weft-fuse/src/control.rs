@@ -107,14 +107,11 @@ impl Control {
             CHECK => self.fs.check(false).await.map(|report| check_json(&report)),
             CHECK_DATA => self.fs.check(true).await.map(|report| check_json(&report)),
             REFUSED => return Some(Ok(self.refused.borrow().clone().into_bytes())),
-            name => {
-                let loss = self.loss(name.strip_prefix(LOSS)?).await;
-                if let Err(error) = &loss {
-                    *self.refused.borrow_mut() = error.to_string();
-                }
-                loss
-            }
+            name => self.loss(name.strip_prefix(LOSS)?).await,
         };
+        if let Err(error) = &value {
+            *self.refused.borrow_mut() = error.to_string();
+        }
         Some(value.map(|value| value.to_string().into_bytes()))
     }
 

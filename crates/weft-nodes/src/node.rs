@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weft_cluster::{Incarnation, Outlook};
 use weft_disk::Disk;
-use weft_fs::{Fs, FsError, MountOptions, RemoteMetadata, Result};
+use weft_fs::{Fs, FsError, MountOptions, RemoteMetadata, Reopen, Result};
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_token::NodeId;
 
@@ -20,14 +20,14 @@ pub fn number_of(outlook: &Outlook, own: &Incarnation) -> Option<NodeId> {
     Some(NodeId { number, epoch: own.epoch.0 })
 }
 
-/// Mounts as a node. What may pass by itself is waited for, for this long: a keeper prepares a node
+/// Mounts as a node, which opens disks that join with `open`. What may pass by itself is waited for, for this long: a keeper prepares a node
 /// as soon as it hears of it.
 ///
 /// # Errors
-/// As [`Fs::mount_node`].
+/// As [`Fs::mount_node_opening`].
 pub async fn mount_when_ready(
     rt: &Rt,
-    (disks, options): (&[Rc<dyn Disk>], MountOptions),
+    (disks, open, options): (&[Rc<dyn Disk>], Option<&Reopen>, MountOptions),
     (node, way): (NodeId, &Rc<KeeperWay>),
     patience: Nanos,
 ) -> Result<Fs> {
@@ -35,7 +35,8 @@ pub async fn mount_when_ready(
     let disks = &labelled(disks).await;
     loop {
         let metadata = RemoteMetadata { node, way: way.clone() };
-        let error = match Fs::mount_node(rt, disks, options, metadata).await {
+        let mounting = Fs::mount_node_opening(rt, disks, options, metadata, open.cloned());
+        let error = match mounting.await {
             Ok(fs) => return Ok(fs),
             Err(error) => error,
         };

@@ -263,6 +263,15 @@ pub enum Question {
     /// What a program has synced, which is to be kept in memory until the node says that it is
     /// durable ([`ToKeeper::EarlyDone`]). The answer is [`Answer::Early`].
     Early(EarlyCommit),
+    /// The metadata is nearly full, and is to grow if it can. The answer is [`Answer::Alive`], after
+    /// how full it is then.
+    MoreMetadata,
+    /// Its requests to a disk wait, and it may lose its path to it. The answer is
+    /// [`Answer::Taken`].
+    DiskWaits {
+        /// Number of the disk.
+        disk: u16,
+    },
 }
 
 /// What the keeper answers.
@@ -380,6 +389,9 @@ pub enum FromKeeper {
     /// These disks are lost, by their numbers: all of them after a welcome, and then each before
     /// any answer with rows of the batch in which it is lost.
     LostDisks(Vec<u16>),
+    /// Bytes that the database may have from now on, as the metadata has grown: before how full it
+    /// is then.
+    Capacity(u64),
 }
 
 /// The kinds of frames.
@@ -397,6 +409,7 @@ mod kind {
     pub(super) const RETURN_ROOM: u16 = 0x105;
     pub(super) const ROOM: u16 = 0x106;
     pub(super) const LOST_DISKS: u16 = 0x107;
+    pub(super) const CAPACITY: u16 = 0x108;
 }
 
 impl Question {
@@ -463,6 +476,11 @@ impl Question {
                 bytes.put_u8(30);
                 commit.put(bytes);
             }
+            Self::MoreMetadata => bytes.put_u8(15),
+            Self::DiskWaits { disk } => {
+                bytes.put_u8(16);
+                bytes.put_u16(*disk);
+            }
         }
     }
 
@@ -489,6 +507,8 @@ impl Question {
             13 => Self::Disk(DiskRequest::read(fields)?),
             14 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
             30 => Self::Early(EarlyCommit::read(fields)?),
+            15 => Self::MoreMetadata,
+            16 => Self::DiskWaits { disk: fields.u16()? },
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
@@ -672,6 +692,7 @@ impl FromKeeper {
                 bytes.put_u32(u32::try_from(disks.len()).expect("few disks"));
                 disks.iter().for_each(|disk| bytes.put_u16(*disk));
             }),
+            Self::Capacity(bytes) => frame(kind::CAPACITY, |out| out.put_u64(*bytes)),
         }
     }
 
@@ -699,6 +720,7 @@ impl FromKeeper {
                     left_for_root: fields.u64()?,
                 }),
                 kind::LOST_DISKS => Self::LostDisks(fields.list(Fields::u16)?),
+                kind::CAPACITY => Self::Capacity(fields.u64()?),
                 _ => return Err(WireError::Malformed("a kind that no keeper sends")),
             })
         })

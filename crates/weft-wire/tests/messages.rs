@@ -214,13 +214,15 @@ fn early_commit(rng: &mut Rng) -> EarlyCommit {
 }
 
 fn to_keeper(rng: &mut Rng) -> ToKeeper {
-    let question = match rng.below(22) {
-        21 => {
+    let question = match rng.below(24) {
+        23 => {
             let (committed, unanswered) = (early_blocks(rng), early_blocks(rng));
             return ToKeeper::EarlyLive(EarlyLive { committed, unanswered });
         }
-        20 => return ToKeeper::EarlyDone(early_blocks(rng)),
-        19 => Question::Early(early_commit(rng)),
+        22 => return ToKeeper::EarlyDone(early_blocks(rng)),
+        21 => Question::Early(early_commit(rng)),
+        20 => Question::DiskWaits { disk: 5 },
+        19 => Question::MoreMetadata,
         18 => Question::Work(rng.chance(2, 3).then(|| work_done(rng))),
         17 => Question::NoPath { disk: 5, was_used: rng.chance(1, 2) },
         16 => Question::Disk(disk_request(rng)),
@@ -289,8 +291,9 @@ fn text(rng: &mut Rng) -> String {
 }
 
 fn from_keeper(rng: &mut Rng) -> FromKeeper {
-    let answer = match rng.below(22) {
-        21 => Answer::Early(rng.chance(1, 2)),
+    let answer = match rng.below(23) {
+        21 => return FromKeeper::Capacity(number(rng)),
+        22 => Answer::Early(rng.chance(1, 2)),
         20 => Answer::Work(work(rng)),
         17 => Answer::Path(verdict(rng)),
         18 => Answer::Disk(disk_reply(rng)),
@@ -507,6 +510,8 @@ fn the_bytes_of_version_1() {
         disk(DiskWork::Write { data: vec![7; 3] }),
         disk(DiskWork::WriteZeroes { len: 4096 }),
         disk(DiskWork::Flush),
+        ask(Question::MoreMetadata),
+        ask(Question::DiskWaits { disk: 3 }),
         ask(Question::Work(None)),
         ask(Question::Work(Some(WorkDone { number: 9, outcome: None }))),
         ask(Question::Work(Some(WorkDone {
@@ -571,6 +576,7 @@ fn the_bytes_of_version_1() {
         answer(Answer::Disk(DiskReply::Data([7; 3].into()))),
         answer(Answer::Disk(DiskReply::Failed { fault: DiskFault::Block, why: "no".into() })),
         FromKeeper::LostDisks(vec![3, 4]),
+        FromKeeper::Capacity(5),
         answer(Answer::Work(Work {
             number: 9,
             task: Task::Move { disks: vec![3], files: vec![6, 5] },

@@ -289,19 +289,37 @@ fn a_node_whose_cables_break_goes_on_through_the_keeper() {
     has(&one.at.join("last"), 5, 300_000);
     has(&one.at.join("before"), 4, 200_000);
     put(&one.at.join("before"), 6, 100_000);
-    cluster.disks = straight;
+    let broken = std::mem::replace(&mut cluster.disks, straight.clone());
     let mut alpha = cluster.node("alpha", &[]);
     alpha.mounts();
     assert!(relayed(&cluster, &alpha.at).is_empty());
     has(&alpha.at.join("before"), 6, 100_000);
     alpha.ends();
     // One that reaches a single disk at the mount.
-    cluster.disks.truncate(1);
+    cluster.disks = [&straight[..1], &broken[1..]].concat();
     let mut alpha = cluster.node("alpha", &[]);
     alpha.mounts();
     assert_eq!(relayed(&cluster, &alpha.at), [1, 2]);
     put(&alpha.at.join("few"), 7, 300_000);
     has(&one.at.join("few"), 7, 300_000);
+    // Any machine can see that.
+    cluster.disks = straight.clone();
+    wait_until("the record to say so", || {
+        let status = cluster.status();
+        is_documented("weft fs status --cluster", &status);
+        let disks = status["disks"].as_array().expect("disks").clone();
+        let of: Vec<_> = disks.iter().map(|disk| disk["relayed_for"].clone()).collect();
+        let attention = status["attention"].to_string();
+        of == [serde_json::json!([]), serde_json::json!(["alpha"]), serde_json::json!(["alpha"])]
+            && attention.contains("alpha uses disk d1 through the keeper")
+    });
+    alpha.ends();
+    // One that was not given all disks opens the rest itself.
+    cluster.disks.truncate(1);
+    let mut alpha = cluster.node("alpha", &[]);
+    alpha.mounts();
+    assert!(relayed(&cluster, &alpha.at).is_empty(), "{}", alpha.said());
+    has(&alpha.at.join("few"), 7, 300_000);
     alpha.ends();
     assert!(relayed(&cluster, &one.at).is_empty());
     let at = crate::common::text(&one.at);

@@ -42,3 +42,34 @@ fn a_disk_outlasts_its_server_at_the_keeper_and_at_nodes() {
     cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
     one.ends();
 }
+
+/// The loss has to be seen first: by the keeper or by a node.
+#[test]
+fn a_disk_that_was_lost_with_its_server_is_taken_back_when_that_is_there_again() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-back", 3, DISK);
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let with = ["--disk-patience", "2s"];
+    let mut one = cluster.keeper("one", &with);
+    one.mounts();
+    let mut alpha = cluster.node("alpha", &with);
+    alpha.mounts();
+    put(&alpha.at.join("before"), 1, 3_000_000);
+    cluster.kill_server(2);
+    put(&alpha.at.join("without"), 2, 3_000_000);
+    one.says("is lost and not used any more");
+    cluster.start_server(2);
+    one.says("is back, as disk 3");
+    put(&alpha.at.join("with"), 3, 3_000_000);
+    for (name, byte) in [("before", 1), ("without", 2), ("with", 3)] {
+        has(&one.at.join(name), byte, 3_000_000);
+        has(&alpha.at.join(name), byte, 3_000_000);
+    }
+    let disks = disks_of(&cluster, &alpha.at);
+    assert!(disks.iter().any(|disk| disk["number"] == 3 && disk["lost"] == false), "{disks:?}");
+    alpha.ends();
+    cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
+    one.ends();
+}

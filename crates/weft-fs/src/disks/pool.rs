@@ -107,9 +107,21 @@ impl Pool {
         self.members.borrow().get(&number).cloned()
     }
 
-    /// A disk joins.
+    /// A disk joins. It may be lost by then, which the metadata need not have.
     pub(crate) fn add(&self, member: Member) {
-        self.members.borrow_mut().insert(member.number, Rc::new(member));
+        let is_new_loss = member.is_lost() && !member.row().lost;
+        let member = Rc::new(member);
+        self.members.borrow_mut().insert(member.number, member.clone());
+        if is_new_loss {
+            self.note_loss(&member);
+        }
+    }
+
+    fn note_loss(&self, member: &Member) {
+        self.losses.set(self.losses.get() + 1);
+        if let Some(tell) = &*self.tell_lost.borrow() {
+            tell(member);
+        }
     }
 
     /// A disk goes.
@@ -120,10 +132,7 @@ impl Pool {
     /// A disk is not used any more.
     pub(crate) fn lose(&self, member: &Member) {
         if member.lose() {
-            self.losses.set(self.losses.get() + 1);
-            if let Some(tell) = &*self.tell_lost.borrow() {
-                tell(member);
-            }
+            self.note_loss(member);
         }
     }
 

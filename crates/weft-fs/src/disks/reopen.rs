@@ -112,6 +112,7 @@ impl Drop for InFlight<'_> {
         let PathDisk { in_flight, abandoned, idle, .. } = self.path;
         abandoned.set(abandoned.get() || !self.has_ended);
         in_flight.set(in_flight.get() - 1);
+        self.path.ended.set(self.path.ended.get() + 1);
         if in_flight.get() == 0 {
             idle.notify_all();
         }
@@ -144,6 +145,8 @@ pub(crate) struct PathDisk {
     opened: Cell<u64>,
     opening: Semaphore,
     in_flight: Cell<u32>,
+    /// Requests that have ended.
+    ended: Cell<u64>,
     idle: Notify,
     /// The error of the request after which it could not be opened again.
     why_gone: RefCell<String>,
@@ -167,6 +170,7 @@ impl PathDisk {
             opened: Cell::new(0),
             opening: Semaphore::new(1),
             in_flight: Cell::new(0),
+            ended: Cell::new(0),
             idle: Notify::default(),
             why_gone: RefCell::default(),
             abandoned: Cell::new(false),
@@ -181,6 +185,11 @@ impl PathDisk {
     /// disk was asked can take effect any more, and what it has completed is durable.
     pub(crate) fn cut_off(disk: Rc<dyn Disk>, label: Label, reopen: Reopen) -> Self {
         Self { is_cut_off: true, ..Self::new(disk, label, reopen) }
+    }
+
+    /// The number of requests that have ended, if others are in flight.
+    pub(crate) fn progress(&self) -> Option<u64> {
+        (self.in_flight.get() > 0).then(|| self.ended.get())
     }
 
     /// The disk, if it is open.

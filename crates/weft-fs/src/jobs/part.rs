@@ -22,6 +22,7 @@ use weft_rt::Rt;
 use weft_token::Mode;
 use weft_wire::{Moved, Outcome, Task, WorkDone};
 
+use crate::disks::reopen::Reopen;
 use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
@@ -99,7 +100,23 @@ impl Fs {
         options: MountOptions,
         metadata: RemoteMetadata,
     ) -> Result<Self> {
-        let fs = Self::mount_beside(rt, disks, options, metadata).await?;
+        Self::mount_node_opening(rt, disks, options, metadata, None).await
+    }
+
+    /// As [`Fs::mount_node`]. Disks that it was not given, and those that join later, the node
+    /// opens itself, by the names that they have at the keeper. Those that it cannot open, it
+    /// reaches through the keeper.
+    ///
+    /// # Errors
+    /// As [`Fs::mount_node`].
+    pub async fn mount_node_opening(
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        options: MountOptions,
+        metadata: RemoteMetadata,
+        open: Option<Reopen>,
+    ) -> Result<Self> {
+        let fs = Self::mount_beside(rt, disks, options, (metadata, open)).await?;
         fs.carry_out_parts();
         Ok(fs)
     }

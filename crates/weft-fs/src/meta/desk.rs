@@ -100,6 +100,14 @@ pub(crate) trait Desk {
     /// Early commits of a node up to these are over.
     fn early_done(&self, _node: NodeId, _blocks: &[EarlyBlock]) {}
 
+    /// Requests of a node to a disk wait.
+    fn disk_waits(&self, _disk: u16) {}
+
+    /// The metadata is nearly full: it grows, if it can.
+    fn grow_metadata(&self) -> IoFuture<'static, ()> {
+        Box::pin(async {})
+    }
+
     /// Waits until all nodes that a former keeper knew have said what they have, or are recovered.
     fn known(&self) -> IoFuture<'static, ()> {
         Box::pin(async {})

@@ -181,6 +181,9 @@ impl Connection {
                 Ok(Some(FromKeeper::Room(room))) => {
                     link.upgrade().iter().for_each(|link| link.room.set(room));
                 }
+                Ok(Some(FromKeeper::Capacity(bytes))) => {
+                    link.upgrade().iter().for_each(|link| link.capacity.set(bytes));
+                }
                 Ok(Some(FromKeeper::LostDisks(disks))) => {
                     link.upgrade().iter().for_each(|link| link.note_lost(&disks));
                 }

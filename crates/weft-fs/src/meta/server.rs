@@ -51,6 +51,7 @@ use weft_wire::{Answer, End, Frames, FromKeeper, Part, Restated, Room, ToKeeper}
 use super::desk::Desk;
 use super::header::{self, Areas};
 use super::keeper::Keeper;
+use super::keeper_file::KeeperFile;
 use super::numbers::NEXT_INODE;
 use super::outbox::Outbox;
 use super::remote::SILENCE;
@@ -167,6 +168,8 @@ struct Peer {
     disks: RefCell<BTreeMap<u16, bool>>,
     /// Requests to disks that it may have at a time.
     using_disks: Semaphore,
+    /// Bytes that the database may have, as the node was told.
+    capacity: Cell<u64>,
 }
 
 /// Requests to disks that a node may have at a time.
@@ -241,6 +244,11 @@ impl KeeperServer {
     pub(crate) fn set_desk(&self, desk: Rc<dyn Desk>) {
         *self.0.desk.borrow_mut() = Some(desk);
         self.0.opened.notify_all();
+    }
+
+    /// The file of the database, for node 0.
+    pub(crate) fn file(&self) -> KeeperFile {
+        KeeperFile { rt: self.0.rt.clone(), image: self.0.keeper.image.clone() }
     }
 
     /// Answers a node on a new connection, until that ends.
@@ -374,6 +382,7 @@ impl Server {
                 restated: RefCell::new(Some(Restated::default())),
                 disks: RefCell::default(),
                 using_disks: Semaphore::new(DISK_REQUESTS_MAX),
+                capacity: Cell::new(0),
             };
             (Rc::new(peer), next_batch)
         };
@@ -383,6 +392,7 @@ impl Server {
         self.make_durable().await?;
         let (capacity, pages) = (self.keeper.image.capacity(), self.keeper.image.pages_max());
         let rows_max = u32::try_from(rows_at_a_time(pages)).expect("few rows");
+        peer.capacity.set(capacity);
         Ok((peer, FromKeeper::Welcome { next_batch, capacity, rows_max }))
     }
 

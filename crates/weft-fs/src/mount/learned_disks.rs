@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::disks::member::Member;
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::label::Label;
 use crate::meta::{DiskRow, LEAVING};
@@ -23,8 +23,8 @@ use crate::mount::{find_successors, format_of};
 use crate::state::mounted::{Fs, FsState};
 
 impl FsState {
-    /// Looks at the rows of disks, which other nodes may have changed. If a disk has joined that
-    /// this node was not given, it stops: it must not write lines in part.
+    /// Looks at the rows of disks, which other nodes may have changed. A disk that has joined is
+    /// taken in before anything else: no line is to be written in part.
     pub(crate) async fn learn_disks(&self) -> Result<()> {
         self.meta().forget_recent();
         let (rows, bad, leaving, format) = self
@@ -32,6 +32,13 @@ impl FsState {
             .run(|tx| Ok((tx.disks()?, tx.bad_blocks()?, tx.state(LEAVING)?, format_of(tx)?)))
             .await?;
         let rows: BTreeMap<u16, DiskRow> = rows.into_iter().collect();
+        if self.meta().number() != 0 {
+            for (number, row) in &rows {
+                if self.pool().member(*number).is_none() {
+                    self.take_in_disk(*number, row.clone()).await?;
+                }
+            }
+        }
         for member in self.pool().members() {
             let is_lost = rows.get(&member.number).is_some_and(|row| row.lost);
             if is_lost && !member.is_lost() {
@@ -63,16 +70,7 @@ impl FsState {
                 self.learn_growth(&member, row.blocks).await?;
             }
         }
-        match rows.iter().find(|(number, _)| self.pool().member(**number).is_none()) {
-            Some((number, row)) if !row.lost => {
-                let why = format!(
-                    "disk {number} ({}) has joined: mount this node again, with it",
-                    row.name
-                );
-                Err(FsError::Stopped(why))
-            }
-            _ => find_successors(self.meta(), self.pool()).await,
-        }
+        find_successors(self.meta(), self.pool()).await
     }
 
     /// A disk has become larger.

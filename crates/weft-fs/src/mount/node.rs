@@ -9,7 +9,6 @@
 //! mounted, in which epoch, and that its log starts at the start of the ring. From then on the log
 //! has to be recovered if the node dies. Its last commit says that it need not.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -18,18 +17,17 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_wire::{Answer, Question};
 
 use crate::disks::log_medium::{LogMedium, Ring};
-use crate::disks::member::{Member, PresentDisk};
+use crate::disks::member::Member;
 use crate::disks::old_block_cache::OldBlockCache;
 use crate::disks::pool::Pool;
-use crate::disks::relayed::{RelayedDisk, through_keeper};
-use crate::disks::reopen::PathDisk;
+use crate::disks::reopen::Reopen;
 use crate::error::{FsError, Result};
-use crate::format::label::Label;
-use crate::meta::remote::{Link, RemoteKeeper, unexpected};
-use crate::meta::{DiskRow, LEAVING, Meta};
+use crate::meta::remote::{RemoteKeeper, unexpected};
+use crate::meta::{LEAVING, Meta};
 use crate::mount::free_blocks::avoid_bad;
 use crate::mount::given_disks::Given;
-use crate::mount::{RemoteMetadata, find_successors, format_of, present_by};
+use crate::mount::joined_disks::{Reached, Ways};
+use crate::mount::{RemoteMetadata, find_successors, format_of};
 use crate::raid_log::{Log, Medium as _};
 use crate::state::mounted::{Fs, FsState, MountOptions};
 
@@ -44,7 +42,7 @@ impl Fs {
         rt: &Rt,
         disks: &[Rc<dyn Disk>],
         options: MountOptions,
-        RemoteMetadata { node, way }: RemoteMetadata,
+        (RemoteMetadata { node, way }, open): (RemoteMetadata, Option<Reopen>),
     ) -> Result<Self> {
         if node.number == 0 || options.read_only {
             let why = "node 0 has the keeper, and no other node mounts read-only";
@@ -56,14 +54,14 @@ impl Fs {
         let keeper = RemoteKeeper::open(rt, way, label.fs_id, node).await?;
         let meta = Meta::open_remote(None, label.fs_id, keeper, options.meta_cache_bytes).await?;
         let format = meta.run(format_of).await?;
-        let pool = pool_of(rt, &meta, &given, &options).await?;
+        let pool = pool_of((rt, open.as_ref()), &meta, &given, &options).await?;
         wait_for_log(rt, &meta).await?;
         meta.forget_recent();
         let (mark, runs) =
             meta.run(|tx| Ok((tx.mark(node.number)?, tx.ring(node.number)?))).await?;
         let medium = LogMedium::Ring(Ring::new(&pool, node.number, &runs)?);
         let log = Log::new(medium.bytes(), (node.number, node.epoch), mark.completed);
-        let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), &options, None);
+        let inner = FsState::new(rt.clone(), label, (meta, pool), (log, medium), &options, open);
         let fs = Self(Rc::new(inner));
         fs.have_only_granted();
         fs.0.set_format(format);
@@ -72,6 +70,7 @@ impl Fs {
         fs.revoke_when_asked();
         fs.learn_disks_when_outdated();
         fs.flush_now_and_then();
+        fs.tell_of_waiting_disks();
         Ok(fs)
     }
 
@@ -103,16 +102,18 @@ impl FsState {
 }
 
 /// The disks.
-async fn pool_of(rt: &Rt, meta: &Meta, given: &Given, options: &MountOptions) -> Result<Rc<Pool>> {
+async fn pool_of(
+    (rt, open): (&Rt, Option<&Reopen>),
+    meta: &Meta,
+    given: &Given,
+    options: &MountOptions,
+) -> Result<Rc<Pool>> {
     let link = meta.link().ok_or_else(unexpected)?;
-    let way = (rt, &link);
+    let ways = Ways { rt, link: &link, open };
     let (leaving, rows) = meta.run(|tx| Ok((tx.state(LEAVING)?, tx.disks()?))).await?;
     let mut parts = BTreeMap::new();
     for (number, (label, disk)) in &given.found {
-        let is_relayed = Rc::new(Cell::new(false));
-        let reopen = through_keeper(way, *number, is_relayed.clone());
-        let path = Rc::new(PathDisk::cut_off(disk.clone(), label.clone(), reopen));
-        parts.insert(*number, present_by(disk, label, Some(path), is_relayed)?);
+        parts.insert(*number, ways.own(*number, disk, label)?);
     }
     let mut members = Vec::new();
     for (number, mut row) in rows {
@@ -120,9 +121,11 @@ async fn pool_of(rt: &Rt, meta: &Meta, given: &Given, options: &MountOptions) ->
         match here {
             Some((_, disk)) => row.name.clone_from(&disk.info().name),
             None if row.lost => {}
-            None => match relayed(way, number, &row).await? {
-                Some(part) => drop(parts.insert(number, part)),
-                None => return Err(given.is_missing(&format!("disk {number} ({})", row.name))),
+            None => match ways.reach(number, &row).await? {
+                Reached::Disk(part) => drop(parts.insert(number, *part)),
+                Reached::Lost(_) | Reached::Other => {
+                    return Err(given.is_missing(&format!("disk {number} ({})", row.name)));
+                }
             },
         }
         given.check_row(number, &row)?;
@@ -138,19 +141,6 @@ async fn pool_of(rt: &Rt, meta: &Meta, given: &Given, options: &MountOptions) ->
     find_successors(meta, &pool).await?;
     avoid_bad(meta, &pool).await?;
     Ok(pool)
-}
-
-/// A disk that this node was not given, if the keeper reaches it and it is the one that the
-/// metadata knows.
-async fn relayed(way: (&Rt, &Rc<Link>), number: u16, row: &DiskRow) -> Result<Option<PresentDisk>> {
-    let reached = RelayedDisk::reach(way, (number, row.name.clone()), None).await;
-    let Ok(disk) = reached else { return Ok(None) };
-    let label = Label::read(&*disk).await.ok().flatten();
-    let Some(label) = label.filter(|label| label.disk_id.0 == row.id) else { return Ok(None) };
-    let is_relayed = Rc::new(Cell::new(true));
-    let reopen = through_keeper(way, number, is_relayed.clone());
-    let path = Rc::new(PathDisk::cut_off(disk.clone(), label.clone(), reopen));
-    present_by(&disk, &label, Some(path), is_relayed).map(Some)
 }
 
 /// Waits until node 0 has given the node a log, and nothing of its last mount has to be recovered

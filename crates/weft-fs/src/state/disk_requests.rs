@@ -227,6 +227,13 @@ impl Fs {
         *self.0.path_desk().cut.borrow_mut() = Some(cut);
     }
 
+    /// The disks: number, name here, and whether it is lost.
+    #[must_use]
+    pub fn disk_names(&self) -> Vec<(u16, String, bool)> {
+        let members = self.0.pool().members().into_iter();
+        members.map(|of| (of.number, of.row().name.clone(), of.is_lost())).collect()
+    }
+
     /// Of node 0: the disks that nodes reach through it, as their own paths have failed.
     #[must_use]
     pub fn relayed_disks(&self) -> Vec<(NodeId, u16)> {

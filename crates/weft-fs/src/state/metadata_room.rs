@@ -23,8 +23,12 @@
 //! disk that joins gets a slice that is as large as the others together. While a copy is missing,
 //! or is on a disk that is about to leave, the array does not grow; a spare is filled first.
 //!
+//! *Several nodes*: node 0 lets the metadata grow, for itself and when another node asks for it
+//! ([`weft_wire::Question::MoreMetadata`]). Before that a node commits what it has added: with the
+//! answer its keeper tells how much it may add then.
+//!
 //! *When*: an operation that needs room for rows asks before it takes any lock or token, and waits
-//! if less than an eighth of what everyone may fill is left. Blocks that are promised to writes are
+//! if less than an eighth of what everyone may fill is left, or this node may add little. Blocks that are promised to writes are
 //! not taken. `df` and `df -i` report what can be had when the metadata grows as far as the disks
 //! allow.
 
@@ -32,6 +36,7 @@ use std::rc::Rc;
 
 use weft_array::MemberState;
 use weft_rt::{Nanos, SECOND};
+use weft_wire::Question;
 
 use crate::disks::member::Member;
 use crate::error::{FsError, Result};
@@ -43,6 +48,9 @@ use crate::state::mounted::{Fs, FsState};
 
 /// Bytes of rows that are left when more room is wanted, or an eighth of what there may be.
 const LEFT_BYTES_MIN: u64 = 128 << 10;
+/// Bytes of rows that one of several nodes may add when more room is wanted: with less, it commits
+/// after few operations.
+const SHARE_BYTES_MIN: u64 = 32 << 10;
 /// Pieces of slices are whole numbers of these: they cut no unit of the array in two.
 const UNIT_BLOCKS: u64 = 16;
 /// What a slice has more than the array uses: a label at its end.
@@ -51,6 +59,8 @@ const SPARE_BYTES: u64 = 64 << 10;
 const STEPS_MAX: usize = 24;
 /// How long it is not tried again after it failed.
 const WAIT: Nanos = 5 * SECOND;
+/// How long it is not tried again after a keeper elsewhere had no room.
+const WAIT_FOR_OTHERS: Nanos = SECOND;
 
 /// What the metadata can become.
 struct Step {
@@ -115,10 +125,30 @@ fn missing_blocks(member: &Member, slice_bytes: u64) -> u64 {
 }
 
 impl FsState {
-    /// The steps in which the metadata can grow now, if disks have so many free blocks. Of a keeper
-    /// elsewhere they are not known.
+    /// The steps in which the metadata can grow now, if disks have so many free blocks.
     fn steps_now(&self, free: &[u64]) -> Vec<Step> {
-        Now::of(self).map_or_else(|_| Vec::new(), |now| self.steps(&now, free))
+        Now::of(self).map_or_else(|_| self.steps_elsewhere(free), |now| self.steps(&now, free))
+    }
+
+    /// About the steps in which a keeper elsewhere can let the metadata grow: each disk gives what
+    /// the database gets, and checksums of that.
+    fn steps_elsewhere(&self, free: &[u64]) -> Vec<Step> {
+        let (mut steps, now) = (Vec::new(), self.meta().capacity());
+        let working: Vec<bool> =
+            self.pool().members().iter().map(|member| !member.is_lost()).collect();
+        let mut capacity = now;
+        for _ in 0..STEPS_MAX {
+            capacity = Meta::next_capacity(capacity);
+            let more = (capacity - now).div_ceil(BLOCK_BYTES);
+            let more = (more + more / 512).next_multiple_of(UNIT_BLOCKS);
+            let blocks: Vec<u64> =
+                working.iter().map(|works| if *works { more } else { 0 }).collect();
+            if blocks.iter().zip(free).any(|(wanted, free)| wanted > free) {
+                return steps;
+            }
+            steps.push(Step { capacity, member_bytes: 0, blocks });
+        }
+        steps
     }
 
     /// The steps in which the metadata can grow, if disks have so many free blocks.
@@ -181,8 +211,19 @@ impl FsState {
 
     /// Whether the metadata is to have more room.
     fn is_room_scarce(&self) -> bool {
-        let (_, most) = self.meta().usage();
-        self.meta().left_bytes() < (most / 8).max(LEFT_BYTES_MIN)
+        let (rows, most) = self.meta().usage();
+        // One of several nodes may add a part of what is left.
+        most.saturating_sub(rows) < (most / 8).max(LEFT_BYTES_MIN)
+            || self.meta().left_bytes() < SHARE_BYTES_MIN
+    }
+
+    /// Whether the metadata is to have more room, by what the keeper says now.
+    async fn is_room_scarce_now(&self) -> Result<bool> {
+        if self.is_room_scarce() && self.meta().is_kept_elsewhere() {
+            self.commit().await?;
+            self.meta().ask_keeper(Question::Alive).await?;
+        }
+        Ok(self.is_room_scarce())
     }
 
     /// Before an operation that changes metadata and holds nothing yet.
@@ -211,13 +252,29 @@ impl FsState {
             {
                 return;
             }
-            match self.grow_metadata().await {
-                Ok(true) => {}
+            let pause = match self.grow_if_scarce_now().await {
+                Ok(true) => continue,
+                // To ask others takes time, each time.
+                Ok(false) if self.meta().is_kept_elsewhere() => WAIT_FOR_OTHERS,
                 Ok(false) => return,
-                Err(_) => {
-                    self.metadata_growth().wait_until(self.rt().now() + WAIT);
-                    return;
-                }
+                Err(_) => WAIT,
+            };
+            self.metadata_growth().wait_until(self.rt().now() + pause);
+            return;
+        }
+    }
+
+    /// Lets the metadata grow by a step, or asks node 0 for that, if it is still scarce. Returns
+    /// whether there may be more room.
+    async fn grow_if_scarce_now(&self) -> Result<bool> {
+        if !self.is_room_scarce_now().await? {
+            return Ok(true);
+        }
+        match self.meta().number() {
+            0 => self.grow_metadata().await,
+            _ => {
+                self.meta().ask_keeper(Question::MoreMetadata).await?;
+                Ok(!self.is_room_scarce())
             }
         }
     }

@@ -120,7 +120,7 @@ pub(crate) struct FsState {
     tokens: Rc<Tokens>,
     sharing: Sharing,
     locks: LockTable,
-    /// Opens disks again.
+    /// Opens disks again; of a node that is not node 0, disks that join.
     reopen: Option<Reopen>,
     open_files: OpenFiles,
     /// Held while blocks are written: shared by streams of new lines

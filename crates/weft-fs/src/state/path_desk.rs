@@ -39,6 +39,8 @@ pub(crate) struct PathDesk {
     is_closed: Cell<bool>,
     /// Nodes, and the disks that they reach through this one.
     pub(crate) relayed: RefCell<BTreeSet<(NodeId, u16)>>,
+    /// Disks that are looked at, as requests of nodes wait there.
+    pub(crate) looking: RefCell<BTreeSet<u16>>,
 }
 
 impl PathDesk {

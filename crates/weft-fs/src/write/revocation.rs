@@ -221,6 +221,21 @@ impl Desk for FsDesk {
         }
     }
 
+    fn disk_waits(&self, disk: u16) {
+        if let Some(fs) = self.0.upgrade() {
+            fs.look_at_waiting_disk(disk);
+        }
+    }
+
+    fn grow_metadata(&self) -> IoFuture<'static, ()> {
+        let fs = self.0.upgrade();
+        Box::pin(async move {
+            if let Some(fs) = fs {
+                fs.make_metadata_room().await;
+            }
+        })
+    }
+
     fn known(&self) -> IoFuture<'static, ()> {
         let fs = self.0.upgrade();
         Box::pin(async move {
@@ -286,6 +301,7 @@ impl Fs {
     pub fn serve_nodes(&self, keeper: &KeeperServer, expected: &[NodeId]) {
         self.share();
         self.lose_when_told();
+        self.0.meta().share_file(keeper.file());
         self.0.tokens().expect(expected);
         self.0.expect_space_of(expected);
         keeper.set_desk(Rc::new(FsDesk(Rc::downgrade(&self.0))));

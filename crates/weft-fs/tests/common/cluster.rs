@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use weft_disk::{Disk, IoFuture};
-use weft_fs::{Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Result, create};
+use weft_fs::{Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Reopen, Result, create};
 use weft_rt::Rt;
 use weft_token::NodeId;
 
@@ -90,6 +90,25 @@ pub async fn node<W: Connector + 'static>(
     let way: Rc<dyn Connector> = way.clone();
     let node = NodeId { number, epoch };
     Fs::mount_node(rt, disks, mounting(), RemoteMetadata { node, way }).await
+}
+
+/// Another node mounts, which reaches the first of its disks, and opens others by their names when
+/// it hears of them.
+pub async fn joined_opening(
+    rt: &Rt,
+    (own, given): (&[Rc<TestDisk>], usize),
+    way: &Rc<Network>,
+    (number, epoch): (u16, u64),
+) -> Fs {
+    let disks = all(own);
+    let open: Reopen = Rc::new(move |name| {
+        let found = disks.iter().find(|disk| disk.info().name == name).cloned();
+        Box::pin(async move { found.ok_or_else(|| format!("there is no {name}")) })
+    });
+    let remote = RemoteMetadata { node: NodeId { number, epoch }, way: way.clone() };
+    let given = all(&own[..given]);
+    let mounted = Fs::mount_node_opening(rt, &given, mounting(), remote, Some(open)).await;
+    mounted.expect("mounted")
 }
 
 pub async fn joined(rt: &Rt, disks: &[Rc<dyn Disk>], way: &Rc<Network>, id: (u16, u64)) -> Fs {

@@ -331,7 +331,7 @@ impl Process {
         node: NodeId,
         way: &Rc<KeeperWay>,
     ) -> Result<Fs, String> {
-        let mount = (disks, self.options(false));
+        let mount = (disks, None, self.options(false));
         let mounted = mount_when_ready(&self.rt, mount, (node, way), KEEPER_PATIENCE).await;
         mounted.map_err(|error| format!("no mount: {error}"))
     }

@@ -311,7 +311,10 @@ fn remount(args: &FsMountArgs, flags: MountFlags) -> Outcome {
 fn ask(folder: &Path, name: &str) -> Result<Value, Failure> {
     let mut value = vec![0; VALUE_MAX];
     let read = rustix::fs::getxattr(folder, name, &mut value[..]);
-    let len = read.map_err(|e| not_reached(folder, e))?;
+    let len = read.map_err(|errno| match (errno, refusal(folder)) {
+        (Errno::INVAL, Some(why)) => Failure::new(why),
+        _ => not_reached(folder, errno),
+    })?;
     let text = &value[..len];
     serde_json::from_slice(text).map_err(|e| Failure::new(format!("{}: {e}", folder.display())))
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use weft_testkit::{Need, Process, command, wait_until};
 
@@ -174,9 +175,20 @@ impl Cluster {
 
     /// Starts a process that stays.
     pub fn start(&mut self, name: &str, action: &[&str], rest: &[&str]) -> Member {
+        self.start_by(None, name, action, rest)
+    }
+
+    /// Starts it as what another command starts.
+    fn start_by(&self, by: Option<Command>, name: &str, action: &[&str], rest: &[&str]) -> Member {
         let out = self.bench.path(&format!("{name}.out"));
         let args = self.args(action, &[&["--node", name], rest].concat());
         let mut command = self.bench.command(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        if let Some(mut by) = by {
+            by.arg(command.get_program()).args(command.get_args());
+            by.current_dir(self.bench.scratch.path());
+            by.env("WEFT_RUNTIME_DIR", self.bench.path("run"));
+            command = by;
+        }
         let file = fs::File::create(&out).expect("a file");
         command.stdout(file.try_clone().expect("a file")).stderr(file);
         let at = self.bench.path(&format!("mnt-{name}"));
@@ -194,6 +206,20 @@ impl Cluster {
     pub fn node(&mut self, name: &str, rest: &[&str]) -> Member {
         let folder = super::text(&self.folder(name));
         self.start(name, &["mount", "home", &folder], rest)
+    }
+
+    /// Whether a process may have another clock than the machine's.
+    pub fn has_time_namespaces() -> bool {
+        let tried = command("unshare").args(["-T", "true"]).output();
+        tried.is_ok_and(|output| output.status.success())
+    }
+
+    /// Starts a node whose clock is a year ahead.
+    pub fn node_a_year_ahead(&mut self, name: &str) -> Member {
+        let folder = super::text(&self.folder(name));
+        let mut ahead = command("unshare");
+        ahead.args(["-T", "--monotonic", "31536000", "--boottime", "31536000", "--"]);
+        self.start_by(Some(ahead), name, &["mount", "home", &folder], &[])
     }
 
     fn folder(&mut self, name: &str) -> PathBuf {

@@ -10,6 +10,7 @@
 //! | numbers for new files | the keeper | all nodes that a former keeper knew |
 //! | a place for a log, blocks, a lock, a path to a disk, a part of a job | the desk | what the desk waits for |
 //! | an early commit | the desk | nothing: it is answered at once |
+//! | that the metadata is to grow | the keeper | the desk |
 //! | a request to a disk | the desk | the disk; the next message waits if there are many of them |
 //!
 //! *Before a node has said what it has*, it may read, ask for a place for its log, say that it is
@@ -53,6 +54,8 @@ fn needs_restatement(question: &Question) -> bool {
         | Question::NoPath { .. }
         | Question::Disk(_)
         | Question::Early(_)
+        | Question::MoreMetadata
+        | Question::DiskWaits { .. }
         | Question::Numbers
         | Question::Part(_)
         | Question::End(_) => true,
@@ -71,9 +74,15 @@ impl Peer {
         self.restated.borrow().is_none()
     }
 
-    /// Answers, after how full the metadata is, if that is to be told.
-    async fn tell(&self, number: u64, answer: Answer, room: Option<Room>) {
-        let mut bytes = room.map_or_else(Vec::new, |room| FromKeeper::Room(room).to_bytes());
+    /// Answers, after how full the metadata is, and how much it may have, if that is to be told.
+    async fn tell(&self, number: u64, answer: Answer, room: Option<(Room, u64)>) {
+        let mut bytes = Vec::new();
+        if let Some((room, capacity)) = room {
+            if self.capacity.replace(capacity) != capacity {
+                bytes = FromKeeper::Capacity(capacity).to_bytes();
+            }
+            bytes.extend(FromKeeper::Room(room).to_bytes());
+        }
         bytes.extend(FromKeeper::Answer { number, answer }.to_bytes());
         self.outbox.write(bytes).await;
     }
@@ -148,6 +157,17 @@ impl Server {
                 let is_there = self.of_restated(peer).await?.early(peer.node, commit);
                 self.tell(peer, number, Answer::Early(is_there)).await;
             }
+            Question::MoreMetadata if peer.node.number != 0 => {
+                self.next_batch(peer)?;
+                let grown = self.desk().await.grow_metadata();
+                let (server, of) = (Rc::downgrade(self), peer.clone());
+                drop(self.rt.spawn(async move {
+                    grown.await;
+                    if let Some(server) = server.upgrade() {
+                        server.tell(&of, number, Answer::Alive).await;
+                    }
+                }));
+            }
             Question::Numbers if peer.node.number != 0 => {
                 // A node may have numbers of the keeper before this one that are in no batch yet.
                 let known = self.desk().await.known();
@@ -220,7 +240,8 @@ impl Server {
     /// Answers; some answers come after how full the metadata is.
     async fn tell(&self, peer: &Peer, number: u64, answer: Answer) {
         let has_room = matches!(answer, Answer::Durable | Answer::Alive);
-        let room = has_room.then(|| self.room(peer.node.number));
+        let capacity = self.keeper.image.capacity();
+        let room = has_room.then(|| (self.room(peer.node.number), capacity));
         peer.tell(number, answer, room).await;
     }
 
@@ -265,6 +286,11 @@ impl Server {
                 Ok(Answer::Taken)
             }
             Question::Alive => self.next_batch(peer).map(|_| Answer::Alive),
+            Question::DiskWaits { disk } => {
+                self.next_batch(peer)?;
+                self.desk().await.disk_waits(disk);
+                Ok(Answer::Taken)
+            }
             Question::Part(part) => self.take(peer, part).await,
             Question::End(end) => self.end(peer, end).await,
             // The desk answers these.
@@ -275,6 +301,7 @@ impl Server {
             | Question::Work(_)
             | Question::NoPath { .. }
             | Question::Early(_)
+            | Question::MoreMetadata
             | Question::Disk(_) => Err(ConnectionEnd),
         }
     }

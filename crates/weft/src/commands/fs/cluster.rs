@@ -14,6 +14,7 @@ mod coordinators;
 mod create;
 mod departure;
 mod device_name;
+mod joined_disks;
 mod keeper;
 mod links;
 mod node;
@@ -196,6 +197,8 @@ struct Party {
     membership: Rc<Membership>,
     disks: RefCell<Vec<Rc<PoolDisk>>>,
     end: Rc<EndOfUse>,
+    /// Disks that it takes in as the keeper.
+    joining: joined_disks::Joining,
     at: ClusterAt,
     /// The leases on its disks, if these keep the record.
     leases: Option<Rc<DiskLeases>>,
@@ -264,7 +267,8 @@ impl Party {
             ending.end("it is no member of the cluster any more");
         });
         let disks = RefCell::new(disks);
-        Ok(Self { opener: opener.clone(), membership, disks, end, at, leases })
+        let (opener, joining) = (opener.clone(), Default::default());
+        Ok(Self { opener, membership, disks, end, joining, at, leases })
     }
 
     /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it
@@ -312,22 +316,60 @@ impl Party {
         .await
     }
 
-    /// Opens the disks as a member; without `lost` ones.
+    /// Opens the disks as a member; without `lost` ones. With `degraded` most of them are enough;
+    /// without, one that is away is waited for.
     async fn open_disks(
         &self,
         own: &Incarnation,
         lost: &BTreeSet<DiskName>,
+        degraded: bool,
     ) -> Result<Vec<Rc<dyn Disk>>, Failure> {
-        let mut disks = Vec::new();
+        let (mut disks, mut left_out) = (Vec::new(), Vec::new());
         let all = self.disks.borrow().clone();
         for disk in all.iter().filter(|disk| !lost.contains(&disk.name())) {
-            disks.push(disk.open_as(&self.opener, own, &self.end).await?);
+            match self.open_disk(disk, own, degraded).await {
+                Ok(disk) => disks.push(disk),
+                Err(failure) if degraded => left_out.push(failure),
+                Err(failure) => return Err(failure),
+            }
+        }
+        let are_most = disks.len() > all.len() / 2;
+        if let Some(failure) = left_out.pop_if(|_| !are_most) {
+            return Err(failure);
+        }
+        for failure in left_out {
+            log_line(&format!("left out: {}", failure.message));
         }
         Ok(disks)
     }
 
+    async fn open_disk(
+        &self,
+        disk: &PoolDisk,
+        own: &Incarnation,
+        degraded: bool,
+    ) -> Result<Rc<dyn Disk>, Failure> {
+        let rt = &self.opener.rt;
+        let deadline = rt.now() + if degraded { 0 } else { START_PATIENCE };
+        let mut has_said = false;
+        loop {
+            match disk.open_as(&self.opener, own, &self.end).await {
+                Err(failure) if rt.now() < deadline && !disk.is_missing() => {
+                    if !std::mem::replace(&mut has_said, true) {
+                        log_line(&format!("waiting: {}", failure.message));
+                    }
+                    rt.sleep(LOOK_EVERY).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
     /// A disk has joined, or come back.
     fn takes(&self, disk: Rc<PoolDisk>) {
+        if let Some(leases) = &self.leases {
+            leases.take_in(&disk);
+        }
         let mut disks = self.disks.borrow_mut();
         disks.retain(|other| other.name() != disk.name());
         disks.push(disk);

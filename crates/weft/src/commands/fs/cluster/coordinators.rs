@@ -168,6 +168,16 @@ impl DiskLeases {
         }
     }
 
+    /// A disk has joined, which may vote, now or later.
+    pub(super) fn take_in(&self, disk: &Rc<PoolDisk>) {
+        if self.number_of(disk) == usize::MAX
+            && let Some(leases) = disk.leases(&self.opener, Some(self.coordinator.number()))
+        {
+            self.coordinator.add_disk(leases);
+            self.names.borrow_mut().push(disk.name());
+        }
+    }
+
     fn number_of(&self, disk: &Rc<PoolDisk>) -> usize {
         let known = self.names.borrow().iter().position(|name| *name == disk.name());
         known.unwrap_or(usize::MAX)
@@ -183,12 +193,7 @@ impl DiskLeases {
             if label.is_none_or(|label| label.name != name) {
                 continue;
             }
-            if self.number_of(disk) == usize::MAX
-                && let Some(leases) = disk.leases(&self.opener, Some(self.coordinator.number()))
-            {
-                self.coordinator.add_disk(leases);
-                self.names.borrow_mut().push(disk.name());
-            }
+            self.take_in(disk);
             if !self.coordinator.votes(self.number_of(disk)).await {
                 found.push(disk.clone());
             }

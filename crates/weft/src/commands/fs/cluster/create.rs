@@ -7,7 +7,7 @@ use weft_cli::failure::Failure;
 use weft_disk::Disk;
 use weft_fs::{CreateOptions, PlannedRoom, plan_room};
 
-use super::{Party, Role};
+use super::{Party, Role, failed};
 use crate::cli::FsClusterArgs;
 
 /// Makes it as a member of the cluster: the disks take the writes of no one else.
@@ -25,7 +25,11 @@ pub(in crate::commands::fs) async fn create(
     let outcome = match other {
         Some(node) => Err(Failure::new(format!("the cluster is in use: {node} is a member"))
             .hint("stop its keepers and nodes first")),
-        None => made(&party, &own, options).await,
+        // It may be that of an earlier file system of this name.
+        None => match party.membership.node().forget_notes().await {
+            Ok(()) => made(&party, &own, options).await,
+            Err(error) => Err(failed(&error, &party.at)),
+        },
     };
     party.leave().await?;
     outcome
@@ -36,7 +40,7 @@ async fn made(
     own: &weft_cluster::Incarnation,
     options: &CreateOptions,
 ) -> Result<PlannedRoom, Failure> {
-    let disks: Vec<Rc<dyn Disk>> = party.open_disks(own, &Default::default()).await?;
+    let disks: Vec<Rc<dyn Disk>> = party.open_disks(own, &Default::default(), false).await?;
     let made = weft_fs::create(&party.opener.rt, &disks, options).await;
     made.map_err(crate::commands::fs::failed)?;
     let sizes: Vec<u64> = disks.iter().map(|disk| disk.info().size_bytes).collect();

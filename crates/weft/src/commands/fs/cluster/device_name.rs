@@ -67,6 +67,20 @@ pub(super) fn name_of(path: &Path) -> Option<DiskName> {
     usual(&identity.unwrap_or_else(|| file.to_owned())).parse().ok()
 }
 
+/// The path of a disk with this name on this machine, if its path on another one leads to no such
+/// disk here: device-mapper's, if it has several.
+pub(super) fn path_of(elsewhere: &str, name: &DiskName) -> Option<String> {
+    let path = Path::new(elsewhere);
+    if !path.is_absolute() || name_of(path).as_ref() == Some(name) && path.exists() {
+        return None;
+    }
+    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    let paths = devices.map(|device| Path::new("/dev").join(device.file_name()));
+    let found = paths.filter(|path| name_of(path).as_ref() == Some(name));
+    let best = found.max_by_key(|path| path.starts_with("/dev/dm-"))?;
+    best.to_str().map(str::to_owned)
+}
+
 /// One spelling for all ways to write the same identity, with letters that names have.
 fn usual(identity: &str) -> String {
     let hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -25,7 +25,7 @@ use weft_cli::output::{announce, announce_answer, log_line};
 use weft_cli::thread;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Channel, ChannelError, Listener};
-use weft_cluster::{DiskName, Keeper, NodeError, Standing};
+use weft_cluster::{ClusterName, DiskName, Keeper, Standing};
 use weft_disk::Disk;
 use weft_fs::{AccessTimes, Fs, FsError, Label, MountOptions};
 use weft_fuse::{control, mount, tree};
@@ -35,7 +35,8 @@ use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
 use super::{
-    Party, Role, cluster_name, mount_guarded, no_channel, node_name, pool, shared_key, why_stopped,
+    Party, Role, cluster_name, joined_disks, mount_guarded, no_channel, node_name, pool,
+    shared_key, why_stopped,
 };
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, now, require_root};
@@ -57,14 +58,16 @@ pub(in crate::commands::fs) fn keeper(args: &FsKeeperArgs, json: bool) -> Outcom
 
 async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json: bool) -> Outcome {
     let signals = ending::Signals::listen(&opener.rt)?;
-    let terms =
-        Terms { cluster: cluster_name(&args.name)?, key: shared_key(args.cluster.key.as_deref())? };
-    let listener = Listener::bind(&opener.rt, &opener.ring, &args.listen, terms);
+    let cluster = cluster_name(&args.name)?;
+    let key = shared_key(args.cluster.key.as_deref())?;
+    let channel = Terms { cluster: cluster.clone(), key };
+    let listener = Listener::bind(&opener.rt, &opener.ring, &args.listen, channel);
     let listener = Rc::new(listener.map_err(|error| no_channel(&error))?);
     let address = listener.address().to_string();
     let in_flight = if args.no_abort { InFlight::Leave } else { InFlight::Abort };
     let (address_as_keeper, degraded) = (Some(address.clone()), args.degraded);
     let role = Role { address: address_as_keeper, degraded, in_flight, creates: None };
+    let terms = pool::Terms { degraded: false, ..role.terms(args.cluster.at()?, &args.cluster) };
     let party = {
         // With leases on the disks this takes some seconds.
         let starting = Party::start(opener, &args.name, &args.cluster, &args.disks, role);
@@ -73,6 +76,8 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
             Either::Right(_) => return Ok(()),
         }
     };
+    let following = joined_disks::follow_record(Rc::downgrade(&party), cluster.clone(), terms);
+    drop(opener.rt.spawn(following));
     let way = MemoryWay::new(&opener.rt);
     opener.rt.spawn(accept(listener, &way));
     let node = node_name(&args.cluster)?;
@@ -112,7 +117,8 @@ async fn run(opener: &Opener, args: &FsKeeperArgs, folder: Option<PathBuf>, json
             say: Rc::new(log_line),
         };
         let signals = &signals;
-        let active = Active { opener, args, party: &party, term, signals, folder, json };
+        let active =
+            Active { opener, args, party: &party, term, signals, folder, cluster, terms, json };
         let kept = active.keep(&lost).await;
         if let Some(why) = party.end.why() {
             // What is in memory must not be written, and nothing waits for that.
@@ -149,6 +155,9 @@ struct Active<'a> {
     term: Term,
     signals: &'a ending::Signals,
     folder: Option<PathBuf>,
+    cluster: ClusterName,
+    /// How it uses disks that join.
+    terms: pool::Terms,
     json: bool,
 }
 
@@ -182,6 +191,12 @@ impl Active<'_> {
             disks.iter().find(|disk| disk.place() == place).map(|disk| disk.fence())
         });
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
+        let notes = joined_disks::keep_notes(self.party.clone(), fs.clone());
+        drop(self.opener.rt.spawn(notes));
+        let as_keeper = (self.cluster.clone(), self.term.keeper.node.clone());
+        let (party, terms) = (self.party.clone(), self.terms);
+        let taking_back = joined_disks::take_back(party, fs.clone(), as_keeper, terms);
+        drop(self.opener.rt.spawn(taking_back));
         if let Some(leases) = self.party.leases.clone() {
             let (party, name) = (self.party.clone(), self.args.name.clone());
             self.opener.rt.spawn(async move {
@@ -237,7 +252,9 @@ impl Active<'_> {
     /// Node 0, whose keeper is in this process.
     async fn mount(&self, lost: &BTreeSet<DiskName>) -> Result<Fs, Failure> {
         let lost = self.term.not_regained(lost).await;
-        let disks = self.party.open_disks(&self.term.keeper.node, &lost).await?;
+        let (own, degraded) = (&self.term.keeper.node, self.args.degraded);
+        let disks = self.party.open_disks(own, &lost, degraded).await?;
+        let disks = self.joined_of(disks).await;
         check_labels(&disks, &self.args.name).await?;
         let options = MountOptions {
             degraded: self.args.degraded,
@@ -278,6 +295,24 @@ impl Active<'_> {
             let ended = ended.map_or_else(|error| error.to_string(), |_| "done".to_owned());
             log_line(&format!("file system '{name}': {}: {ended}", job.name()));
         });
+    }
+
+    /// Without those that were about to join when the keeper before this one died. They are the
+    /// file system's only once they have its label.
+    async fn joined_of(&self, disks: Vec<Rc<dyn Disk>>) -> Vec<Rc<dyn Disk>> {
+        let mut joined = Vec::new();
+        for disk in disks {
+            let name = &disk.info().name;
+            let label = Label::read(&*disk).await;
+            if !self.args.disks.contains(name)
+                && label.is_ok_and(|label| label.is_none_or(|of| of.name != self.args.name))
+            {
+                log_line(&format!("left out: {name} has not joined the file system"));
+                continue;
+            }
+            joined.push(disk);
+        }
+        joined
     }
 
     /// Serves node 0 on a folder as well, until it is unmounted.
@@ -330,32 +365,11 @@ impl Active<'_> {
 
     /// Opens disks that are added.
     fn opens_as(&self) -> control::OpenDisk {
-        let (opener, own, end) =
-            (self.opener.clone(), self.term.keeper.node.clone(), self.party.end.clone());
-        let (cluster, membership) = (cluster_name(&self.args.name), self.party.membership.clone());
-        let in_flight = if self.args.no_abort { InFlight::Leave } else { InFlight::Abort };
-        let role = Role { in_flight, ..Role::member() };
-        let terms = role.terms(&self.party.at, &self.args.cluster);
-        let terms = pool::Terms { degraded: false, ..terms };
-        let party = self.party.clone();
+        let (own, cluster) = (self.term.keeper.node.clone(), self.cluster.clone());
+        let (party, terms) = (self.party.clone(), self.terms);
         Rc::new(move |place| {
-            let party = party.clone();
-            let (opener, own, end) = (opener.clone(), own.clone(), end.clone());
-            let (cluster, membership) = (cluster.as_ref().ok().cloned(), membership.clone());
-            Box::pin(async move {
-                let cluster = cluster.ok_or("it has no name")?;
-                let disks = pool::find(&opener, &cluster, &[place], terms).await;
-                let disk = disks.map_err(|failure| failure.to_string())?.remove(0);
-                let failed = |error: NodeError| error.to_string();
-                membership.node().join_disk(disk.fence()).await.map_err(failed)?;
-                // Of what it was to refuse while it was away it may have heard nothing.
-                if !membership.node().regain_disk(&disk.name()).await.map_err(failed)? {
-                    return Err("it may take what it must refuse: add it again".to_owned());
-                }
-                let opened = disk.open_as(&opener, &own, &end).await;
-                party.takes(disk);
-                opened.map_err(|failure| failure.to_string())
-            })
+            let (party, own, cluster) = (party.clone(), own.clone(), cluster.clone());
+            Box::pin(async move { party.join_disk((&cluster, &own), &place, terms).await })
         })
     }
 }

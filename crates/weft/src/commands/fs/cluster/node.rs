@@ -14,7 +14,7 @@ use weft_cluster::Incarnation;
 use weft_cluster::channel::handshake::Terms;
 use weft_cluster::channel::{Address, ChannelError, HandshakeError, connect};
 use weft_disk::Disk;
-use weft_fs::{Fs, MountOptions, Stream};
+use weft_fs::{Fs, MountOptions, Reopen, Stream};
 use weft_fuse::{control, tree};
 use weft_nodes::{Dial, KeeperWay, mount_when_ready, number_of};
 use weft_rt::ring::Ring;
@@ -24,7 +24,8 @@ use weft_token::NodeId;
 use super::departure::Departure;
 use super::links::ChannelStream;
 use super::{
-    LOOK_EVERY, Party, Role, cluster_name, mount_guarded, no_channel, shared_key, why_stopped,
+    LOOK_EVERY, Party, Role, cluster_name, joined_disks, mount_guarded, no_channel, pool,
+    shared_key, why_stopped,
 };
 use crate::cli::FsMountArgs;
 use crate::commands::fs::options::Options;
@@ -71,8 +72,9 @@ pub(in crate::commands::fs) async fn mount_as_node(
     options: MountOptions,
     json: bool,
 ) -> Outcome {
-    let terms =
-        Terms { cluster: cluster_name(&args.name)?, key: shared_key(args.cluster.key.as_deref())? };
+    let cluster = cluster_name(&args.name)?;
+    let key = shared_key(args.cluster.key.as_deref())?;
+    let terms = Terms { cluster: cluster.clone(), key };
     if args.disks.is_empty() {
         return Err(Failure::usage("no disks given")
             .hint("name all disks of the file system: nbd://HOST/DISK … or /dev/disk/by-id/…"));
@@ -86,13 +88,15 @@ pub(in crate::commands::fs) async fn mount_as_node(
         let role = Role::member();
         let starting = Party::start(opener, &args.name, &args.cluster, &args.disks, role);
         match select(Box::pin(starting), Box::pin(signals.wait(1))).await {
-            Either::Left((party, _)) => party?,
+            Either::Left((party, _)) => Rc::new(party?),
             Either::Right(_) => {
                 return Err(Failure::new("a signal has ended it before it was mounted"));
             }
         }
     };
     let started = {
+        let disk_terms = Role::member().terms(args.cluster.at()?, &args.cluster);
+        let terms = (terms, disk_terms);
         let starting = Box::pin(start(&party, terms, options, args.early_commit));
         let ended = select(Box::pin(party.end.wait()), Box::pin(signals.wait(1)));
         match select(starting, ended).await {
@@ -147,17 +151,18 @@ const EARLY_COMMIT: &str = "early commit: what programs sync goes into the keepe
 
 /// Joins the cluster, and mounts.
 async fn start(
-    party: &Party,
-    terms: Terms,
+    party: &Rc<Party>,
+    (terms, disk_terms): (Terms, pool::Terms),
     options: MountOptions,
     early_commit: bool,
 ) -> Result<Fs, Failure> {
     let opener = &party.opener;
     let own = party.joined().await?;
     let node = party.until(false, |outlook| number_of(outlook, &own)).await?;
+    let open = joined_disks::opens(party, terms.cluster.clone(), &own, disk_terms);
     let reach = Reach { rt: opener.rt.clone(), ring: opener.ring.clone(), terms };
     let way = KeeperWay::new(&opener.rt, &party.membership, reach.dial(), Rc::new(log_line));
-    let fs = mount_fs(party, &own, (&reach, node, &way), options).await?;
+    let fs = mount_fs(party, &own, (&reach, node, &way), (options, open)).await?;
     if early_commit {
         fs.begin_early_commits().await.map_err(failed_fs)?;
         log_line(EARLY_COMMIT);
@@ -181,12 +186,13 @@ async fn mount_fs(
     party: &Party,
     own: &Incarnation,
     (reach, node, way): (&Reach, NodeId, &Rc<KeeperWay>),
-    options: MountOptions,
+    (options, open): (MountOptions, Reopen),
 ) -> Result<Fs, Failure> {
     let rt = &party.opener.rt;
     await_keeper(reach, way).await?;
     let disks: Vec<Rc<dyn Disk>> = reached_disks(party, own).await?;
-    let mounting = mount_when_ready(rt, (&disks, options), (node, way), KEEPER_PATIENCE);
+    let by = (&disks[..], Some(&open), options);
+    let mounting = mount_when_ready(rt, by, (node, way), KEEPER_PATIENCE);
     // It waits by itself for a keeper that ends meanwhile.
     let late = Box::pin(rt.sleep(KEEPER_PATIENCE + MOUNT_PATIENCE));
     match select(Box::pin(mounting), late).await {

@@ -107,6 +107,9 @@ fn described(view: &View, record: &Record) -> Value {
     let fencing = record.fencing.iter().flat_map(|(node, epochs)| {
         epochs.iter().map(move |epoch| json!({ "node": node, "epoch": epoch }))
     });
+    let disks = record.disks.iter().map(|(disk, place)| {
+        json!({ "disk": disk, "place": place, "relayed_for": record.relayed.get(disk).into_iter().flatten().collect::<Vec<_>>() })
+    });
     json!({
         "cluster": record.cluster,
         "epoch": record.epoch,
@@ -114,6 +117,7 @@ fn described(view: &View, record: &Record) -> Value {
         "members": members.collect::<Vec<_>>(),
         "fencing": fencing.collect::<Vec<_>>(),
         "lost_disks": record.lost_disks.keys().collect::<Vec<_>>(),
+        "disks": disks.collect::<Vec<_>>(),
     })
 }
 
@@ -159,6 +163,19 @@ fn attention(status: &Value) -> Vec<String> {
             "disk {} did not confirm a fence, and is not used: start its server",
             text(disk)
         ));
+    }
+    for disk in list(&status["disks"]) {
+        let nodes: Vec<&str> = list(&disk["relayed_for"]).map(text).collect();
+        if let Some((last, others)) = nodes.split_last() {
+            let (who, verb) = match others {
+                [] => ((*last).to_owned(), "uses"),
+                others => (format!("{} and {last}", others.join(", ")), "use"),
+            };
+            found.push(format!(
+                "{who} {verb} disk {} through the keeper, slowly: repair the path, and mount again there",
+                text(&disk["disk"])
+            ));
+        }
     }
     found
 }
