@@ -225,6 +225,8 @@ pub(crate) struct Link {
     lost_client: RefCell<Option<LostClient>>,
     /// Why a keeper refused this node.
     refused: RefCell<Option<String>>,
+    /// Whether this node has left. On another connection it would state what it has no more.
+    has_left: Cell<bool>,
     /// Told when one did.
     ended: Notify,
 }
@@ -354,6 +356,9 @@ impl Link {
     }
 
     fn check(&self) -> Result<()> {
+        if self.has_left.get() {
+            return Err(FsError::Stopped("it is unmounted".to_owned()));
+        }
         match &*self.refused.borrow() {
             Some(why) => Err(FsError::Stopped(format!("its keeper refuses this node: {why}"))),
             None => Ok(()),
@@ -543,6 +548,7 @@ impl RemoteKeeper {
             lost_disks: RefCell::default(),
             lost_client: RefCell::default(),
             refused: RefCell::default(),
+            has_left: Cell::new(false),
             ended: Notify::default(),
         }));
         keeper.connected().await?;
@@ -605,7 +611,10 @@ impl RemoteKeeper {
     /// All is durable, and this node goes: it has nothing any more.
     pub(super) async fn leave(&self) -> Result<()> {
         match self.answer(Question::Leave).await? {
-            Answer::Taken => Ok(()),
+            Answer::Taken => {
+                self.0.has_left.set(true);
+                Ok(())
+            }
             _ => Err(unexpected()),
         }
     }
