@@ -57,6 +57,8 @@ const UNIT_BLOCKS: u64 = 16;
 const SPARE_BYTES: u64 = 64 << 10;
 /// The most steps that are looked ahead: none is so large.
 const STEPS_MAX: usize = 24;
+/// Bytes of rows that one operation may need.
+const URGENT_BYTES: u64 = 8 << 10;
 /// How long it is not tried again after it failed.
 const WAIT: Nanos = 5 * SECOND;
 /// How long it is not tried again after a keeper elsewhere had no room.
@@ -246,10 +248,10 @@ impl FsState {
     async fn grow_while_scarce(&self) {
         while self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
             let _one = self.metadata_growth().turn().await;
-            if !self.is_room_scarce()
-                || self.is_stopped()
-                || self.rt().now() < self.metadata_growth().not_before()
-            {
+            // An operation that would fail asks in any case.
+            let may_wait = self.meta().number() == 0 || self.meta().left_bytes() > URGENT_BYTES;
+            let is_early = self.rt().now() < self.metadata_growth().not_before();
+            if !self.is_room_scarce() || self.is_stopped() || is_early && may_wait {
                 return;
             }
             let pause = match self.grow_if_scarce_now().await {

@@ -47,8 +47,9 @@ impl FsState {
                 && let Some(present) = member.present().filter(|_| !member.is_lost())
             {
                 let (read, _) = present.whole.read(0, Buf::new(BLOCK), Class::Urgent).await;
-                if read.is_err() {
-                    fs.pool().diagnose(&member).await;
+                if read.is_err() && !fs.pool().diagnose(&member).await {
+                    // Other nodes hear of it with this.
+                    let _ = fs.commit().await;
                 }
             }
             fs.path_desk().looking.borrow_mut().remove(&disk);
