@@ -39,16 +39,20 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod answer;
 mod disk;
 mod early;
 mod fields;
 pub mod frame;
 mod lock;
 mod message;
+mod question;
 mod row;
+mod space;
 mod token;
 mod work;
 
+pub use answer::Answer;
 pub use disk::{DISK_BYTES_MAX, DiskFault, DiskReply, DiskRequest, DiskWork, PathVerdict};
 pub use early::{
     EARLY_ATTRIBUTES, EARLY_BLOCK_BYTES, EARLY_BLOCKS_MAX, EarlyAttributes, EarlyBlock,
@@ -57,9 +61,8 @@ pub use early::{
 pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
 pub use lock::{LockReply, LockWish};
-pub use message::{
-    Answer, DiskBlocks, End, FromKeeper, GiveBack, Part, Question, Restated, Room, RoomWish, Run,
-    ToKeeper,
-};
+pub use message::{FromKeeper, Restated, Room, ToKeeper};
+pub use question::{End, Part, Question};
 pub use row::{Key, KeyRange, Row, RowChange, TABLES, Table};
+pub use space::{DiskBlocks, GiveBack, RoomWish, Run};
 pub use work::{Checked, Moved, Outcome, Task, Work, WorkDone};
