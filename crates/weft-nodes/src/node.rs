@@ -20,8 +20,8 @@ pub fn number_of(outlook: &Outlook, own: &Incarnation) -> Option<NodeId> {
     Some(NodeId { number, epoch: own.epoch.0 })
 }
 
-/// Mounts as a node, which opens disks that join with `open`. What may pass by itself is waited for, for this long: a keeper prepares a node
-/// as soon as it hears of it.
+/// Mounts as a node, which opens disks that join with `open`. What may pass by itself is waited
+/// for, for this long: a keeper prepares a node as soon as it hears of it.
 ///
 /// # Errors
 /// As [`Fs::mount_node_opening`].

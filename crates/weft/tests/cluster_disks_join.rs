@@ -1,5 +1,5 @@
-//! Disks that join and leave a file system on several machines while all of them use it: nodes go on
-//! with them, and so does a keeper that stood by meanwhile.
+//! Disks that join and leave a file system on several machines while all of them use it: nodes go
+//! on with them, and so does a keeper that stood by meanwhile.
 
 use weft_testkit::{have, wait_until};
 

@@ -1,5 +1,5 @@
-//! What a cluster meets that is not as it should be: disks whose servers are away at the start or are
-//! full, an etcd that is away, clocks that differ by a year.
+//! What a cluster meets that is not as it should be: disks whose servers are away at the start or
+//! are full, an etcd that is away, clocks that differ by a year.
 
 use std::fs;
 use std::io;

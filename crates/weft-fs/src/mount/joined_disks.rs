@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A node finds such rows when it mounts, and when it looks at the rows of disks again
-//! ([`super::learned_disks`]): that comes before its next operation after a disk has joined, however
-//! long it was away, and whichever keeper it has by then.
+//! ([`super::learned_disks`]): that comes before its next operation after a disk has joined,
+//! however long it was away, and whichever keeper it has by then.
 //!
 //! *A disk that comes back* has another number ([`crate::disks::successor`]). A node that has used
 //! it under the one before first ends that use. If it had lost its path there, the disk refuses it

@@ -28,9 +28,9 @@
 //! answer its keeper tells how much it may add then.
 //!
 //! *When*: an operation that needs room for rows asks before it takes any lock or token, and waits
-//! if less than an eighth of what everyone may fill is left, or this node may add little. Blocks that are promised to writes are
-//! not taken. `df` and `df -i` report what can be had when the metadata grows as far as the disks
-//! allow.
+//! if less than an eighth of what everyone may fill is left, or this node may add little. Blocks
+//! that are promised to writes are not taken. `df` and `df -i` report what can be had when the
+//! metadata grows as far as the disks allow.
 
 use std::rc::Rc;
 

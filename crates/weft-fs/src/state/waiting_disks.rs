@@ -3,8 +3,8 @@
 //! A disk whose server ends, or the way to it, is waited for before it counts as gone. That is done
 //! below this crate, and by each node for itself. A node that gives its path up asks node 0 whether
 //! the disk works ([`crate::disks::relayed`]). If node 0 began to wait only then, requests would
-//! wait twice as long. So a node says at once that it waits, and node 0 asks the disk for something:
-//! if that waits, too, it is gone for both of them at about the same time.
+//! wait twice as long. So a node says at once that it waits, and node 0 asks the disk for
+//! something: if that waits, too, it is gone for both of them at about the same time.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -3,9 +3,9 @@
 //! The record names the disks of the file system, and where each of them is. The keeper says that
 //! ([`keep_notes`]): of a disk that joins before anything is written there, and of one that leaves
 //! when it is none of the file system's any more. Who stands by as keeper follows the record
-//! ([`follow_record`]): when it takes over it fences at all disks that the keeper before it may have
-//! written to, whichever it was started with. A node hears of disks from the metadata, and opens
-//! them ([`opens`]).
+//! ([`follow_record`]): when it takes over it fences at all disks that the keeper before it may
+//! have written to, whichever it was started with. A node hears of disks from the metadata, and
+//! opens them ([`opens`]).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -251,9 +251,9 @@ pub(super) async fn keep_notes(party: Rc<Party>, fs: Fs) {
     }
 }
 
-/// Takes disks back that were lost as their servers were away, once these are there again: with what
-/// they still have, or empty, if they were rebuilt onto others by then. One that has failed although
-/// its server was there stays out.
+/// Takes disks back that were lost as their servers were away, once these are there again: with
+/// what they still have, or empty, if they were rebuilt onto others by then. One that has failed
+/// although its server was there stays out.
 pub(super) async fn take_back(
     party: Rc<Party>,
     fs: Fs,
