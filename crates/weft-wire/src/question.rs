@@ -162,14 +162,14 @@ impl Question {
                 bytes.put_u8(u8::from(done.is_some()));
                 done.iter().for_each(|done| done.put(bytes));
             }
-            Self::Early(commit) => {
-                bytes.put_u8(30);
-                commit.put(bytes);
-            }
             Self::MoreMetadata => bytes.put_u8(15),
             Self::DiskWaits { disk } => {
                 bytes.put_u8(16);
                 bytes.put_u16(*disk);
+            }
+            Self::Early(commit) => {
+                bytes.put_u8(30);
+                commit.put(bytes);
             }
         }
     }
@@ -196,9 +196,9 @@ impl Question {
             12 => Self::NoPath { disk: fields.u16()?, was_used: fields.flag()? },
             13 => Self::Disk(DiskRequest::read(fields)?),
             14 => Self::Work(if fields.flag()? { Some(WorkDone::read(fields)?) } else { None }),
-            30 => Self::Early(EarlyCommit::read(fields)?),
             15 => Self::MoreMetadata,
             16 => Self::DiskWaits { disk: fields.u16()? },
+            30 => Self::Early(EarlyCommit::read(fields)?),
             _ => return Err(WireError::Malformed("an unknown question")),
         })
     }
