@@ -245,6 +245,15 @@ impl FsState {
         }
     }
 
+    /// Of node 0: as another node has found the metadata nearly full. This one may not have heard
+    /// of that.
+    pub(crate) async fn make_metadata_room_for_others(self: &Rc<Self>) {
+        // If the keeper has ended there is no room, and who has asked is told so by the next one.
+        if self.meta().ask_keeper(Question::Alive).await.is_ok() {
+            self.make_metadata_room().await;
+        }
+    }
+
     async fn grow_while_scarce(&self) {
         while self.is_room_scarce() && !self.is_read_only() && !self.meta().is_failed() {
             let _one = self.metadata_growth().turn().await;

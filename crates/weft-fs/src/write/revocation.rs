@@ -231,7 +231,7 @@ impl Desk for FsDesk {
         let fs = self.0.upgrade();
         Box::pin(async move {
             if let Some(fs) = fs {
-                fs.make_metadata_room().await;
+                fs.make_metadata_room_for_others().await;
             }
         })
     }
