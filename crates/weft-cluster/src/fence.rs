@@ -23,7 +23,7 @@ mod unflushed;
 
 use weft_disk::IoFuture;
 
-use crate::{DiskName, Incarnation};
+use crate::{DiskName, Incarnation, Record};
 
 pub use gate::{Bounds, BoundsFull, Gate, InFlight, NODES_MAX, Refusal};
 pub use head::{HEAD_BYTES, HeadError, Preparation, is_blank, prepare};
@@ -82,4 +82,15 @@ pub trait Fence {
 
     /// Makes the disk refuse `victim`. `own` is the caller, which is registered.
     fn fence<'a>(&'a self, own: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a>;
+
+    /// Makes the disk refuse all incarnations that are no members by a record: it may have missed
+    /// any of their fences. `own` is the caller, which is registered.
+    fn clear<'a>(&'a self, own: &'a Incarnation, record: &'a Record) -> FenceFuture<'a> {
+        Box::pin(async move {
+            for victim in record.bygone() {
+                self.fence(own, &victim).await?;
+            }
+            Ok(())
+        })
+    }
 }

@@ -230,10 +230,7 @@ impl Node {
         let (Some(record), Some(own)) = (view.record, self.own()) else {
             return Err(NodeError::NoMember);
         };
-        for victim in record.bygone() {
-            fence.fence(&own, &victim).await?;
-        }
-        Ok(())
+        Ok(fence.clear(&own, &record).await?)
     }
 
     /// As a member of a cluster without a keeper, forgets what keepers have said of disks: another

@@ -275,14 +275,21 @@ impl Record {
         !is_kept
     }
 
-    /// What a disk that joins must refuse of each node, as it may have been elsewhere when that was
-    /// fenced: all incarnations but those of members.
+    /// Of each node the last incarnation that is no member, if there was one: a disk that joins may
+    /// have been elsewhere when that was fenced, or one before it.
     pub fn bygone(&self) -> impl Iterator<Item = Incarnation> + '_ {
         self.numbers.keys().filter_map(|node| {
             let member = self.members.get(node);
             let last = member.map_or(self.epoch.0, |member| member.epoch.0.saturating_sub(1));
             (last > 0).then(|| Incarnation { node: node.clone(), epoch: Epoch(last) })
         })
+    }
+
+    /// The epochs that no member has.
+    pub fn bygone_epochs(&self) -> impl Iterator<Item = Epoch> + '_ {
+        let of_members: BTreeSet<Epoch> =
+            self.members.values().map(|member| member.epoch).collect();
+        (1..=self.epoch.0).map(Epoch).filter(move |epoch| !of_members.contains(epoch))
     }
 
     /// The keeper has fenced on a lost disk all that were pending there; it can be used again.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use weft_cluster::fence::reservation::{Command, Reservable, ReservationFence, key_of};
 use weft_cluster::fence::{Fence as _, FenceError};
-use weft_cluster::{ClusterName, Epoch, Incarnation};
+use weft_cluster::{ClusterName, Epoch, Incarnation, Member, Record};
 use weft_disk::IoFuture;
 use weft_rt::reservation::{Answer, InFlight};
 use weft_rt::{MICROSECOND, MILLISECOND, Rng, Rt, SECOND, Schedule, virtual_rt};
@@ -263,6 +263,36 @@ fn keys_without_a_reservation_are_caught() {
 #[test]
 fn preemptions_that_do_nothing_are_caught() {
     is_caught(Canary::NotPreempted);
+}
+
+/// The incarnation before a member's may have the key of another member.
+#[test]
+fn a_disk_that_comes_back_refuses_all_epochs_but_those_of_members() {
+    let rt = virtual_rt(Schedule::Fifo);
+    let (disk, epoch, own) = Default::default();
+    let (rng, canary) = (RefCell::new(Rng::new(1)), Canary::None);
+    let world = Rc::new(World { rt: rt.clone(), rng, disk, canary, epoch, own });
+    let mut record = Record::new(home());
+    record.epoch = Epoch(6);
+    // n0 was fenced in the epochs 2 and 5, while the disk was away.
+    for (machine, epoch) in [(1, 4), (2, 3)] {
+        let node = who(machine, Epoch(epoch)).node;
+        record.members.insert(node, Member { epoch: Epoch(epoch), session: 1, address: None });
+    }
+    record.numbers = (0..3_u16).map(|n| (who(usize::from(n), Epoch(1)).node, n + 1)).collect();
+    rt.block_on(async move {
+        for (machine, epoch) in [(0, 2), (3, 5), (1, 4), (2, 3)] {
+            let fence = fence_of(&world, &world.rt, machine);
+            fence.register(&who(machine, Epoch(epoch))).await.expect("registered");
+        }
+        let fence = fence_of(&world, &world.rt, 2);
+        fence.clear(&who(2, Epoch(3)), &record).await.expect("cleared");
+        let key = |epoch| key_of(&home(), Epoch(epoch)).expect("a key");
+        let left: Vec<(usize, u64)> =
+            world.disk.borrow().keys.iter().map(|(machine, key)| (*machine, *key)).collect();
+        assert_eq!(left, [(1, key(4)), (2, key(3))]);
+        assert!(world.disk.borrow().holder.is_some(), "the others are refused");
+    });
 }
 
 /// A disk without reservations.

@@ -18,6 +18,9 @@
 //! No node takes its own key away, also not when it leaves: the reservation would end with the key
 //! of its holder. The next keeper preempts it.
 //!
+//! *A disk that comes back* may have missed fences, and does not tell its keys. So the keys of all
+//! epochs that no member has are preempted there, from the first epoch on.
+//!
 //! *What a crash leaves.* Before the preemption nothing; after it a victim that is refused. The
 //! reservation outlives the machines. Whether it outlives a power cut of the disk is up to the
 //! disk (`APTPL` of SCSI, which the kernel asks for).
@@ -50,7 +53,7 @@ use weft_rt::reservation::{Answer, InFlight, Reservations};
 use weft_rt::{Nanos, Rt};
 
 use super::{Fence, FenceError, FenceFuture};
-use crate::{ClusterName, DiskName, Epoch, Incarnation};
+use crate::{ClusterName, DiskName, Epoch, Incarnation, Record};
 
 /// Bits of a key that are the epoch's.
 const EPOCH_BITS: u32 = 48;
@@ -238,9 +241,20 @@ impl ReservationFence {
             let why = "a node does not fence itself".to_owned();
             return Err(FenceError::Unconfirmed { disk: self.disk.clone(), why });
         }
+        self.preempt(own, [victim]).await
+    }
+
+    /// Takes keys away, wherever they are registered.
+    async fn preempt(
+        &self,
+        own: u64,
+        victims: impl IntoIterator<Item = u64>,
+    ) -> Result<(), FenceError> {
         self.confirm(own).await?;
         self.send(Command::Reserve(own)).await?;
-        self.send(Command::Preempt { own, victim, in_flight: self.in_flight }).await?;
+        for victim in victims {
+            self.send(Command::Preempt { own, victim, in_flight: self.in_flight }).await?;
+        }
         self.send(Command::Reserve(own)).await?;
         self.confirm(own).await
     }
@@ -261,5 +275,12 @@ impl Fence for ReservationFence {
 
     fn fence<'a>(&'a self, own: &'a Incarnation, victim: &'a Incarnation) -> FenceFuture<'a> {
         Box::pin(self.fence(own, victim))
+    }
+
+    /// A key does not say whose it is, so an incarnation that never was may have the key of a
+    /// member.
+    fn clear<'a>(&'a self, own: &'a Incarnation, record: &'a Record) -> FenceFuture<'a> {
+        let keys = record.bygone_epochs().filter_map(|epoch| key_of(&self.cluster, epoch));
+        Box::pin(async move { self.preempt(self.key(own)?, keys).await })
     }
 }
