@@ -476,6 +476,7 @@ fn a_disk_that_does_not_come_back_is_gone_in_time() {
         assert_eq!(error.kind, DiskErrorKind::Gone);
         assert!((10 * SECOND..11 * SECOND).contains(&waited), "{waited}");
         assert!(error.to_string().contains("not back within 10 seconds"), "{error}");
+        assert!(disk.was_away());
         // It stays so.
         machine.start();
         disk.flush().await.expect_err("it is gone");
@@ -498,6 +499,7 @@ fn another_disk_and_an_earlier_state_are_refused() {
             let before = machine.cache.borrow().clone();
             let error = disk.write(0, sector(2), WriteOpts::USER).await.expect_err("another disk");
             assert!(error.to_string().contains("another disk"), "{error}");
+            assert!(!disk.was_away(), "its server is there");
             assert_eq!(*machine.cache.borrow(), before, "nothing is written to another disk");
         });
     }

@@ -121,6 +121,7 @@ struct Shared {
     /// What is kept is not all that was not flushed: up to the change of this number.
     forgot: Cell<u64>,
     is_closed: Cell<bool>,
+    was_away: Cell<bool>,
 }
 
 /// A disk that is opened again when its connection is lost.
@@ -166,7 +167,13 @@ impl LastingDisk {
             flush_failure: RefCell::default(),
             forgot: Cell::new(0),
             is_closed: Cell::new(false),
+            was_away: Cell::new(false),
         })))
+    }
+
+    /// Whether it is gone because its server ended, or the way to it. The disk itself may work.
+    pub fn was_away(&self) -> bool {
+        self.0.was_away.get()
     }
 }
 
@@ -249,6 +256,7 @@ impl Shared {
         let why = error.source.to_string();
         if self.forgot.get() > 0 {
             let why = format!("{why}, with writes that were not flushed");
+            self.was_away.set(true);
             return self.set_gone(DiskErrorKind::Gone, why);
         }
         self.set_state(State::Reconnecting);
@@ -276,6 +284,7 @@ impl Shared {
             if now >= until {
                 let waited = (now - began) / SECOND;
                 let why = format!("{first}; not back within {waited} seconds: {why}");
+                self.was_away.set(true);
                 return self.set_gone(DiskErrorKind::Gone, why);
             }
             self.rt.sleep(pause.min(until - now)).await;

@@ -44,6 +44,10 @@ impl Joining {
         self.0.borrow_mut().insert(disk.clone());
         JoiningDisk(self, disk)
     }
+
+    fn has(&self, disk: &DiskName) -> bool {
+        self.0.borrow().contains(disk)
+    }
 }
 
 impl Drop for JoiningDisk<'_> {
@@ -151,13 +155,19 @@ impl Party {
         }
         let mut are_all_known = true;
         for (name, place) in &record.disks {
-            if self.disk(name).is_some() {
+            // As the keeper it takes disks in by itself, and has them in use.
+            let is_taken = || self.disk(name).is_some() || self.joining.has(name);
+            if is_taken() {
                 continue;
             }
             let joined = async {
                 let disk = self.find(cluster, place, terms).await?;
-                node.join_disk(disk.fence()).await.map_err(self::said)?;
-                self.takes(disk);
+                if !is_taken() {
+                    node.join_disk(disk.fence()).await.map_err(self::said)?;
+                }
+                if !is_taken() {
+                    self.takes(disk);
+                }
                 Ok::<(), String>(())
             };
             let what = match joined.await {
@@ -179,8 +189,7 @@ impl Party {
     fn let_go(&self, disks: &BTreeMap<DiskName, String>) {
         let is_gone = |disk: &Rc<PoolDisk>| {
             let name = disk.name();
-            let is_joining = self.joining.0.borrow().contains(&name);
-            !disks.contains_key(&name) && disk.in_use().is_none() && !is_joining
+            !disks.contains_key(&name) && disk.in_use().is_none() && !self.joining.has(&name)
         };
         let gone: Vec<Rc<PoolDisk>> =
             self.disks.borrow().iter().filter(|of| is_gone(of)).cloned().collect();
@@ -208,7 +217,7 @@ impl Party {
         }
         for (name, place) in &record.disks {
             // What a lost one must refuse it is told when it comes back.
-            if is_any_lost || self.joining.0.borrow().contains(name) {
+            if is_any_lost || self.joining.has(name) {
                 notes.disks.entry(name.clone()).or_insert_with(|| place.clone());
             }
         }
@@ -234,10 +243,9 @@ pub(super) async fn keep_notes(party: Rc<Party>, fs: Fs) {
                     .membership
                     .node()
                     .note_disks(|before| {
-                        let joining = party.joining.0.borrow();
                         let mut now = notes.clone();
                         for (name, place) in &before.disks {
-                            if joining.contains(name) {
+                            if party.joining.has(name) {
                                 now.disks.insert(name.clone(), place.clone());
                             }
                         }
@@ -269,7 +277,7 @@ pub(super) async fn take_back(
                 lost.retain(|_, of| of.disk.place() != row.name);
             } else if row.lost_because.is_some() && row.back_as.is_none() {
                 let disk = party.disks.borrow().iter().find(|of| of.place() == row.name).cloned();
-                let new = disk.map(|disk| LostDisk { disk, was_away: false });
+                let new = disk.map(|disk| LostDisk { was_away: disk.was_away(), disk });
                 if let Some(new) = new.filter(|_| !lost.contains_key(&row.number)) {
                     lost.insert(row.number, new);
                 }

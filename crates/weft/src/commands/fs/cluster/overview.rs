@@ -108,7 +108,10 @@ fn described(view: &View, record: &Record) -> Value {
         epochs.iter().map(move |epoch| json!({ "node": node, "epoch": epoch }))
     });
     let disks = record.disks.iter().map(|(disk, place)| {
-        json!({ "disk": disk, "place": place, "relayed_for": record.relayed.get(disk).into_iter().flatten().collect::<Vec<_>>() })
+        let relayed_for = record.relayed.get(disk).into_iter().flatten();
+        json!({
+            "disk": disk, "place": place, "relayed_for": relayed_for.collect::<Vec<_>>(),
+        })
     });
     json!({
         "cluster": record.cluster,

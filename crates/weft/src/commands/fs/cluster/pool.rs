@@ -65,6 +65,8 @@ pub(super) struct PoolDisk {
     leases: RefCell<Option<Rc<RemoteLeases>>>,
     /// The disk as a member uses it, while it does.
     in_use: RefCell<Option<Weak<dyn Disk>>>,
+    /// The connections below that.
+    lasting: RefCell<Weak<LastingDisk>>,
 }
 
 enum Way {
@@ -143,7 +145,11 @@ impl PoolDisk {
         let disk = match &self.way {
             Way::Served(fence) => {
                 is_lasting = true;
-                lasting(opener, fence, own, self.patience).await?
+                let disk = lasting(opener, fence, own, self.patience).await?;
+                *self.lasting.borrow_mut() = Rc::downgrade(&disk);
+                // A request may be made, lost, and made again on another connection.
+                let limit = opener.disk_timeout.saturating_add(self.patience.saturating_mul(2));
+                Rc::new(BoundedDisk::new(&opener.rt, disk, limit))
             }
             Way::Reserved(Reserved { path, held, .. }) => {
                 let disk = match self.has_leases {
@@ -172,6 +178,11 @@ impl PoolDisk {
     /// The disk as a member uses it, if it does.
     pub(super) fn in_use(&self) -> Option<Rc<dyn Disk>> {
         self.in_use.borrow().as_ref()?.upgrade()
+    }
+
+    /// Whether it was lost because its server ended, or the way to it.
+    pub(super) fn was_away(&self) -> bool {
+        self.lasting.borrow().upgrade().is_some_and(|disk| disk.was_away())
     }
 
     /// Whether it is not there.
@@ -207,16 +218,13 @@ async fn lasting(
     fence: &Rc<RemoteFence>,
     own: &Incarnation,
     patience: Nanos,
-) -> Result<Rc<dyn Disk>, Failure> {
+) -> Result<Rc<LastingDisk>, Failure> {
     let source = MemberSource::new(fence.clone(), own.clone(), opener.disk_timeout);
     let lasting = Patience { reconnect: patience, ..Patience::default() };
-    let disk = LastingDisk::open(&opener.rt, Rc::new(source), lasting).await.map_err(|error| {
+    LastingDisk::open(&opener.rt, Rc::new(source), lasting).await.map(Rc::new).map_err(|error| {
         Failure::new(format!("{}: {error}", fence.place()))
             .hint("check that the server is running and can be reached from here")
-    })?;
-    // A request may be made, lost, and made again on another connection.
-    let limit = opener.disk_timeout.saturating_add(patience.saturating_mul(2));
-    Ok(Rc::new(BoundedDisk::new(&opener.rt, Rc::new(disk), limit)))
+    })
 }
 
 /// What to do about a disk that cannot be shared.
@@ -243,9 +251,10 @@ pub(super) async fn find(
             ),
         };
         let (place, has_leases) = (place.clone(), terms.leases != Leases::Elsewhere);
-        let (leases, in_use) = Default::default();
+        let (leases, in_use, lasting) = Default::default();
         let patience = terms.patience;
-        let disk = Rc::new(PoolDisk { place, way, has_leases, patience, leases, in_use });
+        let disk = PoolDisk { place, way, has_leases, patience, leases, in_use, lasting };
+        let disk = Rc::new(disk);
         if !names.insert(disk.name()) {
             return Err(Failure::usage(format!("two disks are named {}", disk.name())).hint(hint));
         }
