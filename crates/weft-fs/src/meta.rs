@@ -33,8 +33,8 @@ mod header;
 mod image;
 mod journal;
 mod keeper;
-mod known_extents;
 mod keeper_file;
+mod known_extents;
 /// What a simulated network connects.
 #[cfg(test)]
 mod links {
