@@ -89,13 +89,19 @@ impl Kernel {
         }
     }
 
-    /// A program writes all of a page.
-    async fn write(&self, ino: Ino, block: u64, value: u8) {
+    /// A program writes a part of a page.
+    async fn write(&self, ino: Ino, block: u64, part: Range<usize>, value: u8) {
         let (page, _locked) = self.page(ino, block).await;
-        let data = vec![value; PAGE];
-        let written = self.fs.write(ino, block * BLOCK, Frozen::copy_from(&data)).await;
-        written.expect("written");
-        *page.contents.borrow_mut() = Some((data, false));
+        let data = vec![value; part.len()];
+        let offset = block * BLOCK + part.start as u64;
+        self.fs.write(ino, offset, Frozen::copy_from(&data)).await.expect("written");
+        let mut contents = page.contents.borrow_mut();
+        match &mut *contents {
+            Some((bytes, _)) => bytes[part].copy_from_slice(&data),
+            None if part.len() == PAGE => *contents = Some((data, false)),
+            // The rest of it is to be read.
+            None => {}
+        }
     }
 
     fn has_pages(&self, ino: Ino) -> bool {
@@ -299,7 +305,12 @@ fn programs_and_other_nodes_find_what_was_written_last() {
                                 fs.begin_writes(ino).await;
                                 last[file][own as usize] = step + 1;
                                 match kind {
-                                    2 => kernel.write(ino, block, step + 1).await,
+                                    // Parts of one page, one after the other.
+                                    2 => {
+                                        let middle = 8 + rng.index(PAGE - 8);
+                                        kernel.write(ino, block, 0..middle, step + 1).await;
+                                        kernel.write(ino, block, middle..PAGE, step + 1).await;
+                                    }
                                     _ => kernel.store(ino, block, step + 1).await,
                                 }
                                 // Changed pages are written before the file is closed.

@@ -11,6 +11,9 @@
 //! and only requests for these pages are let in, until the kernel has dropped them. Requests for
 //! other pages wait for the next token: their pages are locked, and empty. So a program that reads
 //! on does not hold the return up.
+//!
+//! *Parts of pages.* A write of some bytes locks the whole page. So rounds are of whole pages: the
+//! kernel waits also for a request for other bytes of a page that a late request has used.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -19,6 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_rt::sync::Notify;
+
+use crate::format::block::BLOCK_BYTES;
 
 /// Whether the kernel has dropped pages. The thread that asks it to notes that at once.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +42,12 @@ impl Dropped {
 
 /// Bytes of a file.
 pub(crate) type Bytes = Range<u64>;
+
+/// The pages that bytes are in. A page has the size of a block.
+fn pages_of(bytes: &Bytes) -> Bytes {
+    let end = bytes.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+    bytes.start / BLOCK_BYTES * BLOCK_BYTES..end
+}
 
 /// The pages of one file while the kernel gives them back.
 pub(crate) struct ReturnedPages {
@@ -80,13 +91,14 @@ impl ReturnedPages {
             return None;
         }
         if !bytes.is_empty() {
+            let pages = pages_of(bytes);
             let (round, dropped) = &*self.round.borrow();
-            if dropped.get() || bytes.start >= round.end || round.start >= bytes.end {
+            if dropped.get() || pages.start >= round.end || round.start >= pages.end {
                 return None;
             }
             let mut used = self.used.borrow_mut();
             let (start, end) = used.as_ref().map_or((u64::MAX, 0), |used| (used.start, used.end));
-            *used = Some(start.min(bytes.start)..end.max(bytes.end));
+            *used = Some(start.min(pages.start)..end.max(pages.end));
         }
         self.running.set(self.running.get() + 1);
         Some(LateRequest(self.clone()))
@@ -140,21 +152,35 @@ mod tests {
 
     #[test]
     fn each_round_is_of_what_was_used_in_the_round_before() {
+        let of = |pages: Bytes| pages.start * BLOCK_BYTES..pages.end * BLOCK_BYTES;
         let pages = ReturnedPages::new();
         let (all, dropped) = pages.first_round();
         assert_eq!(all, 0..u64::MAX);
-        drop(pages.begin(&(10..20)).expect("it is late"));
-        let slow = pages.begin(&(30..40)).expect("it is late");
+        drop(pages.begin(&of(1..2)).expect("it is late"));
+        let slow = pages.begin(&of(3..4)).expect("it is late");
         dropped.set();
-        assert!(pages.begin(&(10..20)).is_none(), "the kernel has dropped the pages");
+        assert!(pages.begin(&of(1..2)).is_none(), "the kernel has dropped the pages");
         assert!(pages.begin(&(0..0)).is_some(), "it needs none");
-        assert_eq!(next(&pages), Some(Some(10..40)));
-        assert!(pages.begin(&(40..50)).is_none(), "the kernel does not wait for it");
-        drop(pages.begin(&(35..45)).expect("the kernel waits for it"));
-        assert_eq!(next(&pages), Some(Some(35..45)));
+        assert_eq!(next(&pages), Some(Some(of(1..4))));
+        assert!(pages.begin(&of(4..5)).is_none(), "the kernel does not wait for it");
+        drop(pages.begin(&of(3..5)).expect("the kernel waits for it"));
+        assert_eq!(next(&pages), Some(Some(of(3..5))));
         assert_eq!(next(&pages), None, "one is in progress");
         drop(slow);
         assert_eq!(next(&pages), Some(None));
         assert!(pages.begin(&(0..0)).is_none());
+    }
+
+    #[test]
+    fn a_round_is_of_whole_pages_as_the_kernel_locks_these() {
+        let pages = ReturnedPages::new();
+        let (_, dropped) = pages.first_round();
+        drop(pages.begin(&(4200..4300)).expect("it is late"));
+        dropped.set();
+        assert_eq!(next(&pages), Some(Some(4096..8192)));
+        assert!(pages.begin(&(8192..8200)).is_none(), "the kernel does not wait for it");
+        drop(pages.begin(&(5000..5100)).expect("the kernel waits for its page"));
+        assert_eq!(next(&pages), Some(Some(4096..8192)));
+        assert_eq!(next(&pages), Some(None));
     }
 }
