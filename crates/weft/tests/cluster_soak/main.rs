@@ -14,6 +14,7 @@ mod network;
 mod plan;
 mod programs;
 mod relay;
+mod relay_story;
 mod room;
 
 use std::os::unix::process::CommandExt as _;

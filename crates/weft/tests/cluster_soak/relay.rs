@@ -1,6 +1,9 @@
 //! One file that all nodes write in turns: what one has written the next one reads, byte by byte.
 //! When a node dies, what was written there since the last sync may be gone, each byte for itself.
+//! A machine that is in trouble may have been expelled and not know it yet: what it reads may be
+//! from before, so it tells nothing of the others.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -11,6 +14,7 @@ use weft_testkit::Rng;
 
 use crate::common::append_load::{Moment, Seat};
 use crate::context::Context;
+use crate::relay_story::Story;
 
 const LENGTH_MAX: u64 = 150_000;
 /// Changes that are not synced, at most: each is a copy of the file.
@@ -67,6 +71,16 @@ impl Change {
     }
 }
 
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write { at, bytes } => write!(f, "writes {} bytes at {at}", bytes.len()),
+            Self::Append { bytes } => write!(f, "appends {} bytes", bytes.len()),
+            Self::Truncate { length } => write!(f, "truncates to {length}"),
+        }
+    }
+}
+
 impl Model {
     /// Whether a node has died, or may have, that had changes which were not synced.
     fn may_have_lost(&self) -> bool {
@@ -97,6 +111,7 @@ pub fn run(context: &Context, rng: &mut Rng) {
         return context.fault(format!("a file for the relay: {error}"));
     }
     let mut model = Model { bytes: Vec::new(), unsynced: Vec::new() };
+    let mut story = Story::new();
     while !context.stops() {
         let seat = context.seats[rng.index(context.seats.len())].clone();
         if !seat.is_sound() && !path(&seat).exists() {
@@ -105,23 +120,41 @@ pub fn run(context: &Context, rng: &mut Rng) {
         }
         std::thread::sleep(Duration::from_millis(rng.below(10)));
         let then = seat.now();
+        let expected = story.number(&model.bytes);
         // First what the last one has left.
         match fs::read(path(&seat)) {
             Ok(found) if found == model.bytes => {
                 context.count("turns of the relay");
+                story.step(&seat, &format!("reads {expected}, unsynced {}", model.unsynced.len()));
                 let is_elsewhere = |(_, of, _): &(Vec<u8>, Arc<Seat>, Moment)| of.name != seat.name;
                 // What was read here is durable there.
-                if model.unsynced.last().is_some_and(is_elsewhere) {
+                if model.unsynced.last().is_some_and(is_elsewhere) && seat.was_sound_since(then) {
                     model.unsynced.clear();
                 }
             }
+            Ok(found) if !seat.was_sound_since(then) => {
+                context.count("reads of the relay in trouble");
+                let number = story.number(&found);
+                story.step(
+                    &seat,
+                    &format!("reads {number} and not {expected}, which does not count"),
+                );
+                continue;
+            }
             Ok(found) if model.may_have_lost() => {
                 if let Some(why) = model.is_impossible(&found) {
-                    return context
-                        .fault(format!("after a death the relay on {}: {why}", seat.name));
+                    return context.fault(format!(
+                        "after a death the relay on {}: {why}; {}",
+                        seat.name,
+                        story.tell()
+                    ));
                 }
                 context.count("losses of the relay");
-                if File::open(path(&seat)).and_then(|file| file.sync_all()).is_ok() {
+                let number = story.number(&found);
+                story.step(&seat, &format!("reads {number} and not {expected}"));
+                let synced = File::open(path(&seat)).and_then(|file| file.sync_all());
+                if synced.is_ok() && seat.was_sound_since(then) {
+                    story.step(&seat, &format!("has synced {number}"));
                     model = Model { bytes: found, unsynced: Vec::new() };
                 }
                 continue;
@@ -132,10 +165,12 @@ pub fn run(context: &Context, rng: &mut Rng) {
                     model.unsynced.iter().map(|(_, seat, _)| seat.name.as_str()).collect();
                 return context.fault(format!(
                     "the relay on {} reads {} bytes and not {}, which differ at {same}; not synced were \
-                     changes on {last:?}",
+                     changes on {last:?}; it reads {} in place of {expected}; {}",
                     seat.name,
                     found.len(),
-                    model.bytes.len()
+                    model.bytes.len(),
+                    story.origin(&found),
+                    story.tell()
                 ));
             }
             Err(error) => {
@@ -150,7 +185,10 @@ pub fn run(context: &Context, rng: &mut Rng) {
             let before = model.bytes.clone();
             change.apply(&mut model.bytes);
             model.unsynced.push((before, seat.clone(), then));
-            if let Err(error) = change.make(&path(&seat)) {
+            let made = change.make(&path(&seat));
+            let number = story.number(&model.bytes);
+            story.step(&seat, &format!("{change}, which gives {number}: {made:?}"));
+            if let Err(error) = made {
                 if seat.was_sound_since(then) {
                     return context.fault(format!("the relay writes on {}: {error}", seat.name));
                 }
@@ -163,6 +201,7 @@ pub fn run(context: &Context, rng: &mut Rng) {
         let syncs = rng.chance(1, 4) || model.unsynced.len() > UNSYNCED_MAX;
         if syncs && !model.unsynced.is_empty() {
             let synced = File::open(path(&seat)).and_then(|file| file.sync_all());
+            story.step(&seat, &format!("syncs: {synced:?}"));
             match synced {
                 Ok(()) if !model.may_have_lost() => model.unsynced.clear(),
                 Ok(()) => {}

@@ -4,6 +4,8 @@
 //! An append has ended when `fsync` has confirmed it: what was not synced may go with its node. So
 //! what a program reads counts only when it cannot go any more: it ends with another node's line,
 //! which that node had to make durable before this one could read it, or `fsync` has confirmed it.
+//! Nor does it count on a machine in trouble, which may have been expelled and not know it yet: its
+//! memory has what was there before.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -222,7 +224,9 @@ impl Shared {
             self.failed(seat, then, "fsync after a read", &error);
             return false;
         }
-        lock(history).reads.push(Read { saw, by: seat.name.clone(), began, ended });
+        if seat.was_sound_since(then) {
+            lock(history).reads.push(Read { saw, by: seat.name.clone(), began, ended });
+        }
         true
     }
 
