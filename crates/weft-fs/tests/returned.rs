@@ -141,6 +141,52 @@ fn files_that_two_disks_took_are_readable_when_one_is_back() {
     });
 }
 
+/// Blocks that end with a CRC32C of their own, and some zeros, have one checksum, and so has their
+/// parity: what a disk has missed is not taken for what it should have.
+#[test]
+fn blocks_with_a_checksum_of_their_own_are_not_taken_from_a_disk_that_missed_them() {
+    let contents = |version: u64| -> Vec<u8> {
+        let block = |number: u64| {
+            let padding = if number % 3 == 0 { 40 } else { 0 };
+            let mut block = pattern(BLOCK as usize - padding - 4, version << 16 | number);
+            let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &block) as u32;
+            block.extend(sum.to_le_bytes());
+            block.resize(BLOCK as usize, 0);
+            block
+        };
+        (0..60).flat_map(block).collect()
+    };
+    let cases = ["raid1", "raid5", "raid6"].map(|redundancy| (0..4).map(move |n| (redundancy, n)));
+    for (redundancy, lost) in cases.into_iter().flatten() {
+        run(move |rt| async move {
+            let disks = ram(&[24; 4]);
+            let fs = made(&rt, &disks).await;
+            let ino = make_as(&fs, "file", redundancy).await;
+            write(&fs, ino, 0, &contents(1)).await;
+            fs.sync().await.expect("synced");
+            fs.fail_disk(lost).await.expect("out of service");
+            let (mut now, next) = (contents(1), contents(2));
+            // In place: parts of lines.
+            for block in (0..60).step_by(5) {
+                let part = block * BLOCK as usize..(block + 1) * BLOCK as usize;
+                now[part.clone()].copy_from_slice(&next[part.clone()]);
+                write(&fs, ino, part.start as u64, &next[part]).await;
+                fs.sync().await.expect("synced");
+            }
+            fs.add_disk(disks[usize::from(lost)].clone(), false).await.expect("taken back");
+            let report = fs.rebuild().await.expect("rebuilt");
+            assert!(report.damaged.is_empty() && is_lost(&fs).await.is_empty(), "{report:?}");
+            assert!(
+                read_all(&fs, ino).await == now,
+                "{redundancy} without disk {lost}: {report:?}"
+            );
+            // Parity, too.
+            fs.fail_disk((lost + 1) % 4).await.expect("out of service");
+            assert!(read_all(&fs, ino).await == now, "{redundancy}: another disk is lost");
+        });
+    }
+}
+
 /// What was written while two disks were away, one after the other, needs both of them.
 #[test]
 fn blocks_that_a_disk_missed_are_not_taken_from_it() {

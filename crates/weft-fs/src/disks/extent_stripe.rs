@@ -22,7 +22,7 @@ use crate::disks::old_block_cache::{UNKNOWN, sum_of};
 use crate::disks::pool::Pool;
 use crate::error::{FsError, Result};
 use crate::format::block::{BLOCK, BLOCK_BYTES};
-use crate::format::checksum::crc32c;
+use crate::format::checksum::{crc32c, tells_versions};
 use crate::format::extent::{Extent, Run};
 use crate::format::inode::Ino;
 
@@ -293,6 +293,8 @@ impl ExtentStripe {
         let mut missed = 0;
         for (line, block) in (0..record.lines).zip(found.chunks_exact(BLOCK)) {
             let is_there = match result {
+                // It may be what was there before.
+                _ if !tells_missed(record, unit, line) => false,
                 Ok(()) => {
                     let sum = sum_of(column, line);
                     sum != UNKNOWN && crc32c(block) == sum
@@ -310,6 +312,17 @@ impl ExtentStripe {
 pub(crate) fn part_of(first: u64, line: u64) -> std::ops::Range<usize> {
     let at = usize::try_from(line - first).expect("few lines") * BLOCK;
     at..at + BLOCK
+}
+
+/// Whether a block that matches its checksum was not overwritten while its disk was lost. Parity
+/// does not change its checksum either if that of the data does not.
+fn tells_missed(record: &Extent, unit: usize, line: u64) -> bool {
+    let tells = |unit: usize| {
+        let column = record.columns[unit].as_ref();
+        column.is_none_or(|column| tells_versions(sum_of(column, line)))
+    };
+    let k = record.coded.k();
+    tells(unit) && (unit < k || (0..k).all(tells))
 }
 
 /// Whether a block matches its checksum.

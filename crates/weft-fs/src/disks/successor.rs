@@ -20,9 +20,10 @@
 //! disk 4. A disk may be lost and come back several times; then its numbers are a chain.
 //!
 //! *Limits.* A block that was overwritten in the meantime has the same checksum in one of four
-//! billion cases. Lines that need blocks of such a disk are not overwritten before they are
-//! rebuilt. An extent with parity whose checksum is not known, and that cannot be computed, keeps
-//! the old number.
+//! billion cases. Blocks that end with a CRC32C of their own always have: these are computed where
+//! they can be ([`crate::format::checksum`]). Lines that need blocks of such a disk are not
+//! overwritten before they are rebuilt. An extent with parity whose checksum is not known, and that
+//! cannot be computed, keeps the old number.
 
 use crate::error::Result;
 use crate::format::label::Label;
