@@ -60,8 +60,8 @@ impl Story {
                 (found[at..].iter().zip(rest).take_while(|(a, b)| a == b).count(), *number)
             };
             let longest = self.known.iter().map(same).max().filter(|(same, _)| *same > 0);
-            let end = longest.map_or(found.len().min(at + 1), |(same, _)| at + same);
-            let of = longest.map_or("none".to_owned(), |(_, number)| number.to_string());
+            let end = longest.map_or_else(|| found.len().min(at + 1), |(same, _)| at + same);
+            let of = longest.map_or_else(|| "none".to_owned(), |(_, number)| number.to_string());
             ranges.push(format!("{at}..{end} of {of}"));
             if ranges.len() > RANGES_TOLD {
                 ranges.push("…".to_owned());
