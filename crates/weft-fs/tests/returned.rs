@@ -147,7 +147,7 @@ fn files_that_two_disks_took_are_readable_when_one_is_back() {
 fn blocks_with_a_checksum_of_their_own_are_not_taken_from_a_disk_that_missed_them() {
     let contents = |version: u64| -> Vec<u8> {
         let block = |number: u64| {
-            let padding = if number % 3 == 0 { 40 } else { 0 };
+            let padding = if number.is_multiple_of(3) { 40 } else { 0 };
             let mut block = pattern(BLOCK as usize - padding - 4, version << 16 | number);
             let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &block) as u32;
             block.extend(sum.to_le_bytes());
