@@ -98,6 +98,14 @@ enum WriteAt {
 }
 
 impl WriteAt {
+    /// Where it begins, if that does not depend on the file.
+    fn offset(self) -> Option<u64> {
+        match self {
+            Self::Offset(offset) | Self::Within(offset) => Some(offset),
+            Self::End => None,
+        }
+    }
+
     /// Where the first byte comes in a file of this size, and the bytes that are written.
     fn place(self, size: u64, data: &Frozen) -> (u64, Frozen) {
         match self {
@@ -360,19 +368,16 @@ impl FsState {
     /// Writes at an offset, or at the end.
     async fn write(self: &Rc<Self>, ino: Ino, at: WriteAt, data: &Frozen) -> Result<Written> {
         let len = data.len() as u64;
-        let offset = match at {
-            WriteAt::Offset(offset) | WriteAt::Within(offset) => offset,
-            WriteAt::End => 0,
-        };
+        let offset = at.offset().unwrap_or(0);
         end_of(offset, len)?;
         self.check_writable()?;
         if len == 0 {
             return Ok(Written { offset, kept: Ok(()) });
         }
         self.write_if_rows_are_scarce(blocks_of(offset, len)).await;
-        let tokens = match at {
-            WriteAt::Offset(_) | WriteAt::Within(_) => self.hold_to_write(ino, offset, len).await,
-            WriteAt::End => self.hold_to_append(ino).await,
+        let tokens = match at.offset() {
+            Some(offset) => self.hold_to_write(ino, offset, len).await,
+            None => self.hold_to_append(ino).await,
         };
         let node = self.node(ino);
         let write = node.begin_write();
