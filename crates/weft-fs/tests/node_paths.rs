@@ -9,62 +9,16 @@ use crate::common::disk::TestDisk;
 use crate::common::network::Network;
 use crate::common::test_disks::{blank, for_host};
 use crate::common::*;
-use weft_fs::{Fs, FsError, Ino, Label};
+use weft_fs::{FsError, Label};
 use weft_rt::{MILLISECOND, Rt, SECOND};
 use weft_token::NodeId;
 
-/// No disks.
-const NONE: [u16; 0] = [];
-
-/// Node 0, and node 1 with paths of its own, in epoch 7.
-struct Paths {
-    disks: Vec<Rc<TestDisk>>,
-    /// The disks as node 1 reaches them.
-    own: Vec<Rc<TestDisk>>,
-    network: Rc<Network>,
-    fs: Fs,
-    of_node: Rt,
-    other: Fs,
-    ino: Ino,
-    bytes: Vec<u8>,
-}
-
-impl Paths {
-    async fn new(rt: &Rt, count: usize, redundancy: &str) -> Self {
-        let disks = blank(rt, count);
-        let (network, fs) = node_0(rt, &all(&disks)).await;
-        let (ino, bytes) = synced_file(&fs, redundancy, 200_000).await;
-        let of_node = rt.domain(|| {});
-        let own = for_host(&of_node, &disks, 1);
-        cut_paths(&fs, vec![(1, own.clone())]);
-        let other = joined(&of_node, &all(&own), &network, (1, 7)).await;
-        Self { disks, own, network, fs, of_node, other, ino, bytes }
-    }
-
-    async fn overwrite(&mut self, part: std::ops::Range<usize>, version: u64) {
-        overwrite(&self.other, self.ino, &mut self.bytes, part, version).await;
-    }
-
-    /// The node dies, and is recovered. All that it had synced is there.
-    async fn die(self) {
-        let Self { own, network, fs, of_node, other, ino, bytes, .. } = self;
-        of_node.fail_domain();
-        drop(other);
-        own.iter().for_each(|disk| disk.end_writes(|sectors| sectors / 2));
-        die(&fs, &network, 1, 7).await;
-        assert!(read_all(&fs, ino).await == bytes);
-        assert_sound(&fs).await;
-    }
-}
-
-async fn lost(fs: &Fs) -> Vec<u16> {
-    let disks = fs.status().await.expect("known").disks;
-    disks.iter().filter(|disk| disk.lost).map(|disk| disk.number).collect()
-}
-
-async fn relayed(fs: &Fs) -> Vec<u16> {
-    let disks = fs.status().await.expect("known").disks;
-    disks.iter().filter(|disk| disk.through_keeper).map(|disk| disk.number).collect()
+/// Node 0, and node 1 with paths of its own to all disks.
+async fn paths(rt: &Rt, count: usize) -> OwnPaths {
+    let joins = async |rt: &Rt, own: &[Rc<TestDisk>], network: &Rc<Network>| {
+        joined(rt, &all(own), network, (1, 7)).await
+    };
+    OwnPaths::new(rt, (count, count), joins).await
 }
 
 /// Each way to fail: requests are refused, or their writes come late.
@@ -77,7 +31,7 @@ fn fail(disk: &TestDisk, is_late: bool) {
 fn a_disk_that_one_node_cannot_reach_is_lost_for_none() {
     for is_late in [false, true] {
         run(move |rt| async move {
-            let mut nodes = Paths::new(&rt, 4, "raid5").await;
+            let mut nodes = paths(&rt, 4).await;
             let third = joined(&rt, &all(&nodes.disks), &nodes.network, (2, 7)).await;
             nodes.overwrite(0..4096, 2).await;
             fail(&nodes.own[2], is_late);
@@ -110,7 +64,7 @@ fn a_disk_that_one_node_cannot_reach_is_lost_for_none() {
 
 /// Blocks that are wrong, as an old write has come after a newer one.
 async fn wrong_blocks(rt: &Rt, failing: usize, is_cut: bool) -> u64 {
-    let mut nodes = Paths::new(rt, 5, "raid5").await;
+    let mut nodes = paths(rt, 5).await;
     nodes.overwrite(0..100_000, 2).await;
     if !is_cut {
         nodes.fs.cut_paths_by(|_, _| async { true });
@@ -147,7 +101,7 @@ fn nothing_comes_late_by_a_path_that_is_cut_off() {
 fn a_node_that_reaches_no_disk_goes_on_through_the_keeper() {
     for is_late in [false, true] {
         run(move |rt| async move {
-            let mut nodes = Paths::new(&rt, 4, "raid5").await;
+            let mut nodes = paths(&rt, 4).await;
             nodes.overwrite(0..100_000, 2).await;
             let new = make_as(&nodes.other, "new", "raid1").await;
             write(&nodes.other, new, 0, &pattern(100_000, 3)).await;
@@ -167,7 +121,7 @@ fn a_node_that_reaches_no_disk_goes_on_through_the_keeper() {
 #[test]
 fn a_disk_that_node_0_cannot_reach_either_is_lost_for_all() {
     run(|rt| async move {
-        let mut nodes = Paths::new(&rt, 4, "raid5").await;
+        let mut nodes = paths(&rt, 4).await;
         let third = for_host(&rt, &nodes.disks, 3);
         let third = joined(&rt, &all(&third), &nodes.network, (2, 7)).await;
         assert!(read_all(&third, nodes.ino).await == nodes.bytes);
@@ -197,7 +151,7 @@ fn a_disk_that_node_0_cannot_reach_either_is_lost_for_all() {
 #[test]
 fn a_node_stops_if_a_disk_does_not_refuse_what_it_has_sent_there() {
     run(|rt| async move {
-        let mut nodes = Paths::new(&rt, 4, "raid5").await;
+        let mut nodes = paths(&rt, 4).await;
         let tries = Rc::new(Cell::new(0));
         let count = tries.clone();
         nodes.fs.cut_paths_by(move |_, _| {
@@ -222,7 +176,7 @@ fn a_node_stops_if_a_disk_does_not_refuse_what_it_has_sent_there() {
 #[test]
 fn a_disk_that_has_forgotten_writes_is_lost_although_it_works_again() {
     run(|rt| async move {
-        let mut nodes = Paths::new(&rt, 4, "raid5").await;
+        let mut nodes = paths(&rt, 4).await;
         let new = make_as(&nodes.other, "new", "raid5").await;
         let bytes = pattern(100_000, 3);
         write(&nodes.other, new, 0, &bytes).await;
@@ -242,7 +196,7 @@ fn a_disk_that_has_forgotten_writes_is_lost_although_it_works_again() {
 #[test]
 fn a_node_mounts_without_a_disk_that_it_does_not_reach() {
     run(|rt| async move {
-        let nodes = Paths::new(&rt, 4, "raid5").await;
+        let nodes = paths(&rt, 4).await;
         nodes.other.unmount().await.expect("unmounted");
         let mut own = for_host(&rt, &nodes.disks, 2);
         own.remove(1);
@@ -259,7 +213,7 @@ fn a_node_mounts_without_a_disk_that_it_does_not_reach() {
 }
 
 /// Node 0 has a write of another node on its way to a disk, and that does not end.
-async fn with_held_write(nodes: &mut Paths) {
+async fn with_held_write(nodes: &mut OwnPaths) {
     nodes.own.iter().for_each(|disk| disk.faults.gone.set(true));
     nodes.overwrite(0..4096, 2).await;
     let label = Label::read(&*nodes.disks[0]).await.expect("readable").expect("a label");
@@ -272,7 +226,7 @@ async fn with_held_write(nodes: &mut Paths) {
 #[test]
 fn a_node_is_fenced_only_when_what_it_sent_through_the_keeper_has_ended() {
     run(|rt| async move {
-        let mut nodes = Paths::new(&rt, 4, "raid5").await;
+        let mut nodes = paths(&rt, 4).await;
         with_held_write(&mut nodes).await;
         rt.sleep(100 * MILLISECOND).await;
         nodes.of_node.fail_domain();
@@ -298,7 +252,7 @@ fn a_node_is_fenced_only_when_what_it_sent_through_the_keeper_has_ended() {
 #[test]
 fn a_connection_waits_for_what_was_sent_on_the_one_before_it() {
     run(|rt| async move {
-        let mut nodes = Paths::new(&rt, 4, "raid5").await;
+        let mut nodes = paths(&rt, 4).await;
         with_held_write(&mut nodes).await;
         for _ in 0..3 {
             rt.sleep(100 * MILLISECOND).await;
@@ -328,7 +282,7 @@ fn a_connection_waits_for_what_was_sent_on_the_one_before_it() {
 fn a_node_goes_on_through_the_keeper_on_many_connections() {
     for seed in 0..6 {
         run(move |rt| async move {
-            let mut nodes = Paths::new(&rt, 4, "raid5").await;
+            let mut nodes = paths(&rt, 4).await;
             let way = nodes.network.clone();
             nodes.own[seed % 4].faults.cut.set(true);
             nodes.own[(seed + 1) % 4].faults.cut.set(true);
@@ -405,8 +359,7 @@ fn a_node_knows_that_a_disk_is_lost_before_it_uses_a_line_which_that_has_missed(
 fn node_0_looks_at_a_disk_as_soon_as_requests_of_a_node_wait_there() {
     for is_gone in [false, true] {
         run(move |rt| async move {
-            let Paths { disks, own, fs, other, ino, network, .. } =
-                Paths::new(&rt, 4, "raid5").await;
+            let OwnPaths { disks, own, fs, other, ino, network, .. } = paths(&rt, 4).await;
             own[2].faults.stuck.set(true);
             disks[2].faults.gone.set(is_gone);
             disks[2].reads.borrow_mut().clear();

@@ -7,15 +7,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use weft_disk::{Disk, IoFuture};
-use weft_fs::{Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Reopen, Result, create};
+use weft_fs::{
+    DiskStatus, Fs, Ino, META_CACHE_BYTES, MountOptions, RemoteMetadata, Reopen, Result, create,
+};
 use weft_rt::Rt;
 use weft_token::NodeId;
 
 use super::disk::TestDisk;
 use super::links::{Connector, Stream};
 use super::network::{Canary, Network};
-use super::test_disks::blank;
-use super::{all, make_as, mounting, options, pattern, write};
+use super::test_disks::{blank, for_host};
+use super::{all, assert_sound, make_as, mounting, options, pattern, read_all, write};
 
 /// A way to the keeper that can be closed.
 pub struct Door {
@@ -190,4 +192,70 @@ pub async fn overwrite(fs: &Fs, ino: Ino, bytes: &mut [u8], part: Range<usize>, 
     bytes[part.clone()].copy_from_slice(&pattern(part.len(), version));
     write(fs, ino, part.start as u64, &bytes[part]).await;
     fs.fsync(ino).await.expect("synced");
+}
+
+/// No disks.
+pub const NONE: [u16; 0] = [];
+
+/// Numbers of disks, as a node sees them.
+pub async fn numbers(fs: &Fs, is: impl Fn(&DiskStatus) -> bool) -> Vec<u16> {
+    let disks = fs.status().await.expect("known").disks;
+    disks.iter().filter(|disk| is(disk)).map(|disk| disk.number).collect()
+}
+
+/// Those that it reaches through the keeper.
+pub async fn relayed(fs: &Fs) -> Vec<u16> {
+    numbers(fs, |disk| disk.through_keeper).await
+}
+
+pub async fn lost(fs: &Fs) -> Vec<u16> {
+    numbers(fs, |disk| disk.lost).await
+}
+
+/// Node 0, node 1 in epoch 7 with paths of its own, and a file.
+pub struct OwnPaths {
+    pub disks: Vec<Rc<TestDisk>>,
+    /// The disks as node 1 reaches them.
+    pub own: Vec<Rc<TestDisk>>,
+    pub network: Rc<Network>,
+    pub fs: Fs,
+    pub of_node: Rt,
+    pub other: Fs,
+    pub ino: Ino,
+    pub bytes: Vec<u8>,
+}
+
+impl OwnPaths {
+    /// The file system is on the first `used` of `count` disks. Node 1 `joins` with its paths.
+    pub async fn new(
+        rt: &Rt,
+        (count, used): (usize, usize),
+        joins: impl AsyncFnOnce(&Rt, &[Rc<TestDisk>], &Rc<Network>) -> Fs,
+    ) -> Self {
+        let disks = blank(rt, count);
+        let (network, fs) = node_0(rt, &all(&disks[..used])).await;
+        let (ino, bytes) = synced_file(&fs, "raid5", 200_000).await;
+        let of_node = rt.domain(|| {});
+        let own = for_host(&of_node, &disks, 1);
+        cut_paths(&fs, vec![(1, own.clone())]);
+        let other = joins(&of_node, &own, &network).await;
+        Self { disks, own, network, fs, of_node, other, ino, bytes }
+    }
+
+    /// Node 1 overwrites a part of the file, durably.
+    pub async fn overwrite(&mut self, part: Range<usize>, version: u64) {
+        overwrite(&self.other, self.ino, &mut self.bytes, part, version).await;
+    }
+
+    /// Node 1 dies, and is recovered. All that it had synced is there, on node 0.
+    pub async fn die(self) -> Fs {
+        let Self { own, network, fs, of_node, other, ino, bytes, .. } = self;
+        of_node.fail_domain();
+        drop(other);
+        own.iter().for_each(|disk| disk.end_writes(|sectors| sectors / 2));
+        die(&fs, &network, 1, 7).await;
+        assert!(read_all(&fs, ino).await == bytes);
+        assert_sound(&fs).await;
+        fs
+    }
 }
