@@ -34,6 +34,7 @@ mod image;
 mod journal;
 mod keeper;
 mod keeper_file;
+mod known_extents;
 /// What a simulated network connects.
 #[cfg(test)]
 mod links {
@@ -54,6 +55,7 @@ mod places;
 mod reach;
 mod recent_rows;
 pub(crate) mod remote;
+mod remote_rows;
 #[cfg(test)]
 mod remote_story;
 mod rings;

@@ -121,6 +121,11 @@ impl Node {
         self.recent.borrow()
     }
 
+    /// The same, to take in more.
+    pub(super) fn recent_cell(&self) -> &RefCell<RecentRows> {
+        &self.recent
+    }
+
     /// The store said this of a row, when it was asked after [`RecentRows::age`] was this.
     pub(super) fn note_recent(
         &self,

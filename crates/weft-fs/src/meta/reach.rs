@@ -4,10 +4,14 @@
 //! wait for its answers on their fibers. Either way a row is the same, and the types of a table are
 //! those of redb.
 
+use std::cell::RefCell;
+
 use redb::{AccessGuard, Range, Value};
 
 use super::keeper::Keeper;
-use super::remote::{RemoteKeeper, RemoteRows};
+use super::recent_rows::RecentRows;
+use super::remote::RemoteKeeper;
+use super::remote_rows::RemoteRows;
 use super::rows::{KeyRange, StoreKey, Table};
 use crate::error::{InDatabase as _, Result};
 
@@ -57,19 +61,19 @@ impl<K: StoreKey, V: Value + 'static> StoredRows<'_, K, V> {
                 let row = rows.next().transpose().db()?;
                 Ok(row.map(|(key, value)| StoredRow::Here(key, value)))
             }
-            Self::Remote(rows) => Ok(rows.next::<K, V>(false)?.map(StoredRow::Remote)),
+            Self::Remote(rows) => Ok(rows.next::<K, V>()?.map(StoredRow::Remote)),
         }
     }
 
     /// The last row. Nothing else may be asked for then.
-    pub(super) fn last(mut self) -> Result<Option<StoredRow<K, V>>> {
-        match &mut self {
+    pub(super) fn last(self) -> Result<Option<StoredRow<K, V>>> {
+        match self {
             Self::None => Ok(None),
-            Self::Here(rows) => {
+            Self::Here(mut rows) => {
                 let row = rows.next_back().transpose().db()?;
                 Ok(row.map(|(key, value)| StoredRow::Here(key, value)))
             }
-            Self::Remote(rows) => Ok(rows.next::<K, V>(true)?.map(StoredRow::Remote)),
+            Self::Remote(rows) => Ok(rows.last::<K, V>()?.map(StoredRow::Remote)),
         }
     }
 }
@@ -95,17 +99,18 @@ impl Reach {
         }
     }
 
-    /// The rows of a part of a table.
-    pub(super) fn rows<K: StoreKey, V: Value + 'static>(
-        &self,
+    /// The rows of a part of a table. What `recent` has of them need not be asked for.
+    pub(super) fn rows<'a, K: StoreKey, V: Value + 'static>(
+        &'a self,
         table: &Table<K, V>,
         range: &KeyRange<'_>,
-    ) -> Result<StoredRows<'_, K, V>> {
+        recent: &'a RefCell<RecentRows>,
+    ) -> Result<StoredRows<'a, K, V>> {
         match self {
             Self::Here(keeper) => {
                 Ok(keeper.rows(table, range)?.map_or(StoredRows::None, StoredRows::Here))
             }
-            Self::Remote(keeper) => Ok(StoredRows::Remote(keeper.rows(table.id, range))),
+            Self::Remote(keeper) => Ok(StoredRows::Remote(keeper.rows(table.id, range, recent))),
         }
     }
 

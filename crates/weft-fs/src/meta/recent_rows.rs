@@ -9,6 +9,7 @@ use std::hash::Hasher as _;
 
 use weft_rt::rng::Fold;
 
+use super::known_extents::KnownExtents;
 use super::rows::{RowKey, TableId};
 
 /// Rows that are kept.
@@ -26,12 +27,15 @@ struct Recent {
 /// Some of the rows that the store gave since the last batch ended.
 pub(crate) struct RecentRows {
     slots: Box<[Option<Recent>]>,
+    /// Parts of the table of extents; of a keeper that is somewhere else.
+    pub(super) extents: KnownExtents,
     age: u64,
 }
 
 impl Default for RecentRows {
     fn default() -> Self {
-        Self { slots: (0..SLOTS).map(|_| None).collect(), age: 0 }
+        let slots = (0..SLOTS).map(|_| None).collect();
+        Self { slots, extents: KnownExtents::default(), age: 0 }
     }
 }
 
@@ -50,6 +54,11 @@ fn slot(table: TableId, key: &RowKey<'_>) -> usize {
 impl RecentRows {
     /// What the store says of a row, if that is known: its value, or that there is none.
     pub(super) fn get(&self, table: TableId, key: &RowKey<'_>) -> Option<Option<&[u8]>> {
+        if table == TableId::Extents
+            && let Some(known) = self.extents.get(key)
+        {
+            return Some(known);
+        }
         let recent = self.slots[slot(table, key)].as_ref()?;
         (recent.table == table && recent.key == *key).then_some(recent.value.as_deref())
     }
@@ -67,6 +76,7 @@ impl RecentRows {
     pub(crate) fn clear(&mut self) {
         self.age += 1;
         self.slots.fill_with(|| None);
+        self.extents.clear();
     }
 
     /// How often all was forgotten: what was asked for before is not to be put.

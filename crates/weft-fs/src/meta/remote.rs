@@ -22,8 +22,7 @@
 //! keeper refuses it, the file system stops.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use futures_util::future::{Either, select};
@@ -33,13 +32,12 @@ use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
 use weft_wire::{
-    Answer, Frames, FromKeeper, Question, Restated, Room, Row, Run, ToKeeper, WireError, Work,
-    WorkDone,
+    Answer, Frames, FromKeeper, Question, Restated, Room, Run, ToKeeper, WireError, Work, WorkDone,
 };
 
 use super::desk::{DeskClient, EarlyClient, LockClient, SpaceClient};
 use super::outbox::Outbox;
-use super::rows::{KeyRange, RowKey, StoreKey, TableId};
+use super::rows::{RowKey, StoreKey, TableId};
 use super::stream::{Connector, Stream, take_more};
 use crate::error::{FsError, Result};
 
@@ -53,8 +51,6 @@ const RESTATED_AT_A_TIME: usize = 10_000;
 const PAUSE: std::ops::Range<Nanos> = 10 * MILLISECOND..SECOND;
 /// The number of questions whose answers are not waited for.
 const UNHEARD: u64 = u64::MAX;
-/// Rows that are asked for together: at first, and later.
-const ROWS: std::ops::Range<u32> = 8..256;
 
 /// A connection ended before an answer came.
 pub(super) struct ConnectionLoss;
@@ -586,7 +582,7 @@ impl RemoteKeeper {
     }
 
     /// The same, for code on a fiber.
-    fn wait(&self, question: Question) -> Result<Answer> {
+    pub(super) fn wait(&self, question: Question) -> Result<Answer> {
         let answer = fiber::wait(self.answer(question));
         answer.map_err(|cancelled| FsError::Stopped(cancelled.to_string()))?
     }
@@ -602,14 +598,6 @@ impl RemoteKeeper {
             Answer::Row(Some(value)) if is_value::<V>(&value) => Ok(Some(value)),
             _ => Err(unexpected()),
         }
-    }
-
-    /// The rows of a part of a table.
-    pub(super) fn rows(&self, table: TableId, (from, to): &KeyRange<'_>) -> RemoteRows<'_> {
-        let owned = |bound: &Bound<RowKey<'_>>| bound.as_ref().map(|key| key.clone().into_owned());
-        let range = (owned(from), owned(to));
-        let (rows, is_end) = (VecDeque::new(), false);
-        RemoteRows { keeper: self, table, range, rows, is_end, max: ROWS.start }
     }
 
     /// Numbers for new files.
@@ -660,42 +648,4 @@ impl RemoteKeeper {
 /// Whether bytes can be read as such a value.
 pub(super) fn is_value<V: Value>(bytes: &[u8]) -> bool {
     V::fixed_width().is_none_or(|width| width == bytes.len())
-}
-
-/// Rows that are asked for as they are needed.
-pub(super) struct RemoteRows<'a> {
-    keeper: &'a RemoteKeeper,
-    table: TableId,
-    /// What was not asked for.
-    range: KeyRange<'static>,
-    rows: VecDeque<Row>,
-    is_end: bool,
-    max: u32,
-}
-
-impl RemoteRows<'_> {
-    /// The next row from the front, or from the back: always the same.
-    pub(super) fn next<K: StoreKey, V: Value>(&mut self, is_backward: bool) -> Result<Option<Row>> {
-        if self.rows.is_empty() && !self.is_end {
-            let max = if is_backward { 1 } else { self.max };
-            self.max = (2 * self.max).min(ROWS.end);
-            let range = self.range.clone();
-            let asked = Question::Rows { table: self.table, range, is_backward, max };
-            let Answer::Rows { rows, is_end } = self.keeper.wait(asked)? else {
-                return Err(unexpected());
-            };
-            match rows.last() {
-                Some((key, _)) if is_backward => self.range.1 = Bound::Excluded(key.clone()),
-                Some((key, _)) => self.range.0 = Bound::Excluded(key.clone()),
-                None if !is_end => return Err(unexpected()),
-                None => {}
-            }
-            let is_row = |(key, value): &Row| K::is_key(key) && is_value::<V>(value);
-            if !rows.iter().all(is_row) {
-                return Err(unexpected());
-            }
-            (self.rows, self.is_end) = (rows.into(), is_end);
-        }
-        Ok(self.rows.pop_front())
-    }
 }

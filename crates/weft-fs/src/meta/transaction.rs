@@ -76,7 +76,7 @@ impl<'a> Tx<'a> {
             {
                 Ok(StoredRows::None)
             }
-            _ => self.keeper.rows(table, range),
+            _ => self.keeper.rows(table, range, self.node.recent_cell()),
         }
     }
 
