@@ -226,26 +226,27 @@ impl File {
         }
     }
 
-    /// Fails if anything is there that must not be, by these writes of its sectors.
-    /// Those that `counts` says are not lost.
-    async fn check_by(
-        &self,
-        fs: &Fs,
-        sectors: &[Vec<Rc<Write>>],
-        counts: impl Fn(&Write) -> bool,
-        what: &str,
-    ) {
+    /// The writes of each sector at this moment, and whether what they wrote, or something later,
+    /// must be there.
+    fn written(&self, must_be_there: impl Fn(&Write) -> bool) -> Vec<Vec<(Rc<Write>, bool)>> {
+        let noted = |write: &Rc<Write>| (write.clone(), must_be_there(write));
+        self.sectors.borrow().iter().map(|of| of.iter().map(noted).collect()).collect()
+    }
+
+    /// Fails if anything is there that must not be, by what was written at some moment.
+    async fn check_by(&self, fs: &Fs, written: &[Vec<(Rc<Write>, bool)>], what: &str) {
         let (ino, found) = (self.ino, read_all(fs, self.ino).await);
         assert_eq!(found.len(), self.len() * SECTOR, "{what}: inode {ino}");
-        for (n, bytes) in found.chunks(SECTOR).enumerate() {
-            let is_gone = |write: &Rc<Write>| {
-                sectors[n].iter().any(|later| counts(later) && write.is_before(later))
+        for (n, (bytes, writes)) in found.chunks(SECTOR).zip(written).enumerate() {
+            let is_gone = |write: &Write| {
+                writes.iter().any(|(later, is_there)| *is_there && write.is_before(later))
             };
-            let is_it =
-                |write: &Rc<Write>| sector(ino, n, write.version) == bytes && !is_gone(write);
-            if !sectors[n].iter().any(is_it) {
+            let is_it = |(write, _): &(Rc<Write>, bool)| {
+                sector(ino, n, write.version) == bytes && !is_gone(write)
+            };
+            if !writes.iter().any(is_it) {
                 let any = (0..=self.versions.get()).find(|of| sector(ino, n, *of) == bytes);
-                let of: Vec<u64> = sectors[n].iter().map(|write| write.version).collect();
+                let of: Vec<u64> = writes.iter().map(|(write, _)| write.version).collect();
                 panic!("{what}: sector {n} of inode {ino}: {any:?}, and not of {of:?}");
             }
         }
@@ -253,8 +254,7 @@ impl File {
 
     /// Fails if anything is there that must not be. No node writes it, and what is there stays.
     async fn check(&self, fs: &Fs, what: &str) {
-        let sectors = self.sectors.borrow().clone();
-        self.check_by(fs, &sectors, |write| write.is_synced.get(), what).await;
+        self.check_by(fs, &self.written(|write| write.is_synced.get()), what).await;
         let found = read_all(fs, self.ino).await;
         for ((n, of), bytes) in
             self.sectors.borrow_mut().iter_mut().enumerate().zip(found.chunks(SECTOR))
@@ -574,14 +574,15 @@ impl World {
         let leave = drawn_leave(&mut self.rng.borrow_mut(), 6);
         let left: Vec<Medium> =
             self.media.iter().map(|disk| disk.medium.borrow().clone()).collect();
-        // The nodes go on meanwhile.
+        // The nodes go on meanwhile, and sync what they have written: that does not count.
+        let on_disks = |write: &Write| write.is_on_disks.get();
         let files = self.files.values().flatten();
-        let files: Vec<_> = files.map(|file| (file, file.sectors.borrow().clone())).collect();
+        let files: Vec<_> = files.map(|file| (file, file.written(on_disks))).collect();
         let rt = self.rt.domain(|| {});
         let disks = holding(&rt, &Power::new(), SIZE, &left_of_all(leave, &left));
         let fs = mount(&rt, &all(&disks)).await;
-        for (file, sectors) in files {
-            file.check_by(&fs, &sectors, |write| write.is_on_disks.get(), what).await;
+        for (file, written) in files {
+            file.check_by(&fs, &written, what).await;
         }
         // Redundancy would hide a write that has come late.
         let wrong = fs.status().await.expect("known").counts.wrong_blocks;

@@ -9,6 +9,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
@@ -224,6 +226,54 @@ fn programs_on_both_nodes_at_once_lose_nothing() {
             assert_eq!(lines.len(), 240, "each is there once");
             let wins = fs::read_to_string(folder.join("wins")).expect("read");
             assert_eq!(wins.lines().count(), 60);
+        }
+    });
+}
+
+/// Through handles that are open all the time: the kernel has an earlier size, and forgets it again
+/// while it asks for the present one.
+#[test]
+fn a_read_goes_to_the_end_of_what_another_node_appended_before_it() {
+    with_mounts(|[a, b]| {
+        fs::write(a.join("file"), [1; 100]).expect("written");
+        let appended = Arc::new(AtomicU64::new(100));
+        let mut programs = Vec::new();
+        for n in 0..4 {
+            let (path, appended) = (a.join("file"), appended.clone());
+            programs.push(std::thread::spawn(move || {
+                let opened = OpenOptions::new().read(true).write(n == 3).open(path);
+                let (file, mut reads, mut part) = (opened.expect("opened"), 0, vec![0; 1 << 14]);
+                loop {
+                    let least = appended.load(Ordering::SeqCst);
+                    if least == u64::MAX {
+                        return reads;
+                    }
+                    let size = if n == 0 { least } else { file.metadata().expect("there").len() };
+                    let mut found = 0;
+                    loop {
+                        let count = file.read_at(&mut part, found).expect("read");
+                        assert!(part[..count].iter().all(|byte| *byte == 1), "at {found}");
+                        found += count as u64;
+                        if count == 0 {
+                            break;
+                        }
+                    }
+                    assert!(least <= size && size <= found, "program {n}: {least} {size} {found}");
+                    reads += 1;
+                }
+            }));
+        }
+        let mut file = OpenOptions::new().append(true).open(b.join("file")).expect("opened");
+        for n in 1..200_u64 {
+            file.write_all(&[1; 300]).expect("written");
+            appended.store(100 + 300 * n, Ordering::SeqCst);
+            if programs.iter().any(|program| program.is_finished()) {
+                break;
+            }
+        }
+        appended.store(u64::MAX, Ordering::SeqCst);
+        for program in programs {
+            assert!(program.join().expect("it found all") > 20);
         }
     });
 }
