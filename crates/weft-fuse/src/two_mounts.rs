@@ -236,17 +236,17 @@ fn programs_on_both_nodes_at_once_lose_nothing() {
 fn a_read_goes_to_the_end_of_what_another_node_appended_before_it() {
     with_mounts(|[a, b]| {
         fs::write(a.join("file"), [1; 100]).expect("written");
-        let appended = Arc::new(AtomicU64::new(100));
+        let [appended, reads] = [100, 0].map(|first| Arc::new(AtomicU64::new(first)));
         let mut programs = Vec::new();
         for n in 0..4 {
-            let (path, appended) = (a.join("file"), appended.clone());
+            let (path, appended, reads) = (a.join("file"), appended.clone(), reads.clone());
             programs.push(std::thread::spawn(move || {
                 let opened = OpenOptions::new().read(true).write(n == 3).open(path);
-                let (file, mut reads, mut part) = (opened.expect("opened"), 0, vec![0; 1 << 14]);
+                let (file, mut part) = (opened.expect("opened"), vec![0; 1 << 14]);
                 loop {
                     let least = appended.load(Ordering::SeqCst);
                     if least == u64::MAX {
-                        return reads;
+                        return;
                     }
                     let size = if n == 0 { least } else { file.metadata().expect("there").len() };
                     let mut found = 0;
@@ -259,7 +259,7 @@ fn a_read_goes_to_the_end_of_what_another_node_appended_before_it() {
                         }
                     }
                     assert!(least <= size && size <= found, "program {n}: {least} {size} {found}");
-                    reads += 1;
+                    reads.fetch_add(1, Ordering::SeqCst);
                 }
             }));
         }
@@ -267,13 +267,16 @@ fn a_read_goes_to_the_end_of_what_another_node_appended_before_it() {
         for n in 1..200_u64 {
             file.write_all(&[1; 300]).expect("written");
             appended.store(100 + 300 * n, Ordering::SeqCst);
-            if programs.iter().any(|program| program.is_finished()) {
-                break;
+            // Some read before the next one: the nodes take turns.
+            let enough = reads.load(Ordering::SeqCst) + 8;
+            let has_failed = || programs.iter().any(|program| program.is_finished());
+            while reads.load(Ordering::SeqCst) < enough && !has_failed() {
+                std::thread::sleep(Duration::from_micros(100));
             }
         }
         appended.store(u64::MAX, Ordering::SeqCst);
         for program in programs {
-            assert!(program.join().expect("it found all") > 20);
+            program.join().expect("it found all");
         }
     });
 }
