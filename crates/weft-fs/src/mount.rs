@@ -513,6 +513,17 @@ impl Fs {
         });
     }
 
+    /// Ends what runs in the background and an unmount waits for; nothing of it begins any more.
+    /// It may wait for tokens of other nodes: node 0 serves them until this has returned.
+    pub async fn end_background(&self) {
+        self.0.stop();
+        // What it does for node 0 ends first.
+        drop(self.0.work_desk().working.acquire(1).await);
+        // The batch of a job that is under way ends, and no other begins.
+        self.0.promised().after_batch().await;
+        drop(self.0.metadata_growth().turn().await);
+    }
+
     /// Writes everything and ends. Later requests fail.
     ///
     /// # Errors
@@ -520,16 +531,12 @@ impl Fs {
     /// ended in order, but blocks that were written since the last [`Fs::sync`] are nowhere.
     pub async fn unmount(&self) -> Result<()> {
         self.0.check()?;
-        self.0.stop();
         if self.0.is_read_only() {
+            self.0.stop();
             return Ok(());
         }
-        // What it does for node 0 ends first.
-        drop(self.0.work_desk().working.acquire(1).await);
-        // The batch of a job that is under way ends, and no other begins.
-        self.0.promised().after_batch().await;
+        self.end_background().await;
         drop(self.0.unwritten().drained().await);
-        drop(self.0.metadata_growth().turn().await);
         let mut ended = self.0.sync().await;
         let lacks_room = matches!(ended, Err(FsError::NoSpace));
         if lacks_room {

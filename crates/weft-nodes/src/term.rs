@@ -137,6 +137,8 @@ impl Term {
         if !fs.settle_early_commits(EARLY_PATIENCE).await {
             (self.say)("not all nodes have written what they have committed early");
         }
+        // A job, or the search for free blocks, may wait for tokens that nodes have.
+        fs.end_background().await;
         self.way.turn_nodes_away();
         attendance.end();
         fs.unmount().await

@@ -35,7 +35,7 @@ use canary::Canary;
 use network::Network;
 pub use oracle::Counts;
 use oracle::Oracle;
-use process::{Machine, boot, crash};
+use process::{Machine, Process, boot, crash};
 use server::{Backing, DiskServer, without_head};
 use test_disk::{Leave, Medium, Power, TestDisk, holding};
 use workload::{FILES, Files, Places};
@@ -304,28 +304,32 @@ async fn works_again(world: &Rc<World>) {
     }
 }
 
-/// All processes end in order, nodes before keepers.
+/// All processes end in order, nodes before keepers. Nothing fails any more, so they do.
 async fn end_in_order(world: &Rc<World>) {
     world.oracle.tell("all end in order".into());
     for may_keep in [false, true] {
-        let processes: Vec<_> = world
-            .machines
-            .iter()
-            .filter(|machine| machine.may_keep == may_keep)
-            .filter_map(|machine| machine.process())
-            .collect();
-        for process in &processes {
+        let of = |machine: &&Rc<Machine>| machine.may_keep == may_keep;
+        let running = |machine: &Rc<Machine>| Some((machine.clone(), machine.process()?));
+        let running: Vec<_> = world.machines.iter().filter(of).filter_map(running).collect();
+        for (_, process) in &running {
             process.is_ending.set(true);
             process.told.notify_all();
         }
         let start = world.rt.now();
-        while !processes.iter().all(|process| process.has_ended.get()) {
-            world.rt.sleep(100 * MILLISECOND).await;
-            if world.rt.now() > start + 60 * SECOND || world.oracle.has_failed() {
-                // One that was expelled just now starts again instead.
-                world.oracle.tell("not all have ended".into());
+        loop {
+            // One that was expelled just now starts again instead.
+            let waits = |(machine, process): &&(Rc<Machine>, Rc<Process>)| {
+                let is_there = machine.process().is_some_and(|now| now.life == process.life);
+                is_there && !process.has_ended.get()
+            };
+            let Some((machine, _)) = running.iter().find(waits) else { break };
+            if world.oracle.has_failed() {
                 return;
             }
+            if world.rt.now() > start + 60 * SECOND {
+                return world.oracle.violate(format!("{} does not end in order", machine.name));
+            }
+            world.rt.sleep(100 * MILLISECOND).await;
         }
     }
     world.oracle.tell("all have ended".into());
