@@ -276,15 +276,15 @@ impl Fault {
         let (of, what) = (world.clone(), world.draw(|rng| rng.below(5)));
         process.rt.clone().spawn(async move {
             let victim = of.disks[of.victim].clone();
+            let is_lost = !of.oracle.lost().is_empty();
             match what {
+                1.. if is_lost && !victim.is_dead.get() => add(&of, &process, &fs, &victim).await,
                 0 | 1 => {
                     of.oracle.tell("a scrub is to run".into());
                     let ended = fs.scrub().await.map(JobReport::Scrubbed);
                     of.oracle.job(Job::Scrub, &ended);
                 }
-                2 if of.oracle.lost().is_empty() => remove(&of, &fs).await,
-                _ if of.oracle.lost().is_empty() => {}
-                _ if !victim.is_dead.get() => add(&of, &process, &fs, &victim).await,
+                2 if !is_lost => remove(&of, &fs).await,
                 _ => {}
             }
         });

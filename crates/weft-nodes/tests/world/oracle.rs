@@ -66,6 +66,8 @@ pub struct Counts {
     pub scrubs: u64,
     /// Disks that came back.
     pub added: u64,
+    /// Disks that nodes have opened when they joined.
+    pub opened: u64,
     pub writes: u64,
     pub reads: u64,
     pub syncs: u64,
@@ -74,7 +76,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn list(&self) -> [(&'static str, u64); 22] {
+    pub fn list(&self) -> [(&'static str, u64); 23] {
         [
             ("takeovers", self.takeovers),
             ("recoveries", self.recoveries),
@@ -93,6 +95,7 @@ impl Counts {
             ("parts", self.parts),
             ("scrubs", self.scrubs),
             ("added", self.added),
+            ("opened", self.opened),
             ("writes", self.writes),
             ("reads", self.reads),
             ("syncs", self.syncs),

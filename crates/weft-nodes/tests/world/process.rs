@@ -13,7 +13,7 @@ use weft_cluster::{
     Standing, Version,
 };
 use weft_disk::{Disk, IoFuture};
-use weft_fs::{Fs, FsStatus, MountOptions, Stream};
+use weft_fs::{Fs, FsStatus, MountOptions, Reopen, Stream};
 use weft_nodes::{Dial, KeeperWay, MemoryWay, Say, Term, mount_when_ready, number_of};
 use weft_rt::sync::Notify;
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
@@ -331,9 +331,27 @@ impl Process {
         node: NodeId,
         way: &Rc<KeeperWay>,
     ) -> Result<Fs, String> {
-        let mount = (disks, None, self.options(false));
+        let open = self.opening();
+        let mount = (disks, Some(&open), self.options(false));
         let mounted = mount_when_ready(&self.rt, mount, (node, way), KEEPER_PATIENCE).await;
         mounted.map_err(|error| format!("no mount: {error}"))
+    }
+
+    /// How a node opens a disk that joins, by the name that it has at the keeper.
+    fn opening(&self) -> Reopen {
+        let process = self.machine.process().map(|process| Rc::downgrade(&process));
+        Rc::new(move |name| {
+            let process = process.clone();
+            Box::pin(async move {
+                let process = process.and_then(|process| process.upgrade()).ok_or("it has ended")?;
+                let own = process.membership.node().own().ok_or("it is no member")?;
+                let fence = process.fences.iter().find(|of| of.disk().to_string() == name);
+                let disk = process.open_disk(fence.ok_or("there is none")?, &own).await?;
+                process.world.oracle.tell(format!("{} opens {name}", process.machine.name));
+                process.world.oracle.counts.borrow_mut().opened += 1;
+                Ok(disk)
+            })
+        })
     }
 
     async fn leave(&self) -> Result<(), String> {
