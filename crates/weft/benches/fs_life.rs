@@ -31,8 +31,8 @@ const DISK_MIB: usize = 1024;
 const FILE_MIB: u64 = 192;
 const FOLDERS: [(&str, &str); 3] =
     [("mirrored", "raid1"), ("single", "raid5"), ("double", "raid6")];
-/// Requests a second on each file.
-const RATE: &str = "--rate_iops=400";
+/// Reads, and writes, a second on each file.
+const RATE: &str = "--rate_iops=320,80";
 /// Time of the phases that do not end by themselves.
 const PHASE: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 3;
