@@ -514,7 +514,8 @@ impl Fs {
     }
 
     /// Ends what runs in the background and an unmount waits for; nothing of it begins any more.
-    /// It may wait for tokens of other nodes: node 0 serves them until this has returned.
+    /// It may wait for tokens of other nodes: node 0 serves them until this has returned, and is
+    /// unmounted then.
     pub async fn end_background(&self) {
         self.0.stop();
         // What it does for node 0 ends first.
@@ -530,9 +531,8 @@ impl Fs {
     /// If blocks cannot be written, or the metadata has failed. [`FsError::LostWrites`] if it has
     /// ended in order, but blocks that were written since the last [`Fs::sync`] are nowhere.
     pub async fn unmount(&self) -> Result<()> {
-        self.0.check()?;
+        self.0.begin_unmount()?;
         if self.0.is_read_only() {
-            self.0.stop();
             return Ok(());
         }
         self.end_background().await;

@@ -58,8 +58,8 @@ fn key(row: &RowKey<'_>) -> Key {
     (row.first, row.second)
 }
 
-fn row_of(((ino, first), value): (&Key, &Box<[u8]>)) -> Row {
-    (RowKey::pair(*ino, *first), value.clone())
+fn row_of<V: Clone + Into<Box<[u8]>>>(((ino, first), value): (&Key, &V)) -> Row {
+    (RowKey::pair(*ino, *first), value.clone().into())
 }
 
 /// The key before another one.
@@ -72,7 +72,10 @@ fn before((ino, first): Key) -> Option<Key> {
 
 /// The key behind another one.
 fn behind((ino, first): Key) -> Key {
-    first.checked_add(1).map_or((ino.saturating_add(1), 0), |next| (ino, next))
+    match first.checked_add(1) {
+        Some(next) => (ino, next),
+        None => (ino.saturating_add(1), 0),
+    }
 }
 
 /// A range of rows as one of keys.

@@ -155,6 +155,8 @@ pub(crate) struct FsState {
     /// first block, record. The disks may have them in their caches only.
     unflushed: RefCell<Vec<(Ino, u64, Extent)>>,
     stopped: Cell<bool>,
+    /// Whether an unmount has begun.
+    unmounting: Cell<bool>,
     /// Nothing may be changed.
     read_only: bool,
     access_times: AccessTimes,
@@ -266,6 +268,7 @@ impl FsState {
             early_desk: EarlyDesk::default(),
             unflushed: RefCell::default(),
             stopped: Cell::new(false),
+            unmounting: Cell::new(false),
             read_only: options.read_only,
             access_times: options.access_times,
             format: Cell::new(FORMAT),
@@ -414,9 +417,21 @@ impl FsState {
         self.stopped.get()
     }
 
-    /// The unmount begins: no more operations do.
+    /// No more operations begin. An unmount follows.
     pub(crate) fn stop(&self) {
         self.stopped.set(true);
+    }
+
+    /// The unmount begins.
+    ///
+    /// # Errors
+    /// If it has begun before.
+    pub(crate) fn begin_unmount(&self) -> Result<()> {
+        self.stop();
+        match self.unmounting.replace(true) {
+            true => self.check(),
+            false => Ok(()),
+        }
     }
 
     /// The format of the metadata.

@@ -81,6 +81,8 @@ pub struct World {
     numbers: RefCell<BTreeMap<u16, usize>>,
     /// Whether anything may fail.
     has_faults: Cell<bool>,
+    /// Whether all processes are to end in order.
+    pub ends: Cell<bool>,
     /// Whether no process starts any more.
     pub is_over: Cell<bool>,
 }
@@ -250,6 +252,7 @@ async fn start(rt: Rt, scenario: Scenario) -> Rc<World> {
         media,
         machines,
         oracle,
+        ends: Cell::new(false),
         is_over: Cell::new(false),
         rt,
     });
@@ -307,6 +310,7 @@ async fn works_again(world: &Rc<World>) {
 /// All processes end in order, nodes before keepers. Nothing fails any more, so they do.
 async fn end_in_order(world: &Rc<World>) {
     world.oracle.tell("all end in order".into());
+    world.ends.set(true);
     for may_keep in [false, true] {
         let of = |machine: &&Rc<Machine>| machine.may_keep == may_keep;
         let running = |machine: &Rc<Machine>| Some((machine.clone(), machine.process()?));

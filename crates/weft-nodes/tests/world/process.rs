@@ -28,6 +28,8 @@ use super::{LEASE, World, mounting, ring, workload};
 
 /// How long a process waits for the coordinator.
 const PATIENCE: Nanos = 2 * SECOND;
+/// Why a process ends that was to end in order, and could not.
+const NO_END: &str = "no end";
 /// How long a node waits for a keeper.
 const KEEPER_PATIENCE: Nanos = 60 * SECOND;
 
@@ -193,6 +195,9 @@ impl Process {
                 {
                     world.oracle.violate(format!("{} finds no room", machine.name));
                 }
+                if why.starts_with(NO_END) && world.ends.get() && world.oracle.lost().len() <= 1 {
+                    world.oracle.violate(format!("{} does not end in order: {why}", machine.name));
+                }
             }
         }
         // A process that has ended is started again after a while.
@@ -307,7 +312,7 @@ impl Process {
             self.rt.spawn(ring::recover_twice(world, self.rt.clone(), way, fs));
         }
         self.serve(&fs).await?;
-        term.end(&fs, &attendance).await.map_err(|error| format!("no end: {error}"))?;
+        term.end(&fs, &attendance).await.map_err(|error| format!("{NO_END}: {error}"))?;
         self.leave().await
     }
 
@@ -321,7 +326,7 @@ impl Process {
         self.watch(&fs);
         self.world.oracle.tell(format!("{} has mounted", self.machine.name));
         self.serve(&fs).await?;
-        fs.unmount().await.map_err(|error| format!("no unmount: {error}"))?;
+        fs.unmount().await.map_err(|error| format!("{NO_END}: {error}"))?;
         self.leave().await
     }
 
@@ -343,7 +348,7 @@ impl Process {
         Rc::new(move |name| {
             let process = process.clone();
             Box::pin(async move {
-                let process = process.and_then(|process| process.upgrade()).ok_or("it has ended")?;
+                let process = process.and_then(|of| of.upgrade()).ok_or("it has ended")?;
                 let own = process.membership.node().own().ok_or("it is no member")?;
                 let fence = process.fences.iter().find(|of| of.disk().to_string() == name);
                 let disk = process.open_disk(fence.ok_or("there is none")?, &own).await?;
