@@ -1,6 +1,6 @@
-//! Rows of a part of a table, as a node gets them of a keeper that is somewhere else: some with each
-//! question, more and more of them. Extents that the keeper gave lately are not asked for again
-//! ([`super::known_extents`]).
+//! Rows of a part of a table, as a node gets them of a keeper that is somewhere else: some with
+//! each question, more and more of them. Extents that the keeper gave lately are not asked for
+//! again ([`super::known_extents`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
