@@ -15,7 +15,7 @@ use std::ops::{Bound, Range};
 use rangemap::RangeSet;
 use weft_wire::Row;
 
-use super::rows::{KeyRange, RowKey};
+use super::rows::{KeyRange, RowKey, StoreKey as _};
 
 /// A file, and the first block of a record.
 type Key = (u64, u64);
@@ -54,12 +54,8 @@ pub(super) struct KnownRows {
     pub(super) is_end: bool,
 }
 
-fn key(row: &RowKey<'_>) -> Key {
-    (row.first, row.second)
-}
-
-fn row_of<V: Clone + Into<Box<[u8]>>>(((ino, first), value): (&Key, &V)) -> Row {
-    (RowKey::pair(*ino, *first), value.clone().into())
+fn row_of((key, value): (&Key, &impl AsRef<[u8]>)) -> Row {
+    (Key::row(key), value.as_ref().into())
 }
 
 /// The key before another one.
@@ -81,13 +77,13 @@ fn behind((ino, first): Key) -> Key {
 /// A range of rows as one of keys.
 fn keys((from, to): &KeyRange<'_>) -> Range<Key> {
     let from = match from {
-        Bound::Included(from) => key(from),
-        Bound::Excluded(from) => behind(key(from)),
+        Bound::Included(from) => Key::of(from),
+        Bound::Excluded(from) => behind(Key::of(from)),
         Bound::Unbounded => (0, 0),
     };
     let to = match to {
-        Bound::Included(to) => behind(key(to)),
-        Bound::Excluded(to) => key(to),
+        Bound::Included(to) => behind(Key::of(to)),
+        Bound::Excluded(to) => Key::of(to),
         Bound::Unbounded => (u64::MAX, u64::MAX),
     };
     from..to.max(from)
@@ -106,7 +102,7 @@ impl KnownExtents {
         }
         self.known.insert(part);
         for (row, value) in rows {
-            let before = self.rows.insert(key(row), value.clone());
+            let before = self.rows.insert(Key::of(row), value.clone());
             self.bytes += value.len();
             self.bytes -= before.map_or(0, |value| value.len());
         }
@@ -117,7 +113,7 @@ impl KnownExtents {
         let mut part = keys(part);
         match rows.last() {
             _ if is_end => {}
-            Some((last, _)) => part.end = behind(key(last)),
+            Some((last, _)) => part.end = behind(Key::of(last)),
             None => return,
         }
         self.fetched = part.clone();
@@ -128,14 +124,14 @@ impl KnownExtents {
     pub(super) fn put_last(&mut self, part: &KeyRange<'_>, last: Option<&Row>) {
         let mut part = keys(part);
         if let Some((last, _)) = last {
-            part.start = key(last);
+            part.start = Key::of(last);
         }
         self.put(part, last.map(std::slice::from_ref).unwrap_or_default());
     }
 
     /// What the store says of a row, if that is known: its value, or that there is none.
     pub(super) fn get(&self, row: &RowKey<'_>) -> Option<Option<&[u8]>> {
-        let key = key(row);
+        let key = Key::of(row);
         self.known.contains(&key).then(|| self.rows.get(&key).map(|value| &**value))
     }
 

@@ -210,10 +210,8 @@ impl Fs {
         // Tokens keep other nodes off. A batch of a job of this node has blocks that no record
         // names yet; it takes tokens after its room, too.
         let _no_batch = self.0.promised().hold(0).await;
-        if self.0.is_stopped() {
-            // An unmount waits. The next mount finds out.
-            return Ok(());
-        }
+        // An unmount has waited for the batch before.
+        self.0.check()?;
         let _alone = self.0.hold_all_tokens().await;
         if let Some(node) = self.0.space_desk().any_with_blocks() {
             let NodeId { number, .. } = node;

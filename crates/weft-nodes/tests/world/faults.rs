@@ -147,8 +147,7 @@ impl Fault {
             while !process.has_ended.get() && world.rt.now() < until {
                 world.rt.sleep(100 * MILLISECOND).await;
             }
-            let is_it = machine.process().is_some_and(|now| now.life == process.life);
-            if !is_it || world.is_over.get() {
+            if !machine.lives(process.life) || world.is_over.get() {
                 return;
             }
             if process.has_ended.get() {

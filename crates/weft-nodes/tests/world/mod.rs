@@ -323,8 +323,7 @@ async fn end_in_order(world: &Rc<World>) {
         loop {
             // One that was expelled just now starts again instead.
             let waits = |(machine, process): &&(Rc<Machine>, Rc<Process>)| {
-                let is_there = machine.process().is_some_and(|now| now.life == process.life);
-                is_there && !process.has_ended.get()
+                machine.lives(process.life) && !process.has_ended.get()
             };
             let Some((machine, _)) = running.iter().find(waits) else { break };
             if world.oracle.has_failed() {

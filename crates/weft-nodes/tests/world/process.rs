@@ -57,6 +57,11 @@ impl Machine {
     pub fn process(&self) -> Option<Rc<Process>> {
         self.process.borrow().clone()
     }
+
+    /// Whether its process is still this one.
+    pub fn lives(&self, life: u64) -> bool {
+        self.process().is_some_and(|process| process.life == life)
+    }
 }
 
 /// A process: from its start to its end.
@@ -203,8 +208,7 @@ impl Process {
         // A process that has ended is started again after a while.
         let rt = world.rt.clone();
         rt.spawn(async move {
-            let is_it = machine.process().is_some_and(|process| process.life == life);
-            if is_it && !machine.process().is_some_and(|process| process.has_ended.get()) {
+            if machine.lives(life) && !machine.process().is_some_and(|process| process.has_ended.get()) {
                 crash(&world, &machine, false);
                 world.rt.sleep(world.draw(|rng| rng.within(100, 4000)) * MILLISECOND).await;
                 if !world.is_over.get() {

@@ -331,7 +331,7 @@ impl Program {
                 true => self.draw(20) * MILLISECOND,
                 // Dead nodes leave something in their logs if they were busy.
                 false if self.is_busy() => 0,
-                false => self.draw(1200) * MILLISECOND,
+                false => self.draw(900) * MILLISECOND,
             };
             self.process.rt.sleep(pause).await;
             self.process.doing.borrow_mut().insert(what, self.now());
