@@ -23,22 +23,31 @@ pub mod links {
 
 use std::rc::Rc;
 
+use futures_util::future::{Either, select};
 use weft_disk::{Disk, RamDisk};
 use weft_fs::{
     AccessTimes, CreateOptions, Fs, Ino, Job, JobReport, Kind, META_CACHE_BYTES, MountOptions,
     NewFile, ROOT, Redundancy, Result, SetXattr, Time, create,
 };
-use weft_rt::{Frozen, Rt, Schedule, virtual_rt};
+use weft_rt::{Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 
 pub const BLOCK: u64 = 4096;
 pub const MIB: u64 = 1 << 20;
 pub const NOW: Time = Time { s: 1_700_000_000, ns: 5 };
 
+/// A test that lasts so long, in virtual time, waits for what never comes.
+const LONGEST: Nanos = 48 * 3600 * SECOND;
+
 /// Runs `test` on its own executor, in virtual time.
 pub fn run<F: Future<Output = ()> + 'static>(test: impl FnOnce(Rt) -> F + 'static) {
     let rt = virtual_rt(Schedule::Fifo);
     let inner = rt.clone();
-    rt.block_on(async move { test(inner).await });
+    rt.block_on(async move {
+        // What happens in the background would keep it running for ever.
+        let end = inner.sleep(LONGEST);
+        let ended = select(Box::pin(test(inner)), end).await;
+        assert!(matches!(ended, Either::Left(_)), "it waits for what never comes");
+    });
     rt.kill_all();
 }
 
