@@ -208,7 +208,9 @@ impl Process {
         // A process that has ended is started again after a while.
         let rt = world.rt.clone();
         rt.spawn(async move {
-            if machine.lives(life) && !machine.process().is_some_and(|process| process.has_ended.get()) {
+            if machine.lives(life)
+                && !machine.process().is_some_and(|process| process.has_ended.get())
+            {
                 crash(&world, &machine, false);
                 world.rt.sleep(world.draw(|rng| rng.within(100, 4000)) * MILLISECOND).await;
                 if !world.is_over.get() {
