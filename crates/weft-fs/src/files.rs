@@ -6,6 +6,7 @@ pub(crate) mod namespace;
 pub(crate) mod orphans;
 pub(crate) mod paths;
 pub(crate) mod preallocate;
-pub(crate) mod read_write;
+pub(crate) mod read;
 pub(crate) mod truncate;
+pub(crate) mod write;
 pub(crate) mod xattrs;

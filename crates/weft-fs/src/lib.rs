@@ -67,7 +67,7 @@ pub use disks::reopen::Reopen;
 pub use error::{FsError, Result};
 pub use files::attributes::SetAttr;
 pub use files::namespace::{DirEntry, NewFile, Rename};
-pub use files::read_write::FILE_BYTES_MAX;
+pub use files::write::FILE_BYTES_MAX;
 pub use files::xattrs::{REDUNDANCY_XATTR, SetXattr, XATTR_LIST_MAX};
 pub use format::block::BLOCK_BYTES;
 pub use format::extent::{Column, Extent};

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::files::read_write::FILE_BYTES_MAX;
+use crate::files::write::FILE_BYTES_MAX;
 use crate::format::block::{BLOCK, blocks_of};
 use crate::format::extent::LINES_MAX;
 use crate::format::inode::{Ino, Inode};

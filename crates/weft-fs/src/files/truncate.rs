@@ -20,7 +20,7 @@ use std::rc::Rc;
 use weft_rt::Frozen;
 
 use crate::error::{FsError, Result};
-use crate::files::read_write::FILE_BYTES_MAX;
+use crate::files::write::FILE_BYTES_MAX;
 use crate::format::block::{BLOCK, BLOCK_BYTES};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;

@@ -13,7 +13,7 @@ use weft_array::superblock::{SlotState, Superblock, read_superblock};
 use weft_disk::Disk;
 
 use crate::error::{FsError, Result};
-use crate::files::read_write::FILE_BYTES_MAX;
+use crate::files::write::FILE_BYTES_MAX;
 use crate::format::block::BLOCK_BYTES;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
