@@ -126,6 +126,8 @@ pub(crate) const META_COPIES: usize = 3;
 const WAITING_SHARE: u64 = 8;
 /// What these may always take.
 const WAITING_BYTES_MIN: u64 = 32 << 10;
+/// The most that they take: a sync waits for the commit of all of them.
+const WAITING_BYTES_MAX: u64 = 8 << 20;
 
 /// The most rows that an operation on very many handles at a time.
 const ROWS_MAX: usize = 256;
@@ -152,6 +154,11 @@ pub(crate) fn array_options(name: &str, disks: usize, fs_id: Id, now_unix_s: u64
 /// How many rows are handled at a time with this number of pages in memory.
 fn rows_at_a_time(pages_max: usize) -> usize {
     (pages_max / 64).clamp(2, ROWS_MAX)
+}
+
+/// How many bytes of changes may wait, of this memory for metadata.
+fn waiting_bytes(cache_bytes: u64) -> u64 {
+    (cache_bytes / WAITING_SHARE).min(WAITING_BYTES_MAX)
 }
 
 type TellFailed = Box<dyn Fn(&str)>;
@@ -222,7 +229,7 @@ impl Meta {
         };
         let next_batch = keeper.connected().await?.next_batch();
         let (number, keeper) = (keeper.number(), Reach::Remote(keeper));
-        let meta = Self::made(array, log, (number, keeper), cache_bytes / WAITING_SHARE);
+        let meta = Self::made(array, log, (number, keeper), waiting_bytes(cache_bytes));
         meta.node.start_at(next_batch);
         meta.start().await?;
         Ok(meta)
@@ -259,7 +266,7 @@ impl Meta {
 
     async fn with(array: Array, fs_id: Id, stored: HeaderFields, cache_bytes: u64) -> Result<Self> {
         let areas = Areas::stored(array.size_bytes(), &stored)?;
-        let waiting_bytes_max = cache_bytes / WAITING_SHARE;
+        let waiting_bytes_max = waiting_bytes(cache_bytes);
         let of_keeper = cache_bytes - 2 * waiting_bytes_max;
         let keeper = Keeper::open(array.clone(), fs_id, (&areas, stored), of_keeper).await?;
         let keeper = Reach::Here(Box::new(keeper));

@@ -27,6 +27,7 @@ pub use fs::{
     ClusterAt, FsAction, FsAddArgs, FsArgs, FsBalanceArgs, FsCancelArgs, FsClusterArgs,
     FsCreateArgs, FsDiskArgs, FsEvictArgs, FsFailArgs, FsGrowArgs, FsKeeperArgs, FsMountArgs,
     FsPlaceArgs, FsScrubArgs, FsSetArgs, FsStatusArgs, FsckArgs, parse_cluster,
+    parse_metadata_cache,
 };
 pub use manage::{
     AddArgs, FailArgs, HowArgs, NewDiskArgs, RebuildAction, RebuildArgs, RemoveArgs, ReplaceArgs,

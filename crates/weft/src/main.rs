@@ -20,6 +20,7 @@ mod device;
 mod group;
 mod laboratory;
 mod limited_log;
+mod machine;
 mod members;
 mod report;
 mod runtime_dir;

@@ -1,5 +1,6 @@
 //! The command line of `weft fs`.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,28 @@ use weft_cli::size;
 use weft_cluster::NodeName;
 use weft_cluster::channel::Address;
 use weft_cluster::coordinator::etcd::EtcdUri;
-use weft_fs::Redundancy;
+use weft_fs::{META_CACHE_BYTES, Redundancy};
+
+use crate::machine;
+
+/// The memory for metadata if none is said: this part of the machine's, within bounds. A mount
+/// after a crash, and a takeover, read a database that fits into it once.
+const METADATA_CACHE_PART: u64 = 32;
+const METADATA_CACHE: RangeInclusive<u64> = META_CACHE_BYTES..=1 << 30;
+
+/// Parses the memory for metadata.
+///
+/// # Errors
+/// As [`size::parse`].
+pub fn parse_metadata_cache(text: &str) -> Result<u64, String> {
+    match text {
+        "auto" => {
+            let part = machine::memory_bytes() / METADATA_CACHE_PART;
+            Ok(part.clamp(*METADATA_CACHE.start(), *METADATA_CACHE.end()))
+        }
+        _ => size::parse(text).map_err(|why| format!("{why}, or auto")),
+    }
+}
 
 /// `weft fs`.
 #[derive(Debug, Args)]
@@ -192,8 +214,8 @@ pub struct FsKeeperArgs {
     /// Memory for contents
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,
-    /// Memory for metadata
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    /// Memory for metadata; auto: a 32nd of the machine's, from 64 MiB to 1 GiB
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = parse_metadata_cache)]
     pub metadata_cache: u64,
     /// How long SIGTERM and Ctrl-C wait for programs that use the folder
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = size::parse_duration)]
@@ -338,8 +360,8 @@ pub struct FsMountArgs {
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = size::parse)]
     pub cache: u64,
     /// Memory for metadata: names, attributes, places and checksums. What is not in it is read
-    /// again
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size::parse)]
+    /// again; auto: a 32nd of the machine's, from 64 MiB to 1 GiB
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = parse_metadata_cache)]
     pub metadata_cache: u64,
     /// Keep processors awake while programs send one small request after the other, as untar and rm
     /// do: faster, above all in virtual machines, but costs power

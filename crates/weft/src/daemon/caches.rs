@@ -9,6 +9,7 @@ use crate::control::protocol::{CacheCounts, CacheReport};
 use crate::daemon::Daemon;
 use crate::daemon::log;
 use crate::daemon::served::Served;
+use crate::machine;
 
 /// What an array's cache does; none if it is off.
 pub fn report(cache: &CachedVolume) -> Option<CacheReport> {
@@ -37,8 +38,7 @@ fn counts(of: &DomainCounts) -> CacheCounts {
 
 /// Refuses caches of more than the machine's memory: it would swap, or kill the daemon.
 pub fn check_bytes(bytes: u64) -> Result<(), Failure> {
-    let machine = rustix::system::sysinfo();
-    let memory = machine.totalram * u64::from(machine.mem_unit);
+    let memory = machine::memory_bytes();
     if bytes <= memory {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use weft_cli::size;
 use weft_cluster::NameError;
 use weft_fs::AccessTimes;
 
-use crate::cli::{FsMountArgs, parse_cluster};
+use crate::cli::{FsMountArgs, parse_cluster, parse_metadata_cache};
 
 /// The names by which a mount helper is called.
 const HELPERS: [&str; 2] = ["mount.weftfs", "mount.fuse.weftfs"];
@@ -137,7 +137,7 @@ fn set_value(args: &mut FsMountArgs, name: &str, value: &str) -> Result<bool, Fa
     match name {
         "disk" => args.disks.push(value.to_owned()),
         "cache" => args.cache = size::parse(value).map_err(wrong)?,
-        "metadata_cache" => args.metadata_cache = size::parse(value).map_err(wrong)?,
+        "metadata_cache" => args.metadata_cache = parse_metadata_cache(value).map_err(wrong)?,
         "wait" => args.wait = size::parse_duration(value).map_err(wrong)?,
         "stop_timeout" => args.stop_timeout = size::parse_duration(value).map_err(wrong)?,
         "log" => args.log = Some(value.into()),
