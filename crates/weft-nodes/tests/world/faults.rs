@@ -37,6 +37,8 @@ pub async fn inject(world: &Rc<World>) {
             continue;
         }
         match world.draw(|rng| rng.below(24)) {
+            // Users want a disk back that is lost.
+            _ if world.may_add() && world.draw(|rng| rng.chance(30)) => fault.by_users(),
             0..8 => fault.of_machine(),
             8..15 => fault.of_network(),
             15..21 => fault.of_disk(),
@@ -274,10 +276,9 @@ impl Fault {
         let Some((process, fs)) = keeper else { return };
         let (of, what) = (world.clone(), world.draw(|rng| rng.below(5)));
         process.rt.clone().spawn(async move {
-            let victim = of.disks[of.victim].clone();
             let is_lost = !of.oracle.lost().is_empty();
             match what {
-                1.. if is_lost && !victim.is_dead.get() => add(&of, &process, &fs, &victim).await,
+                1.. if of.may_add() => add(&of, &process, &fs, &of.disks[of.victim]).await,
                 0 | 1 => {
                     of.oracle.tell("a scrub is to run".into());
                     let ended = fs.scrub().await.map(JobReport::Scrubbed);
@@ -287,6 +288,13 @@ impl Fault {
                 _ => {}
             }
         });
+    }
+}
+
+impl World {
+    /// Whether the disk that may be lost is, and still works.
+    fn may_add(&self) -> bool {
+        !self.oracle.lost().is_empty() && !self.disks[self.victim].is_dead.get()
     }
 }
 
