@@ -19,6 +19,7 @@ pub(crate) mod part;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;
 pub(crate) mod scrub;
+pub(crate) mod spread;
 pub(crate) mod walk;
 
 use crate::error::Result;

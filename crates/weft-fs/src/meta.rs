@@ -48,6 +48,9 @@ mod maps;
 pub(crate) mod network;
 mod node;
 mod numbers;
+#[cfg(test)]
+#[path = "../tests/common/old_way.rs"]
+mod old_way;
 mod outbox;
 mod overlay;
 mod pages;

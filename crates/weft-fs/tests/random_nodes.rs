@@ -29,13 +29,13 @@ use crate::common::network::{self, Network};
 use crate::common::test_disks::{SIZE, blank, for_host};
 use crate::common::*;
 use weft_disk::Disk as _;
-use weft_fs::{Fs, Ino, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
+use weft_fs::{Fs, Ino, Job, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_testkit::for_seeds;
 use weft_token::NodeId;
 use weft_wire::{
-    End, Frames, FromKeeper, Key, Part, Question, Restated, RowChange, Table, ToKeeper,
+    End, Frames, FromKeeper, Key, Part, Question, Restated, RowChange, Table, ToKeeper, VERSION,
 };
 
 const DISKS: usize = 5;
@@ -488,8 +488,11 @@ impl World {
         let (rt, fs) = (nodes[&0].rt.clone(), nodes[&0].fs.clone());
         if !may_fail && self.chance(30) {
             drop(rt.spawn(async move { drop(fs.rebuild().await) }));
-        } else if self.play.canary == Canary::None && self.chance(10) {
-            drop(rt.spawn(async move { drop(fs.scrub().await) }));
+        } else if self.play.canary == Canary::None && self.chance(20) {
+            let job = if self.chance(50) { Job::Scrub } else { Job::Balance };
+            if let Ok(running) = fs.begin_job(job) {
+                drop(rt.spawn(running));
+            }
         }
         fails
     }
@@ -613,7 +616,8 @@ impl Speaker {
         let stream = network.connect().await.expect("connected");
         let mut speaker = Self { stream, frames: Frames::default() };
         let node = NodeId { number: 99, epoch };
-        match speaker.tell(ToKeeper::Hello { file_system: options().id, node }).await {
+        let hello = ToKeeper::Hello { version: VERSION, file_system: options().id, node };
+        match speaker.tell(hello).await {
             FromKeeper::Welcome { next_batch, .. } => {
                 let nothing = Restated { is_last: true, ..Restated::default() };
                 let said = ToKeeper::Restate(nothing).to_bytes();

@@ -1,15 +1,21 @@
-//! Nodes carry out parts of the jobs of node 0: rebuilds, emptying a disk, scrubs. A node may die
-//! in the middle of its part, and node 0 may cancel the job.
+//! Nodes carry out parts of the jobs of node 0: rebuilds, emptying a disk, balances, scrubs. A node
+//! may die in the middle of its part, and node 0 may die, or cancel the job.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::common::cluster::*;
 use crate::common::disk::TestDisk;
+use crate::common::jobs::*;
 use crate::common::network::Network;
+use crate::common::old_way::OldWay;
 use crate::common::test_disks::blank;
 use crate::common::*;
-use weft_fs::{Fs, Ino, Job, JobReport, RebuildReport};
+use futures_util::future::join;
+use weft_fs::{BalanceReport, Fs, FsError, Ino, Job, JobReport, ROOT, RebuildReport};
+use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt};
+use weft_token::NodeId;
 
 const DISKS: usize = 6;
 const FILES: u64 = 40;
@@ -18,26 +24,36 @@ const FILES: u64 = 40;
 struct Cluster {
     disks: Vec<Rc<TestDisk>>,
     network: Rc<Network>,
+    /// The domain of node 0, in which it can die.
+    of_0: Rt,
     fs: Fs,
     of_node: Rt,
     one: Fs,
     two: Fs,
     files: Vec<(Ino, Vec<u8>)>,
+    names: Vec<String>,
 }
 
 impl Cluster {
     async fn new(rt: &Rt) -> Self {
+        Self::on(rt, DISKS).await
+    }
+
+    /// So many of the disks are used.
+    async fn on(rt: &Rt, used: usize) -> Self {
         let disks = blank(rt, DISKS);
-        let (network, fs) = node_0(rt, &all(&disks)).await;
+        let of_0 = rt.domain(|| {});
+        let (network, fs) = node_0_in(&of_0, rt, &all(&disks[..used]), 1).await;
         let of_node = rt.domain(|| {});
-        let one = joined(&of_node, &all(&disks), &network, (1, 7)).await;
-        let two = joined(rt, &all(&disks), &network, (2, 8)).await;
-        let mut files = Vec::new();
+        let one = joined_opening(&of_node, (&disks, used), &network, (1, 7)).await;
+        let two = joined_opening(rt, (&disks, used), &network, (2, 8)).await;
+        let (mut files, mut names) = (Vec::new(), Vec::new());
         for n in 0..FILES {
             let redundancy =
                 ["raid5", "raid1", "raid6", "raid5"][usize::try_from(n % 4).expect("few")];
             // Each node has some of them open, so that tokens go back and forth.
             let at = [&fs, &one, &two][usize::try_from(n % 3).expect("few")];
+            names.push(format!("file{n}"));
             let ino = make_as(at, &format!("file{n}"), redundancy).await;
             let bytes = pattern(200_000, n);
             write(at, ino, 0, &bytes).await;
@@ -46,7 +62,29 @@ impl Cluster {
         for at in [&fs, &one, &two] {
             at.sync().await.expect("synced");
         }
-        Self { disks, network, fs, of_node, one, two, files }
+        Self { disks, network, of_0, fs, of_node, one, two, files, names }
+    }
+
+    /// Two disks have joined, and are empty.
+    async fn with_empty_disks(rt: &Rt) -> Self {
+        let cluster = Self::on(rt, DISKS - 2).await;
+        for disk in &cluster.disks[DISKS - 2..] {
+            cluster.fs.add_disk(disk.clone(), false).await.expect("added");
+        }
+        cluster
+    }
+
+    /// Blocks of files on each disk.
+    async fn blocks_on(&self, at: &Fs) -> BTreeMap<u16, u64> {
+        let mut blocks = BTreeMap::new();
+        for (ino, _) in &self.files {
+            for (_, record) in at.places(*ino).await.expect("known") {
+                for column in record.columns.iter().flatten() {
+                    *blocks.entry(column.disk).or_default() += record.lines;
+                }
+            }
+        }
+        blocks
     }
 
     async fn assert_files(&self, at: &Fs) {
@@ -55,8 +93,8 @@ impl Cluster {
         }
     }
 
-    /// All end, and a mount alone finds everything.
-    async fn assert_end(self, rt: &Rt, without: &[usize]) {
+    /// All end, and a mount alone finds everything. Returns it.
+    async fn assert_end(self, rt: &Rt, without: &[usize]) -> Fs {
         self.assert_files(&self.two).await;
         self.assert_files(&self.fs).await;
         self.two.unmount().await.expect("unmounted");
@@ -70,6 +108,16 @@ impl Cluster {
             assert!(read_all(&fs, *ino).await == *bytes, "file {ino}");
         }
         assert_sound(&fs).await;
+        fs
+    }
+
+    /// The same, and the disks are as even as a balance makes them.
+    async fn assert_even_end(self, rt: &Rt, without: &[usize]) {
+        let fs = self.assert_end(rt, without).await;
+        let disks = fs.status().await.expect("known").disks;
+        let free: Vec<u64> = disks.iter().map(|disk| disk.free_bytes / BLOCK).collect();
+        let (most, least) = (free.iter().max().expect("disks"), free.iter().min().expect("disks"));
+        assert!(most - least <= (most / 16).max(128), "{free:?}");
     }
 }
 
@@ -163,5 +211,179 @@ fn a_node_that_is_unmounted_ends_its_part_first() {
         let report = moved(job.await);
         assert_eq!(report.removed_disks, [1], "{report:?}");
         cluster.assert_end(&rt, &[1]).await;
+    });
+}
+
+fn balanced(ended: weft_fs::Result<JobReport>) -> BalanceReport {
+    match ended {
+        Ok(JobReport::Balanced(report)) => report,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nodes_even_out_parts_of_a_balance_and_no_column_goes_to_and_fro() {
+    run(|rt| async move {
+        let cluster = Cluster::with_empty_disks(&rt).await;
+        let before = cluster.blocks_on(&cluster.fs).await;
+        let job = cluster.fs.begin_job(Job::Balance).expect("it runs");
+        let report = balanced(job.await);
+        let after = cluster.blocks_on(&cluster.fs).await;
+        assert!(report.elsewhere_blocks > 0, "{report:?}");
+        assert!(report.elsewhere_blocks < report.blocks, "{report:?}");
+        assert!(report.damaged.is_empty() && report.crowded.is_empty(), "{report:?}");
+        // What was moved is on the disks that were empty, each block once.
+        let gained: u64 = after.range(4..).map(|(_, blocks)| blocks).sum();
+        assert_eq!(report.blocks, gained, "{before:?} {after:?}");
+        assert!(gained > 1000 && after[&4].abs_diff(after[&5]) < 128, "{before:?} {after:?}");
+        cluster.one.unmount().await.expect("unmounted");
+        cluster.assert_even_end(&rt, &[]).await;
+    });
+}
+
+#[test]
+fn a_node_that_dies_in_its_part_of_a_balance_leaves_it_to_node_0() {
+    for moment in 0..12 {
+        run(move |rt| async move {
+            let cluster = Cluster::with_empty_disks(&rt).await;
+            let job = rt.spawn(cluster.fs.begin_job(Job::Balance).expect("it runs"));
+            rt.sleep(moment * 3 * MILLISECOND).await;
+            cluster.of_node.fail_domain();
+            rt.sleep(10 * MILLISECOND).await;
+            die(&cluster.fs, &cluster.network, 1, 7).await;
+            let report = balanced(job.await);
+            assert!(report.damaged.is_empty() && report.crowded.is_empty(), "{report:?}");
+            cluster.assert_even_end(&rt, &[]).await;
+        });
+    }
+}
+
+#[test]
+fn a_balance_goes_on_when_node_0_dies_and_nodes_are_in_their_parts() {
+    for moment in 0..8 {
+        run(move |rt| async move {
+            let mut cluster = Cluster::with_empty_disks(&rt).await;
+            let job = rt.spawn(cluster.fs.begin_job(Job::Balance).expect("it runs"));
+            rt.sleep((1 + moment * 4) * MILLISECOND).await;
+            cluster.network.kill().await;
+            cluster.of_0.fail_domain();
+            drop(job);
+            let way = &cluster.network;
+            let fs = node_0_at(&rt, &all(&cluster.disks), way, (2, mounting())).await;
+            let nodes = [(1, 7), (2, 8)].map(|(number, epoch)| NodeId { number, epoch });
+            fs.serve_nodes(&way.keeper(), &nodes);
+            let ended = kept(&fs);
+            settle(&rt, &fs).await;
+            // That it was wanted may not have been durable yet, or it was done just before.
+            assert!([&[][..], &[Job::Balance]].contains(&&jobs(&ended)[..]), "{ended:?}");
+            if ended.borrow().is_empty() {
+                balanced(fs.begin_job(Job::Balance).expect("it runs").await);
+            }
+            cluster.fs = fs;
+            cluster.one.unmount().await.expect("unmounted");
+            cluster.assert_even_end(&rt, &[]).await;
+        });
+    }
+}
+
+#[test]
+fn a_disk_is_lost_while_nodes_even_out_parts() {
+    for moment in 0..8 {
+        run(move |rt| async move {
+            let cluster = Cluster::with_empty_disks(&rt).await;
+            let ended = kept(&cluster.fs);
+            let job = rt.spawn(cluster.fs.begin_job(Job::Balance).expect("it runs"));
+            rt.sleep(moment * 4 * MILLISECOND).await;
+            let lost = [0, 4][usize::try_from(moment % 2).expect("few")];
+            cluster.fs.fail_disk(lost).await.expect("lost");
+            let balance = job.await;
+            assert!(matches!(balance, Ok(_) | Err(FsError::GivenWay)), "{balance:?}");
+            let has_given_way = balance.is_err();
+            settle(&rt, &cluster.fs).await;
+            let expected = match has_given_way {
+                true => &[Job::Rebuild, Job::Balance][..],
+                false => &[Job::Rebuild],
+            };
+            assert_eq!(jobs(&ended), expected);
+            assert!(ended.borrow().iter().all(|(_, ended)| ended.is_ok()), "{ended:?}");
+            cluster.one.unmount().await.expect("unmounted");
+            match has_given_way {
+                true => cluster.assert_even_end(&rt, &[lost.into()]).await,
+                false => drop(cluster.assert_end(&rt, &[lost.into()]).await),
+            }
+        });
+    }
+}
+
+/// What nodes do of their parts after that counts for the next balance, too.
+#[test]
+fn a_balance_that_is_cancelled_while_nodes_are_in_their_parts_can_begin_again() {
+    for moment in 0..8 {
+        run(move |rt| async move {
+            let cluster = Cluster::with_empty_disks(&rt).await;
+            let job = rt.spawn(cluster.fs.begin_job(Job::Balance).expect("it runs"));
+            rt.sleep(moment * 3 * MILLISECOND).await;
+            let cancelled = cluster.fs.cancel().await;
+            let ended = job.await;
+            assert!(ended.is_ok() || matches!(ended, Err(FsError::Cancelled)), "{ended:?}");
+            assert!(ended.is_err() || cancelled.is_err());
+            let job = cluster.fs.begin_job(Job::Balance).expect("it runs");
+            let report = balanced(job.await);
+            assert!(report.damaged.is_empty() && report.crowded.is_empty(), "{report:?}");
+            cluster.one.unmount().await.expect("unmounted");
+            cluster.assert_even_end(&rt, &[]).await;
+        });
+    }
+}
+
+#[test]
+fn files_are_written_and_deleted_on_all_nodes_during_a_balance_and_a_node_is_unmounted() {
+    for seed in 0..4 {
+        run(move |rt| async move {
+            let mut cluster = Cluster::with_empty_disks(&rt).await;
+            let job = rt.spawn(cluster.fs.begin_job(Job::Balance).expect("it runs"));
+            let mut rng = Rng::new(seed);
+            let nodes = [cluster.fs.clone(), cluster.two.clone()];
+            let uses = async {
+                for _ in 0..60 {
+                    let n = rng.below(cluster.files.len() as u64);
+                    let n = usize::try_from(n).expect("few");
+                    let at = rng.pick(&nodes);
+                    if rng.chance(10) {
+                        drop(cluster.files.remove(n));
+                        let name = cluster.names.remove(n);
+                        at.unlink(ROOT, name.as_bytes()).await.expect("removed");
+                        continue;
+                    }
+                    let (ino, bytes) = &mut cluster.files[n];
+                    let from = usize::try_from(rng.below(180_000)).expect("short");
+                    overwrite(at, *ino, bytes, from..from + 9000, rng.below(1000)).await;
+                    rt.sleep(rng.below(MILLISECOND)).await;
+                }
+            };
+            let (unmounted, ()) = join(cluster.one.unmount(), uses).await;
+            unmounted.expect("unmounted");
+            let report = balanced(job.await);
+            assert!(report.damaged.is_empty(), "{report:?}");
+            cluster.assert_end(&rt, &[]).await;
+        });
+    }
+}
+
+#[test]
+fn a_node_of_the_version_before_gets_only_parts_that_it_knows() {
+    run(|rt| async move {
+        let mut cluster = Cluster::with_empty_disks(&rt).await;
+        cluster.one.unmount().await.expect("unmounted");
+        cluster.two.unmount().await.expect("unmounted");
+        let way = OldWay::to(&cluster.network);
+        cluster.two = node(&rt, &all(&cluster.disks), &way, (2, 9)).await.expect("mounted");
+        assert_eq!(*way.versions.borrow(), [2, 1]);
+        let job = cluster.fs.begin_job(Job::Balance).expect("it runs");
+        let report = balanced(job.await);
+        assert!(report.blocks > 1000 && report.elsewhere_blocks == 0, "{report:?}");
+        let report = cluster.fs.remove_disk(2).await.expect("removed");
+        assert!(report.elsewhere_blocks > 0, "{report:?}");
+        cluster.assert_end(&rt, &[2]).await;
     });
 }

@@ -1,16 +1,19 @@
 //! The fields of a message: numbers are little-endian, bytes have their length before them.
 
-/// The version of the messages.
-pub const VERSION: u16 = 1;
+/// The version of the messages: a node that speaks it says so in its first one.
+pub const VERSION: u16 = 2;
+
+/// The first version: what nodes and keepers of all versions say to each other.
+pub const FIRST_VERSION: u16 = 1;
 
 /// The most bytes of a message's contents.
 pub const MESSAGE_BYTES_MAX: u32 = 4 << 20;
 
-/// Bytes that are no message of this version.
+/// Bytes that are no message of these versions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The peer has another version.
-    #[error("a message of version {0}, and this program has version {version}", version = VERSION)]
+    /// The peer has a later version.
+    #[error("a message of version {0}, and this program knows versions up to {VERSION}")]
     Version(u16),
     /// A frame's checksum is wrong.
     #[error("a message whose checksum is wrong")]

@@ -11,7 +11,7 @@
 //! Numbers are little-endian. A stream that has had a wrong frame is of no more use: where the next
 //! one starts is not known.
 
-use crate::fields::{MESSAGE_BYTES_MAX, Put as _, Result, VERSION, WireError};
+use crate::fields::{FIRST_VERSION, MESSAGE_BYTES_MAX, Put as _, Result, VERSION, WireError};
 
 /// Bytes before the contents.
 const HEAD_BYTES: usize = 12;
@@ -25,18 +25,25 @@ fn checksum(head: &[u8], contents: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("the checksum has 32 bits")
 }
 
+/// What the head of a frame says of its message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    pub(crate) version: u16,
+    pub(crate) kind: u16,
+}
+
 /// A frame with contents that `put` adds.
 ///
 /// # Panics
 /// If the contents have more than [`MESSAGE_BYTES_MAX`] bytes.
-pub(crate) fn frame(kind: u16, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+pub(crate) fn frame(Head { version, kind }: Head, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = vec![0; HEAD_BYTES];
     put(&mut bytes);
     let (head, contents) = bytes.split_at_mut(HEAD_BYTES);
     let len = u32::try_from(contents.len()).ok().filter(|len| *len <= MESSAGE_BYTES_MAX);
     let mut fields = Vec::with_capacity(HEAD_BYTES);
     fields.put_u32(len.expect("messages are short"));
-    fields.put_u16(VERSION);
+    fields.put_u16(version);
     fields.put_u16(kind);
     fields.put_u32(checksum(&fields, contents));
     head.copy_from_slice(&fields);
@@ -64,8 +71,8 @@ impl Frames {
         self.bytes.len() - self.given
     }
 
-    /// The kind and the contents of the next frame, if all of it has come.
-    pub(crate) fn next(&mut self) -> Result<Option<(u16, &[u8])>> {
+    /// The head of the next frame, and its contents, if all of it has come.
+    pub(crate) fn next(&mut self) -> Result<Option<(Head, &[u8])>> {
         let waiting = &self.bytes[self.given..];
         let Some((head, rest)) = waiting.split_first_chunk::<HEAD_BYTES>() else {
             return Ok(None);
@@ -74,7 +81,7 @@ impl Frames {
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (len, version, kind, sum) = (word(0), half(4), half(6), word(8));
-        if version != VERSION {
+        if !(FIRST_VERSION..=VERSION).contains(&version) {
             return Err(WireError::Version(version));
         }
         if len > MESSAGE_BYTES_MAX {
@@ -87,6 +94,6 @@ impl Frames {
         }
         let start = self.given + HEAD_BYTES;
         self.given = start + len;
-        Ok(Some((kind, &self.bytes[start..self.given])))
+        Ok(Some((Head { version, kind }, &self.bytes[start..self.given])))
     }
 }

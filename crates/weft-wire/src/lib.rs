@@ -21,8 +21,10 @@
 //! bytes that have come. Lists are made while their items are read. So what a peer claims allocates
 //! nothing.
 //!
-//! *Versions.* The head of a frame never changes, and has the version of the message. A peer of
-//! another version is recognised by its first frame.
+//! *Versions.* The head of a frame never changes, and has the version of the message: the first one
+//! that has it. So peers of all versions understand what is as old as they are. A node says in its
+//! first frame which version it speaks, and is sent nothing of a later one. A keeper that does not
+//! know that version ends the connection, and the node says the version before.
 //!
 //! ```
 //! use weft_wire::{Frames, Key, Question, Table, ToKeeper};
@@ -58,7 +60,7 @@ pub use early::{
     EARLY_ATTRIBUTES, EARLY_BLOCK_BYTES, EARLY_BLOCKS_MAX, EarlyAttributes, EarlyBlock,
     EarlyCommit, EarlyLive,
 };
-pub use fields::{MESSAGE_BYTES_MAX, VERSION, WireError};
+pub use fields::{FIRST_VERSION, MESSAGE_BYTES_MAX, VERSION, WireError};
 pub use frame::Frames;
 pub use lock::{LockReply, LockWish};
 pub use message::{FromKeeper, Restated, Room, ToKeeper};

@@ -4,8 +4,8 @@ use weft_token::{FileLock, Holding, LockedFile, NodeId, ToAuthority, ToNode};
 
 use crate::answer::Answer;
 use crate::early::{EarlyBlock, EarlyLive};
-use crate::fields::{Fields, Put as _, Result, WireError};
-use crate::frame::{Frames, frame};
+use crate::fields::{FIRST_VERSION, Fields, Put as _, Result, WireError};
+use crate::frame::{Frames, Head, frame};
 use crate::lock;
 use crate::question::Question;
 use crate::space::Run;
@@ -71,6 +71,9 @@ pub enum ToKeeper {
     /// The first one of a connection. What this node sent before, of a batch that it did not end,
     /// is forgotten.
     Hello {
+        /// The version that the node speaks, which is that of the frame. A keeper that knows only
+        /// lower ones ends the connection.
+        version: u16,
         /// The identity of the file system.
         file_system: [u8; 16],
         /// The node.
@@ -156,37 +159,51 @@ mod kind {
 /// The message of the next frame, if all of it has come.
 fn next<T>(
     frames: &mut Frames,
-    read: impl FnOnce(u16, &mut Fields<'_>) -> Result<T>,
+    read: impl FnOnce(Head, &mut Fields<'_>) -> Result<T>,
+    version_of: impl FnOnce(&T) -> u16,
 ) -> Result<Option<T>> {
-    let Some((kind, contents)) = frames.next()? else { return Ok(None) };
+    let Some((head, contents)) = frames.next()? else { return Ok(None) };
     let mut fields = Fields::new(contents);
-    let message = read(kind, &mut fields)?;
+    let message = read(head, &mut fields)?;
     fields.end()?;
-    Ok(Some(message))
+    match version_of(&message) == head.version {
+        true => Ok(Some(message)),
+        false => Err(WireError::Malformed("the version of another message")),
+    }
 }
 
 impl ToKeeper {
+    /// The version of its frame: the first one that has it.
+    fn version(&self) -> u16 {
+        match self {
+            Self::Hello { version, .. } => *version,
+            _ => FIRST_VERSION,
+        }
+    }
+
     /// This message as a frame.
     ///
     /// # Panics
     /// If it has more bytes than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
     pub fn to_bytes(&self) -> Vec<u8> {
+        let frame =
+            |kind, put: &dyn Fn(&mut Vec<u8>)| frame(Head { version: self.version(), kind }, put);
         match self {
-            Self::Hello { file_system, node } => frame(kind::HELLO, |bytes| {
+            Self::Hello { file_system, node, .. } => frame(kind::HELLO, &|bytes| {
                 bytes.extend_from_slice(file_system);
                 token::put_node(bytes, *node);
             }),
-            Self::Ask { number, question } => frame(kind::ASK, |bytes| {
+            Self::Ask { number, question } => frame(kind::ASK, &|bytes| {
                 bytes.put_u64(*number);
                 question.put(bytes);
             }),
             Self::Token(message) => {
-                frame(kind::TO_AUTHORITY, |bytes| token::put_to_authority(bytes, message))
+                frame(kind::TO_AUTHORITY, &|bytes| token::put_to_authority(bytes, message))
             }
-            Self::Restate(restated) => frame(kind::RESTATE, |bytes| restated.put(bytes)),
-            Self::EarlyLive(live) => frame(kind::EARLY_LIVE, |bytes| live.put(bytes)),
+            Self::Restate(restated) => frame(kind::RESTATE, &|bytes| restated.put(bytes)),
+            Self::EarlyLive(live) => frame(kind::EARLY_LIVE, &|bytes| live.put(bytes)),
             Self::EarlyDone(blocks) => {
-                frame(kind::EARLY_DONE, |bytes| EarlyBlock::put_all(blocks, bytes))
+                frame(kind::EARLY_DONE, &|bytes| EarlyBlock::put_all(blocks, bytes))
             }
         }
     }
@@ -196,10 +213,11 @@ impl ToKeeper {
     /// # Errors
     /// If what has come is no such message. The stream is of no more use.
     pub fn next(frames: &mut Frames) -> Result<Option<Self>> {
-        next(frames, |kind, fields| {
+        let read = |Head { version, kind }: Head, fields: &mut Fields<'_>| {
             Ok(match kind {
                 kind::HELLO => {
-                    Self::Hello { file_system: fields.sixteen()?, node: token::read_node(fields)? }
+                    let (file_system, node) = (fields.sixteen()?, token::read_node(fields)?);
+                    Self::Hello { version, file_system, node }
                 }
                 kind::ASK => Self::Ask { number: fields.u64()?, question: Question::read(fields)? },
                 kind::TO_AUTHORITY => Self::Token(token::read_to_authority(fields)?),
@@ -208,41 +226,52 @@ impl ToKeeper {
                 kind::EARLY_DONE => Self::EarlyDone(EarlyBlock::read_all(fields)?),
                 _ => return Err(WireError::Malformed("a kind that no node sends")),
             })
-        })
+        };
+        next(frames, read, Self::version)
     }
 }
 
 impl FromKeeper {
+    /// The version of its frame: the first one that has it.
+    fn version(&self) -> u16 {
+        match self {
+            Self::Answer { answer: Answer::Work(work), .. } => work.task.version(),
+            _ => FIRST_VERSION,
+        }
+    }
+
     /// This message as a frame.
     ///
     /// # Panics
     /// If it has more bytes than [`MESSAGE_BYTES_MAX`](crate::MESSAGE_BYTES_MAX).
     pub fn to_bytes(&self) -> Vec<u8> {
+        let frame =
+            |kind, put: &dyn Fn(&mut Vec<u8>)| frame(Head { version: self.version(), kind }, put);
         match self {
-            Self::Welcome { next_batch, capacity, rows_max } => frame(kind::WELCOME, |bytes| {
+            Self::Welcome { next_batch, capacity, rows_max } => frame(kind::WELCOME, &|bytes| {
                 bytes.put_u64(*next_batch);
                 bytes.put_u64(*capacity);
                 bytes.put_u32(*rows_max);
             }),
-            Self::Refused(why) => frame(kind::REFUSED, |bytes| bytes.put_bytes(why.as_bytes())),
-            Self::Answer { number, answer } => frame(kind::ANSWER, |bytes| {
+            Self::Refused(why) => frame(kind::REFUSED, &|bytes| bytes.put_bytes(why.as_bytes())),
+            Self::Answer { number, answer } => frame(kind::ANSWER, &|bytes| {
                 bytes.put_u64(*number);
                 answer.put(bytes);
             }),
             Self::Token(message) => {
-                frame(kind::TO_NODE, |bytes| token::put_to_node(bytes, message))
+                frame(kind::TO_NODE, &|bytes| token::put_to_node(bytes, message))
             }
-            Self::ReturnRoom { round } => frame(kind::RETURN_ROOM, |bytes| bytes.put_u64(*round)),
-            Self::Room(room) => frame(kind::ROOM, |bytes| {
+            Self::ReturnRoom { round } => frame(kind::RETURN_ROOM, &|bytes| bytes.put_u64(*round)),
+            Self::Room(room) => frame(kind::ROOM, &|bytes| {
                 bytes.put_u64(room.rows);
                 bytes.put_u64(room.left);
                 bytes.put_u64(room.left_for_root);
             }),
-            Self::LostDisks(disks) => frame(kind::LOST_DISKS, |bytes| {
+            Self::LostDisks(disks) => frame(kind::LOST_DISKS, &|bytes| {
                 bytes.put_u32(u32::try_from(disks.len()).expect("few disks"));
                 disks.iter().for_each(|disk| bytes.put_u16(*disk));
             }),
-            Self::Capacity(bytes) => frame(kind::CAPACITY, |out| out.put_u64(*bytes)),
+            Self::Capacity(bytes) => frame(kind::CAPACITY, &|out| out.put_u64(*bytes)),
         }
     }
 
@@ -251,7 +280,7 @@ impl FromKeeper {
     /// # Errors
     /// If what has come is no such message. The stream is of no more use.
     pub fn next(frames: &mut Frames) -> Result<Option<Self>> {
-        next(frames, |kind, fields| {
+        let read = |Head { kind, .. }: Head, fields: &mut Fields<'_>| {
             Ok(match kind {
                 kind::WELCOME => Self::Welcome {
                     next_batch: fields.u64()?,
@@ -273,6 +302,7 @@ impl FromKeeper {
                 kind::CAPACITY => Self::Capacity(fields.u64()?),
                 _ => return Err(WireError::Malformed("a kind that no keeper sends")),
             })
-        })
+        };
+        next(frames, read, Self::version)
     }
 }

@@ -1,6 +1,7 @@
 //! Parts of jobs that nodes carry out, as bytes.
 
-use crate::fields::{Fields, Put as _, Result, WireError};
+use crate::fields::{FIRST_VERSION, Fields, Put as _, Result, WireError};
+use crate::space::DiskBlocks;
 
 /// A part of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +29,27 @@ pub enum Task {
         /// The record after the last one.
         to: (u64, u64),
     },
+    /// Columns of files go to disks with more room.
+    Even {
+        /// The free blocks of each disk by which the node is to go: its share of them.
+        free: Vec<DiskBlocks>,
+        /// The files, in the order in which they are wanted.
+        files: Vec<u64>,
+    },
+}
+
+impl Task {
+    /// Since this version there is [`Task::Even`].
+    pub const EVEN_SINCE: u16 = 2;
+
+    /// The version from which on nodes know it.
+    #[must_use]
+    pub fn version(&self) -> u16 {
+        match self {
+            Self::Move { .. } | Self::Check { .. } => FIRST_VERSION,
+            Self::Even { .. } => Self::EVEN_SINCE,
+        }
+    }
 }
 
 /// What came of a part of a job.
@@ -42,7 +64,7 @@ pub struct WorkDone {
 /// What a node did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a [`Task::Move`]. All of it is durable.
+    /// Of a [`Task::Move`] or a [`Task::Even`]. All of it is durable.
     Moved(Moved),
     /// Of a [`Task::Check`].
     Checked(Checked),
@@ -59,7 +81,7 @@ pub struct Moved {
     pub kept: u64,
     /// Files with blocks that could not be read.
     pub damaged: Vec<u64>,
-    /// Files that are unchanged in part, as this node lacked room.
+    /// Files that are unchanged in part, as this node lacked room, or ended early.
     pub waiting: Vec<u64>,
     /// Records that moved although some of their blocks are wrong: the file, and the first block.
     pub wrong: Vec<(u64, u64)>,
@@ -112,6 +134,11 @@ impl Work {
                 put_place(bytes, *from);
                 put_place(bytes, *to);
             }
+            Task::Even { free, files } => {
+                bytes.put_u8(2);
+                DiskBlocks::put_all(free, bytes);
+                put_numbers(bytes, files);
+            }
         }
     }
 
@@ -120,6 +147,9 @@ impl Work {
         let task = match fields.u8()? {
             0 => Task::Move { disks: fields.list(Fields::u16)?, files: fields.list(Fields::u64)? },
             1 => Task::Check { from: read_place(fields)?, to: read_place(fields)? },
+            2 => {
+                Task::Even { free: DiskBlocks::read_all(fields)?, files: fields.list(Fields::u64)? }
+            }
             _ => return Err(WireError::Malformed("an unknown part of a job")),
         };
         Ok(Self { number, task })

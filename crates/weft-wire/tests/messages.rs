@@ -13,10 +13,10 @@ use weft_token::{
 };
 use weft_wire::{
     Answer, Checked, DISK_BYTES_MAX, DiskBlocks, DiskFault, DiskReply, DiskRequest, DiskWork,
-    EARLY_BLOCK_BYTES, EarlyAttributes, EarlyBlock, EarlyCommit, EarlyLive, End, Frames,
-    FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish, MESSAGE_BYTES_MAX, Moved, Outcome,
-    Part, PathVerdict, Question, Restated, Room, RoomWish, RowChange, Run, Table, Task, ToKeeper,
-    WireError, Work, WorkDone,
+    EARLY_BLOCK_BYTES, EarlyAttributes, EarlyBlock, EarlyCommit, EarlyLive, End, FIRST_VERSION,
+    Frames, FromKeeper, GiveBack, Key, KeyRange, LockReply, LockWish, MESSAGE_BYTES_MAX, Moved,
+    Outcome, Part, PathVerdict, Question, Restated, Room, RoomWish, RowChange, Run, Table, Task,
+    ToKeeper, VERSION, WireError, Work, WorkDone,
 };
 
 fn bytes(rng: &mut Rng) -> Vec<u8> {
@@ -136,9 +136,10 @@ fn numbers(rng: &mut Rng) -> Vec<u64> {
 }
 
 fn work(rng: &mut Rng) -> Work {
-    let task = match rng.chance(1, 2) {
-        true => Task::Move { disks: vec![3, 9], files: numbers(rng) },
-        false => Task::Check { from: (number(rng), number(rng)), to: (number(rng), number(rng)) },
+    let task = match rng.below(3) {
+        0 => Task::Move { disks: vec![3, 9], files: numbers(rng) },
+        1 => Task::Check { from: (number(rng), number(rng)), to: (number(rng), number(rng)) },
+        _ => Task::Even { free: of_disks(rng), files: numbers(rng) },
     };
     Work { number: number(rng), task }
 }
@@ -256,7 +257,8 @@ fn to_keeper(rng: &mut Rng) -> ToKeeper {
         }
         0 => {
             let node = NodeId { number: 7, epoch: number(rng) };
-            return ToKeeper::Hello { file_system: [3; 16], node };
+            let version = if rng.chance(1, 2) { FIRST_VERSION } else { VERSION };
+            return ToKeeper::Hello { version, file_system: [3; 16], node };
         }
         1 => {
             let (space, (needed, wanted)) = (space(rng), wish(rng));
@@ -412,8 +414,15 @@ fn a_claimed_length_takes_no_memory_and_another_version_is_named() {
     let long = (MESSAGE_BYTES_MAX + 1).to_le_bytes();
     let head = [&long[..], &[1, 0, 1, 0, 0, 0, 0, 0]].concat();
     assert_eq!(error_of(&head), Err(WireError::TooLong(MESSAGE_BYTES_MAX + 1)));
-    let head = [&[4, 0, 0, 0, 2, 0, 1, 0][..], &[0; 4]].concat();
-    assert_eq!(error_of(&head), Err(WireError::Version(2)));
+    for version in [0, 3] {
+        let head = [&[4, 0, 0, 0, version, 0, 1, 0][..], &[0; 4]].concat();
+        assert_eq!(error_of(&head), Err(WireError::Version(version.into())));
+    }
+    // What is older than its frame.
+    let mut alive = ToKeeper::Ask { number: 1, question: Question::Alive }.to_bytes();
+    alive[4] = 2;
+    let error = error_of(&exercise::summed(&alive));
+    assert_eq!(error, Err(WireError::Malformed("the version of another message")));
     // A list of 4 thousand million rows in a frame of 21 bytes.
     let mut part =
         ToKeeper::Ask { number: 1, question: Question::Part(Part { batch: 2, rows: Vec::new() }) }
@@ -437,9 +446,10 @@ fn hex(bytes: &[u8]) -> String {
     format!("{} {}", hex(&bytes[..12]), hex(&bytes[12..]))
 }
 
-/// These bytes are what nodes of this version send: they change only with the version.
+/// These bytes are what nodes send. Those of a message stay as they are: the version in their head
+/// is the first one that has it.
 #[test]
-fn the_bytes_of_version_1() {
+fn the_bytes_of_all_messages() {
     let node = NodeId { number: 2, epoch: 5 };
     let space = Space { kind: Kind::Data, ino: 6 };
     let ask = |question| ToKeeper::Ask { number: 1, question };
@@ -461,7 +471,8 @@ fn the_bytes_of_version_1() {
     let early = EarlyBlock { ino: 6, block: 2, number: 9 };
     let attributes = EarlyAttributes { size: 10, modified_s: -12, modified_ns: 13 };
     let to_keeper = [
-        ToKeeper::Hello { file_system: [1; 16], node },
+        ToKeeper::Hello { version: 1, file_system: [1; 16], node },
+        ToKeeper::Hello { version: 2, file_system: [1; 16], node },
         ask(Question::Row { table: Table::Names, key: name.clone() }),
         ask(Question::Rows { table: Table::Extents, range, is_backward: true, max: 9 }),
         ask(Question::Count { table: Table::Inodes }),
@@ -582,6 +593,10 @@ fn the_bytes_of_version_1() {
             task: Task::Move { disks: vec![3], files: vec![6, 5] },
         })),
         answer(Answer::Work(Work { number: 9, task: Task::Check { from: (1, 2), to: (3, 4) } })),
+        answer(Answer::Work(Work {
+            number: 9,
+            task: Task::Even { free: some(12), files: vec![6, 5] },
+        })),
         answer(Answer::Early(true)),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));

@@ -8,7 +8,15 @@
 //! and fro, and one walk through the files on the fuller disks is enough.
 //!
 //! What has moved leaves its old place only when that is durable. So each batch is committed, and
-//! within one the blocks that it will free are counted ([`BalanceMoves::freed`]).
+//! within one the blocks that it will free are counted ([`BalanceMoves::free`]).
+//!
+//! *In a cluster* other nodes move some of the files ([`crate::jobs::spread`]). A node does not
+//! know what the others move meanwhile. So it gets a share of the free blocks of each disk, and
+//! evens out its share, as a balance does with all of them: together the nodes move no more than
+//! evens out the disks. Node 0 goes by what is in no node's share. A share is back when its node
+//! has said what is free now, before the outcome of its part; a balance begins when all are back.
+//! Each share stays a little uneven, and nodes have other files than would make use of all of it: a
+//! last walk of node 0 alone evens out the rest.
 //!
 //! That it is wanted is in the metadata's state until it is done or was cancelled: an unmount, a
 //! crash or a rebuild only interrupts it ([`crate::jobs::scheduler`]).
@@ -18,6 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use weft_code::UnitSet;
+use weft_rt::SECOND;
+use weft_wire::{DiskBlocks, Task};
 
 use crate::disks::allocator::{RAIDRATIO, allocate_on};
 use crate::disks::member::Member;
@@ -26,6 +36,7 @@ use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
+use crate::jobs::spread::SpreadMoves;
 use crate::meta::Tx;
 use crate::state::mounted::FsState;
 
@@ -37,6 +48,8 @@ const WANTED: &str = "balance";
 pub struct BalanceReport {
     /// Blocks moved.
     pub blocks: u64,
+    /// Of these, by other nodes.
+    pub elsewhere_blocks: u64,
     /// Files with blocks that could not be had, as they had too little redundancy.
     pub damaged: BTreeSet<Ino>,
     /// Files with columns that should have moved, but found no place in one piece.
@@ -44,10 +57,11 @@ pub struct BalanceReport {
 }
 
 /// Columns move to where there is more room.
-struct BalanceMoves<'a> {
+pub(crate) struct BalanceMoves<'a> {
     pool: &'a Pool,
-    /// Blocks that will be free on each disk when the decided moves are committed.
-    freed: RefCell<BTreeMap<u16, u64>>,
+    /// Blocks of each disk that are free, as far as this goes by them, and will be when the decided
+    /// moves are committed.
+    free: RefCell<BTreeMap<u16, u64>>,
 }
 
 /// A column that is to move, from a disk to one of these, the best first.
@@ -58,21 +72,21 @@ struct Step {
 }
 
 impl<'a> BalanceMoves<'a> {
-    fn new(pool: &'a Pool) -> Self {
-        Self { pool, freed: RefCell::default() }
+    /// Going by these free blocks of disks.
+    pub(crate) fn new(pool: &'a Pool, free: BTreeMap<u16, u64>) -> Self {
+        Self { pool, free: RefCell::new(free) }
     }
 
     /// The disks that take part, with their free blocks, those with the most first.
     fn rooms(&self) -> Vec<(Rc<Member>, u64)> {
         let members = self.pool.members().into_iter();
         let works = members.filter(|member| member.takes_data());
-        let freed = self.freed.borrow();
-        let mut rooms: Vec<_> = works
-            .map(|member| {
-                let free = member.free_blocks() + freed.get(&member.number).unwrap_or(&0);
-                (member, free)
-            })
-            .collect();
+        let free = self.free.borrow();
+        let with_free = |member: Rc<Member>| {
+            let free = *free.get(&member.number)?;
+            Some((member, free))
+        };
+        let mut rooms: Vec<_> = works.filter_map(with_free).collect();
         rooms.sort_by_key(|(_, free)| std::cmp::Reverse(*free));
         rooms
     }
@@ -119,11 +133,46 @@ impl Decide for BalanceMoves<'_> {
                 }
                 break;
             };
-            *self.freed.borrow_mut().entry(from).or_default() += record.lines;
+            for (disk, free) in &mut *self.free.borrow_mut() {
+                match *disk {
+                    of if of == from => *free += record.lines,
+                    of if of == column.disk => *free = free.saturating_sub(record.lines),
+                    _ => {}
+                }
+            }
             fresh.columns[unit] = Some(column);
             units.insert(unit);
         }
         if units.is_empty() { Decision::Stays } else { Decision::Moves(fresh, units) }
+    }
+}
+
+/// A walk of a balance.
+struct BalanceWalk<'a> {
+    fs: &'a FsState,
+    /// Whether other nodes get parts.
+    has_help: bool,
+}
+
+impl SpreadMoves for BalanceWalk<'_> {
+    const COMMITS: bool = true;
+
+    fn version(&self) -> Option<u16> {
+        self.has_help.then_some(Task::EVEN_SINCE)
+    }
+
+    fn decide(&self) -> impl Decide {
+        BalanceMoves::new(self.fs.pool(), self.fs.unshared_room())
+    }
+
+    fn task(&self, files: Vec<Ino>, idle: usize) -> Task {
+        // Each of them gets as much as node 0 keeps.
+        let share = |(disk, free)| DiskBlocks { disk, blocks: free / (idle as u64 + 1) };
+        Task::Even { free: self.fs.unshared_room().into_iter().map(share).collect(), files }
+    }
+
+    fn progress(&self, _: u64, moved: u64) -> u64 {
+        moved
     }
 }
 
@@ -155,27 +204,39 @@ impl FsState {
         ended
     }
 
+    /// Blocks that are free on each disk, at any node, and in no share of a node.
+    fn unshared_room(&self) -> BTreeMap<u16, u64> {
+        let shares = self.work_desk().shares();
+        let room = |member: &Rc<Member>| {
+            let shared = shares.get(&member.number).copied().unwrap_or(0);
+            (member.number, member.room().saturating_sub(shared))
+        };
+        self.pool().members().iter().map(room).collect()
+    }
+
+    /// One walk through the files on the fuller disks. Returns how many parts other nodes got.
+    async fn even_walk(&self, has_help: bool, moved: &mut MigrationReport) -> Result<usize> {
+        let (fuller, _) = BalanceMoves::new(self.pool(), self.unshared_room()).fuller();
+        let walk = self.walk(&fuller).await?;
+        self.move_all(walk, &BalanceWalk { fs: self, has_help }, moved).await
+    }
+
     async fn even_out(&self) -> Result<BalanceReport> {
-        let (fuller, blocks) = BalanceMoves::new(self.pool()).fuller();
-        self.job_total(blocks);
-        let mut moved = MigrationReport::default();
-        let mut walk = self.walk(&fuller).await?;
-        loop {
-            let even = BalanceMoves::new(self.pool());
-            let some = self.next_found(&mut walk, &even).await?;
-            if some.is_empty() {
-                break;
-            }
-            let before = moved.blocks;
-            self.move_some(&some, &even, &mut moved).await?;
-            // The old places are free from then on.
-            self.commit().await?;
-            self.job_done(moved.blocks - before);
+        // Nodes that are in their parts of a balance that was cancelled end these first.
+        while !self.work_desk().shares().is_empty() {
+            self.rt().sleep(SECOND).await;
             self.job_may_go_on()?;
         }
+        let (_, blocks) = BalanceMoves::new(self.pool(), self.unshared_room()).fuller();
+        self.job_total(blocks);
+        let mut moved = MigrationReport::default();
+        if self.even_walk(true, &mut moved).await? > 0 {
+            moved.waiting.clear();
+            self.even_walk(false, &mut moved).await?;
+        }
         self.job_nears_end()?;
-        let MigrationReport { blocks, damaged, waiting: crowded, .. } =
+        let MigrationReport { blocks, elsewhere, damaged, waiting: crowded, .. } =
             self.as_it_is_now(moved).await?;
-        Ok(BalanceReport { blocks, damaged, crowded })
+        Ok(BalanceReport { blocks, elsewhere_blocks: elsewhere, damaged, crowded })
     }
 }

@@ -1,10 +1,10 @@
 //! Parts of a job that another node carries out for node 0.
 //!
 //! Node 0 walks through what a job has to do, and gives some of it to nodes that have nothing to do
-//! ([`crate::state::work_desk`]): of a rebuild, or of a disk that is to leave, whole files, up to
-//! 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on with the rest
-//! itself, and looks between two steps of its own whether nodes are done. What a node could not do,
-//! node 0 does.
+//! ([`crate::state::work_desk`]): of a rebuild, of a disk that is to leave, or of a balance, whole
+//! files, up to 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on
+//! with the rest itself, and looks between two steps of its own whether nodes are done. What a node
+//! could not do, node 0 does.
 //!
 //! *Order.* Files that are used at node 0 are moved there, as their tokens are there. Each node
 //! moves first what its own users read and what has to be computed
@@ -13,24 +13,26 @@
 //! *Room.* A node has blocks of its own to move columns to, and gets more as for writes. If it has
 //! none of the right disk, it leaves the file to node 0, and does not rewrite lines in a narrower
 //! way: node 0 knows all that is free.
+//!
+//! *A balance* goes by the free blocks that came with the part ([`crate::jobs::balance`]). Node 0
+//! keeps account of them. So a node whose connection ends during such a part leaves the rest of it
+//! to node 0, which may be another one.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use weft_disk::Disk;
 use weft_rt::Rt;
-use weft_token::Mode;
 use weft_wire::{Moved, Outcome, Task, WorkDone};
 
 use crate::disks::reopen::Reopen;
 use crate::error::Result;
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
+use crate::jobs::balance::BalanceMoves;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
 use crate::jobs::rebuild::LostDiskMoves;
 use crate::mount::RemoteMetadata;
 use crate::state::mounted::{Fs, FsState, MountOptions};
-use crate::tokens::needs::Need;
 
 /// Moves that need no more than room on other disks.
 struct Narrowing<'a>(LostDiskMoves<'a>);
@@ -49,12 +51,22 @@ impl Decide for Narrowing<'_> {
 }
 
 impl FsState {
-    /// Carries out a part of a job for node 0. None: it could not.
-    async fn carry_out_part(&self, task: Task) -> Option<Outcome> {
+    /// Carries out a part of a job for node 0, which knows of it as long as `is_known`. None: it
+    /// could not.
+    async fn carry_out_part(&self, task: Task, is_known: impl Fn() -> bool) -> Option<Outcome> {
         let _working = self.work_desk().working.acquire(1).await;
         match task {
             Task::Move { disks, files } => {
-                let moved = self.move_files(&disks.into_iter().collect(), files).await;
+                let disks = disks.into_iter().collect();
+                let off = Narrowing(LostDiskMoves::new(self.pool(), &disks));
+                self.move_files(&off, files, || true).await.ok().map(Outcome::Moved)
+            }
+            Task::Even { free, files } => {
+                let free = free.into_iter().map(|of| (of.disk, of.blocks)).collect();
+                let even = BalanceMoves::new(self.pool(), free);
+                let moved = self.move_files(&even, files, is_known).await;
+                // Node 0 goes by what is free from now on.
+                self.return_excess().await;
                 moved.ok().map(Outcome::Moved)
             }
             Task::Check { from, to } => {
@@ -64,22 +76,30 @@ impl FsState {
         }
     }
 
-    async fn move_files(&self, disks: &BTreeSet<u16>, files: Vec<Ino>) -> Result<Moved> {
-        let off = Narrowing(LostDiskMoves::new(self.pool(), disks));
+    /// Moves columns of files, while `goes_on`.
+    async fn move_files(
+        &self,
+        decide: &impl Decide,
+        files: Vec<Ino>,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Moved> {
         let (mut moved, mut walk, mut found) = (MigrationReport::default(), self.walk_of(files), 0);
-        loop {
-            let some = self.next_found(&mut walk, &off).await?;
+        while goes_on() {
+            // Disks that have joined, or are to leave, are known then.
+            drop(self.hold_everything().await);
+            let some = self.next_found(&mut walk, decide).await?;
             if some.is_empty() {
                 break;
             }
             let blocks: u64 = some.iter().map(|found| found.blocks).sum();
             found += blocks;
             {
-                let _everything = self.tokens().hold(vec![Need::everything(Mode::Shared)]).await;
+                let _everything = self.hold_everything().await;
                 self.obtain_room(blocks, false).await;
             }
-            self.move_some(&some, &off, &mut moved).await?;
+            self.move_some(&some, decide, &mut moved).await?;
         }
+        moved.waiting.extend(walk.rest());
         self.commit().await?;
         Ok(moved.into_part(found))
     }
@@ -131,9 +151,10 @@ impl Fs {
             // keeper hears that it has left.
             let mounted = || weak.upgrade().filter(|fs| !fs.is_stopped());
             while mounted().is_some() {
-                let Ok(work) = link.next_work(done.clone()).await else { return };
-                let (Some(work), Some(fs)) = (work, mounted()) else { continue };
-                let (number, outcome) = (work.number, fs.carry_out_part(work.task).await);
+                let Ok(given) = link.next_work(done.clone()).await else { return };
+                let (Some((work, connection)), Some(fs)) = (given, mounted()) else { continue };
+                let is_known = || connection.is_there();
+                let (number, outcome) = (work.number, fs.carry_out_part(work.task, is_known).await);
                 done = Some(WorkDone { number, outcome });
             }
         }));

@@ -8,11 +8,11 @@
 //! back stay in place ([`crate::disks::successor`]). A working disk that will leave
 //! ([`crate::disks`]) is emptied in the same way; its columns are read instead of computed.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use weft_code::UnitSet;
 use weft_rt::{Nanos, SECOND};
-use weft_wire::{Outcome, Task};
+use weft_wire::{FIRST_VERSION, Task};
 
 use crate::disks::member::Member;
 use crate::disks::pool::Pool;
@@ -20,10 +20,10 @@ use crate::error::{FsError, Result};
 use crate::format::extent::Extent;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, Decision, MigrationReport};
+use crate::jobs::spread::SpreadMoves;
 use crate::meta::Tx;
 use crate::state::job::Job;
 use crate::state::mounted::{Fs, FsState};
-use crate::state::work_desk::Awaited;
 
 /// How long a rebuild waits for nodes to log elsewhere. The lost disk goes with the next one then.
 const RINGS_WAIT: Nanos = 30 * SECOND;
@@ -107,6 +107,34 @@ impl Decide for LostDiskMoves<'_> {
             fresh.columns[unit] = Some(column);
         }
         Decision::Moves(fresh, units)
+    }
+}
+
+/// A walk of a rebuild.
+struct RebuildWalk<'a> {
+    pool: &'a Pool,
+    disks: &'a BTreeSet<u16>,
+    /// A later one finds again what could not move, which counts once.
+    is_first: bool,
+}
+
+impl SpreadMoves for RebuildWalk<'_> {
+    const COMMITS: bool = false;
+
+    fn version(&self) -> Option<u16> {
+        Some(FIRST_VERSION)
+    }
+
+    fn decide(&self) -> impl Decide {
+        LostDiskMoves::new(self.pool, self.disks)
+    }
+
+    fn task(&self, files: Vec<Ino>, _: usize) -> Task {
+        Task::Move { disks: self.disks.iter().copied().collect(), files }
+    }
+
+    fn progress(&self, found: u64, _: u64) -> u64 {
+        if self.is_first { found } else { 0 }
     }
 }
 
@@ -201,56 +229,6 @@ impl FsState {
         Ok(())
     }
 
-    /// Moves what a walk finds, with the help of other nodes.
-    async fn move_all(
-        &self,
-        off: &LostDiskMoves<'_>,
-        moved: &mut MigrationReport,
-        counts: bool,
-    ) -> Result<()> {
-        let mut walk = self.walk(off.disks).await?;
-        let mut given: VecDeque<(Vec<Ino>, Awaited)> = VecDeque::new();
-        let count = |blocks: u64| self.job_done(if counts { blocks } else { 0 });
-        loop {
-            while let idle = self.work_desk().idle()
-                && idle > 0
-            {
-                let files = walk.take_files(idle);
-                if files.is_empty() {
-                    break;
-                }
-                let disks = off.disks.iter().copied().collect();
-                let part = self.work_desk().give(Task::Move { disks, files: files.clone() });
-                given.push_back((files, part));
-            }
-            let some = self.next_found(&mut walk, off).await?;
-            if !some.is_empty() {
-                self.move_some(&some, off, moved).await?;
-                count(some.iter().map(|found| found.blocks).sum());
-                self.job_may_go_on()?;
-            }
-            // Those that are done, or the first one if nothing else is left to do.
-            let ready = match some.is_empty() {
-                true => Some(0),
-                false => given.iter().position(|(_, part)| part.is_ready()),
-            };
-            let Some((files, mut part)) = ready.and_then(|at| given.remove(at)) else {
-                if some.is_empty() {
-                    return Ok(());
-                }
-                continue;
-            };
-            match self.await_part(&mut part).await? {
-                Some(Outcome::Moved(part)) => {
-                    count(part.found);
-                    walk.put_back(part.waiting.iter().copied());
-                    moved.add_part(part);
-                }
-                _ => walk.put_back(files),
-            }
-        }
-    }
-
     /// Gives every column on these disks another place. Disks that no record names any more leave
     /// the file system.
     pub(crate) async fn move_off(&self, disks: &BTreeSet<u16>) -> Result<RebuildReport> {
@@ -263,13 +241,13 @@ impl FsState {
             |number: &u16| self.pool().member(*number).map_or(0, |member| member.used_blocks());
         self.job_total(disks.iter().map(used).sum());
         self.note_lack_of_room(disks).await?;
-        let off = LostDiskMoves::new(self.pool(), disks);
         let mut moved = MigrationReport::default();
         let mut is_first = true;
         loop {
             let (before, members) = (moved.blocks + moved.kept, self.pool().len());
             moved.start_walk();
-            self.move_all(&off, &mut moved, is_first).await?;
+            let walk = RebuildWalk { pool: self.pool(), disks, is_first };
+            self.move_all(self.walk(disks).await?, &walk, &mut moved).await?;
             let is_any_gain = moved.blocks + moved.kept > before || self.pool().len() > members;
             let goes_on = match self.are_used(disks).await? {
                 true => is_any_gain,

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use weft_array::{ArrayError, ScrubMode};
-use weft_wire::{Checked, Outcome, Task};
+use weft_wire::{Checked, FIRST_VERSION, Outcome, Task};
 
 use crate::error::Result;
 use crate::format::extent::Extent;
@@ -195,7 +195,7 @@ impl FsState {
                 let Some(to) = records.last().map(|(ino, first, _)| (*ino, first + 1)) else {
                     break;
                 };
-                if self.work_desk().idle() == 0 {
+                if self.work_desk().idle(FIRST_VERSION) == 0 {
                     next = Some((records, to));
                     break;
                 }

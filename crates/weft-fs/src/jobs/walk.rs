@@ -68,6 +68,13 @@ impl Walk {
         taken
     }
 
+    /// The files that were not looked through, or not moved.
+    pub(crate) fn rest(self) -> impl Iterator<Item = Ino> {
+        let found = self.found.records.into_iter().map(|found| found.ino);
+        let files = self.files.into_iter().map(|file| file.ino);
+        found.chain(self.next.map(|(ino, _)| ino)).chain(self.left_over).chain(files)
+    }
+
     /// Another node could not move these.
     pub(crate) fn put_back(&mut self, files: impl IntoIterator<Item = Ino>) {
         self.left_over.extend(files);

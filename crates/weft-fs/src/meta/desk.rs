@@ -61,9 +61,13 @@ pub(crate) trait Desk {
     /// had, if the node wants that. None: it is not the node's lock.
     fn lock(&self, node: NodeId, wish: LockWish) -> IoFuture<'static, Option<Answer>>;
 
-    /// A node can carry out a part of a job, and says what came of its last one. This waits until
-    /// there is one. None: the node has asked again, or is gone.
-    fn work(&self, _node: NodeId, _done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
+    /// A node that speaks a version of messages can carry out a part of a job, and says what came
+    /// of its last one. This waits until there is one. None: the node has asked again, or is gone.
+    fn work(
+        &self,
+        _node: (NodeId, u16),
+        _done: Option<WorkDone>,
+    ) -> IoFuture<'static, Option<Answer>> {
         Box::pin(async { None })
     }
 

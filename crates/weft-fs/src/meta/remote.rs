@@ -32,7 +32,8 @@ use weft_rt::sync::{Notify, Semaphore, Sender, oneshot};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND, fiber};
 use weft_token::{Holding, NodeId, ToAuthority};
 use weft_wire::{
-    Answer, Frames, FromKeeper, Question, Restated, Room, Run, ToKeeper, WireError, Work, WorkDone,
+    Answer, FIRST_VERSION, Frames, FromKeeper, Question, Restated, Room, Run, ToKeeper, VERSION,
+    WireError, Work, WorkDone,
 };
 
 use super::desk::{DeskClient, EarlyClient, LockClient, SpaceClient};
@@ -56,7 +57,7 @@ const UNHEARD: u64 = u64::MAX;
 pub(super) struct ConnectionLoss;
 
 /// A connection to a keeper that said welcome.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     rt: Rt,
     outbox: Rc<Outbox>,
     next_batch: Cell<u64>,
@@ -98,6 +99,11 @@ impl Connection {
     /// The most rows of a part.
     pub(super) fn rows_max(&self) -> usize {
         self.rows_max
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_there(&self) -> bool {
+        !self.is_lost.get()
     }
 
     fn lose(&self) {
@@ -210,6 +216,8 @@ pub(crate) struct Link {
     file_system: Id,
     node: NodeId,
     connecting: Semaphore,
+    /// The version that the next connection begins with.
+    version: Cell<u16>,
     connection: RefCell<Option<Rc<Connection>>>,
     /// Bytes that the database may have.
     capacity: Cell<u64>,
@@ -318,12 +326,15 @@ impl Link {
         self.present()?.ask(question).await.ok()
     }
 
-    /// Asks for a part of a job, and says what came of the last one. None: the connection ended,
-    /// and it has to be asked again.
-    pub(crate) async fn next_work(self: &Rc<Self>, done: Option<WorkDone>) -> Result<Option<Work>> {
+    /// Asks for a part of a job, and says what came of the last one. It comes with its connection.
+    /// None: that ended, and it has to be asked again.
+    pub(crate) async fn next_work(
+        self: &Rc<Self>,
+        done: Option<WorkDone>,
+    ) -> Result<Option<(Work, Rc<Connection>)>> {
         let connection = self.connected().await?;
         match connection.ask(Question::Work(done)).await {
-            Ok(Answer::Work(work)) => Ok(Some(work)),
+            Ok(Answer::Work(work)) => Ok(Some((work, connection))),
             Ok(Answer::Failed(_)) => {
                 connection.lose();
                 Ok(None)
@@ -392,7 +403,8 @@ impl Link {
     async fn connect(self: &Rc<Self>) -> Option<Rc<Connection>> {
         let stream = self.way.connect().await.ok()?;
         let mut guard = StreamGuard(Some(stream.clone()));
-        let hello = ToKeeper::Hello { file_system: self.file_system.0, node: self.node };
+        let (version, file_system) = (self.version.get(), self.file_system.0);
+        let hello = ToKeeper::Hello { version, file_system, node: self.node };
         stream.write(hello.to_bytes()).await.ok()?;
         let mut frames = Frames::default();
         loop {
@@ -411,6 +423,7 @@ impl Link {
                         lost: Notify::default(),
                     });
                     guard.0 = None;
+                    self.version.set(VERSION);
                     self.begin(&connection, frames);
                     return Some(connection);
                 }
@@ -425,7 +438,11 @@ impl Link {
                     return None;
                 }
                 Ok(None) if take_more(&*stream, &mut frames).await => {}
-                _ => return None,
+                _ => {
+                    // The keeper may not know this version, or had to end: each is tried in turn.
+                    self.version.set(FIRST_VERSION + VERSION - version);
+                    return None;
+                }
             }
         }
     }
@@ -537,6 +554,7 @@ impl RemoteKeeper {
             file_system,
             node,
             connecting: Semaphore::new(1),
+            version: Cell::new(VERSION),
             connection: RefCell::default(),
             capacity: Cell::new(0),
             room: Cell::default(),

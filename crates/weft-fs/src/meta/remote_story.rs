@@ -14,11 +14,12 @@ use weft_testkit::for_seeds;
 use weft_token::{NodeId, ToAuthority};
 use weft_wire::{
     Answer, End, Frames, FromKeeper, GiveBack, LockWish, Part, Question, Restated, RoomWish,
-    ToKeeper,
+    ToKeeper, VERSION,
 };
 
 use super::desk::{AskBack, Deliver, Desk};
 use super::network::{Canary, Network};
+use super::old_way::OldWay;
 use super::remote::RemoteKeeper;
 use super::rows::{RowChange, RowKey, TableId, all};
 use super::story::{ID, Site, story};
@@ -202,7 +203,7 @@ impl Speaker {
 
     async fn hello(&mut self, number: u16, epoch: u64) -> Option<FromKeeper> {
         let node = NodeId { number, epoch };
-        self.tell(&ToKeeper::Hello { file_system: ID.0, node }).await
+        self.tell(&ToKeeper::Hello { version: VERSION, file_system: ID.0, node }).await
     }
 
     /// The batch that comes next.
@@ -401,7 +402,7 @@ fn messages_that_no_node_sends_end_the_connection_and_nothing_else() {
         let refused = async |file_system: [u8; 16], epoch| {
             let node = NodeId { number: 1, epoch };
             let mut speaker = Speaker::new(&network).await;
-            match speaker.tell(&ToKeeper::Hello { file_system, node }).await {
+            match speaker.tell(&ToKeeper::Hello { version: VERSION, file_system, node }).await {
                 Some(FromKeeper::Refused(why)) => why,
                 other => panic!("{other:?}"),
             }
@@ -461,5 +462,20 @@ fn a_node_that_has_too_much_is_told_so() {
         let refused = speaker.hear().await;
         let Some(FromKeeper::Refused(why)) = &refused else { panic!("{refused:?}") };
         assert!(why.contains("it has more than 20000 tokens"), "{why}");
+    });
+}
+
+#[test]
+fn a_node_speaks_with_a_keeper_of_the_version_before_and_tries_its_own_first_each_time() {
+    with_keeper(|rt, network| async move {
+        let way = OldWay::to(&network);
+        let node = NodeId { number: 1, epoch: 7 };
+        let keeper = RemoteKeeper::open(&rt, way.clone(), ID, node).await;
+        let keeper = keeper.expect("connected");
+        assert_eq!(*way.versions.borrow(), [2, 1]);
+        network.cut();
+        rt.sleep(SECOND).await;
+        assert_eq!(*way.versions.borrow(), [2, 1, 2, 1]);
+        drop(keeper);
     });
 }

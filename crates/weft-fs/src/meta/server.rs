@@ -157,6 +157,8 @@ struct ConnectionEnd;
 /// One connection of a node.
 struct Peer {
     node: NodeId,
+    /// The version of messages that it speaks.
+    version: u16,
     connection: u64,
     stream: Rc<dyn Stream>,
     outbox: Rc<Outbox>,
@@ -258,17 +260,17 @@ impl KeeperServer {
             let hello = std::pin::pin!(next(&*stream, &mut frames));
             let silence = std::pin::pin!(self.0.rt.sleep(SILENCE));
             match select(hello, silence).await {
-                Either::Left((Some(ToKeeper::Hello { file_system, node }), _)) => {
-                    Some((file_system, node))
+                Either::Left((Some(ToKeeper::Hello { version, file_system, node }), _)) => {
+                    Some((version, file_system, node))
                 }
                 _ => None,
             }
         };
-        if let Some((file_system, node)) = hello {
+        if let Some((version, file_system, node)) = hello {
             if node.number != 0 {
                 self.0.desk().await;
             }
-            match self.0.join(file_system, node, &stream).await {
+            match self.0.join(file_system, (node, version), &stream).await {
                 Ok((peer, welcome)) => {
                     let room = FromKeeper::Room(self.0.room(peer.node.number));
                     let lost: Vec<u16> = self.0.lost_disks.borrow().iter().copied().collect();
@@ -337,7 +339,7 @@ impl Server {
     async fn join(
         &self,
         file_system: [u8; 16],
-        node: NodeId,
+        (node, version): (NodeId, u16),
         stream: &Rc<dyn Stream>,
     ) -> std::result::Result<(Rc<Peer>, FromKeeper), Refusal> {
         if file_system != self.file_system.0 {
@@ -375,6 +377,7 @@ impl Server {
             self.room.borrow_mut().join(node.number);
             let peer = Peer {
                 node,
+                version,
                 connection,
                 stream,
                 outbox,

@@ -174,7 +174,11 @@ impl Desk for FsDesk {
         Box::pin(async move { fs?.answer_lock(node, wish).await.map(Answer::Lock) })
     }
 
-    fn work(&self, node: NodeId, done: Option<WorkDone>) -> IoFuture<'static, Option<Answer>> {
+    fn work(
+        &self,
+        node: (NodeId, u16),
+        done: Option<WorkDone>,
+    ) -> IoFuture<'static, Option<Answer>> {
         let next = self.0.upgrade().map(|fs| fs.work_desk().ask(node, done));
         Box::pin(async move { next?.await.map(Answer::Work) })
     }

@@ -12,6 +12,7 @@ pub mod model;
 pub mod moments;
 #[allow(dead_code, reason = "the tests of the metadata use the rest")]
 pub mod network;
+pub mod old_way;
 pub mod space;
 pub mod test_disks;
 pub mod waits;

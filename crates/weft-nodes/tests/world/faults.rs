@@ -285,6 +285,12 @@ impl Fault {
                     of.oracle.job(Job::Scrub, &ended);
                 }
                 2 if !is_lost => remove(&of, &fs).await,
+                3 => {
+                    of.oracle.tell("the disks are to be evened out".into());
+                    if let Ok(running) = fs.begin_job(Job::Balance) {
+                        of.oracle.job(Job::Balance, &running.await);
+                    }
+                }
                 _ => {}
             }
         });

@@ -64,6 +64,8 @@ pub struct Counts {
     pub parts: u64,
     /// Scrubs that came to their end.
     pub scrubs: u64,
+    /// Balances that came to their end.
+    pub balances: u64,
     /// Disks that came back.
     pub added: u64,
     /// Disks that nodes have opened when they joined.
@@ -76,7 +78,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn list(&self) -> [(&'static str, u64); 23] {
+    pub fn list(&self) -> [(&'static str, u64); 24] {
         [
             ("takeovers", self.takeovers),
             ("recoveries", self.recoveries),
@@ -94,6 +96,7 @@ impl Counts {
             ("rebuilt", self.rebuilt),
             ("parts", self.parts),
             ("scrubs", self.scrubs),
+            ("balances", self.balances),
             ("added", self.added),
             ("opened", self.opened),
             ("writes", self.writes),
@@ -182,14 +185,19 @@ impl Oracle {
                 counts.scrubs += 1;
                 report.elsewhere_blocks
             }
-            JobReport::Balanced(_) | JobReport::Set { .. } => 0,
+            JobReport::Balanced(report) => {
+                counts.balances += 1;
+                report.elsewhere_blocks
+            }
+            JobReport::Set { .. } => 0,
         };
         counts.parts += u64::from(elsewhere > 0);
         drop(counts);
         let damaged = match report {
             JobReport::Moved(report) => !report.damaged.is_empty(),
             JobReport::Scrubbed(report) => report.damaged_files > 0 || report.metadata_damaged > 0,
-            JobReport::Balanced(_) | JobReport::Set { .. } => false,
+            JobReport::Balanced(report) => !report.damaged.is_empty(),
+            JobReport::Set { .. } => false,
         };
         if damaged && self.lost().len() <= 1 {
             self.violate(format!("{job:?} has lost something: {report:?}"));

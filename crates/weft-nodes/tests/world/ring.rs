@@ -9,6 +9,7 @@ use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 use weft_token::NodeId;
 use weft_wire::{
     Answer, End, Frames, FromKeeper, Key, Part, Question, Restated, RowChange, Table, ToKeeper,
+    VERSION,
 };
 
 use super::{FS_ID, World};
@@ -30,7 +31,8 @@ impl Speaker {
         let stream = way.connect().await.ok()?;
         let mut speaker = Self { stream, frames: Frames::default(), batch: 0 };
         let node = NodeId { number: 99, epoch };
-        match speaker.tell(ToKeeper::Hello { file_system: FS_ID, node }).await? {
+        let hello = ToKeeper::Hello { version: VERSION, file_system: FS_ID, node };
+        match speaker.tell(hello).await? {
             FromKeeper::Welcome { next_batch, .. } => speaker.batch = next_batch,
             _ => return None,
         }

@@ -200,7 +200,7 @@ impl Server {
             Question::Room(wish) => self.tell_later(peer, number, desk.room(peer.node, wish)),
             Question::Lock(wish) => self.tell_later(peer, number, desk.lock(peer.node, wish)),
             Question::Work(done) if peer.node.number != 0 => {
-                self.tell_later(peer, number, desk.work(peer.node, done));
+                self.tell_later(peer, number, desk.work((peer.node, peer.version), done));
             }
             Question::NoPath { disk, was_used } => {
                 self.tell_later(peer, number, desk.no_path(peer.node, disk, was_used));
