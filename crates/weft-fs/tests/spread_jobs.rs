@@ -12,7 +12,7 @@ use crate::common::old_way::OldWay;
 use crate::common::test_disks::blank;
 use crate::common::*;
 use futures_util::future::join;
-use weft_fs::{BalanceReport, Fs, FsError, Ino, Job, JobReport, ROOT, RebuildReport};
+use weft_fs::{BalanceReport, Fs, FsError, Ino, Job, JobReport, ROOT, RebuildReport, Redundancy};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Rt};
 use weft_token::NodeId;
@@ -365,6 +365,27 @@ fn files_are_written_and_deleted_on_all_nodes_during_a_balance_and_a_node_is_unm
             unmounted.expect("unmounted");
             let report = balanced(job.await);
             assert!(report.damaged.is_empty(), "{report:?}");
+            cluster.assert_end(&rt, &[]).await;
+        });
+    }
+}
+
+#[test]
+fn files_of_all_nodes_get_another_redundancy() {
+    for name in ["raid1", "raid6"] {
+        run(move |rt| async move {
+            let cluster = Cluster::new(&rt).await;
+            let redundancy: Redundancy = name.parse().expect("known");
+            let inos: Vec<Ino> = cluster.files.iter().map(|(ino, _)| *ino).collect();
+            cluster.fs.want_redundancy(&inos, redundancy).await.expect("set");
+            let ended = cluster.fs.begin_job(Job::Set).expect("it runs").await;
+            assert_eq!(ended.expect("room"), JobReport::Set { blocks: FILES * 49 });
+            for ino in inos {
+                for (_, record) in cluster.fs.places(ino).await.expect("known") {
+                    assert_eq!(Some(record.coded), redundancy.coded(DISKS), "file {ino}");
+                }
+            }
+            cluster.one.unmount().await.expect("unmounted");
             cluster.assert_end(&rt, &[]).await;
         });
     }

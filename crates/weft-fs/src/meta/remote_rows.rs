@@ -14,7 +14,7 @@ use weft_wire::{Answer, Question, Row};
 use super::known_extents::KnownRows;
 use super::recent_rows::RecentRows;
 use super::remote::{RemoteKeeper, is_value, unexpected};
-use super::rows::{KeyRange, RowKey, StoreKey, TableId};
+use super::rows::{KeyRange, RowKey, StoreKey, TableId, number_of};
 use crate::error::{FsError, Result};
 
 /// Rows that are asked for together: at first, and later.
@@ -72,8 +72,14 @@ impl RemoteRows<'_> {
         Ok(self.rows.pop_front())
     }
 
+    /// Whether rows that the keeper gives are kept. Jobs read those of several files without
+    /// tokens: others may change them.
+    fn keeps(&self) -> bool {
+        self.table == TableId::Extents && number_of(&self.range).is_some()
+    }
+
     fn next_rows<K: StoreKey, V: Value>(&self) -> Result<(Vec<Row>, bool)> {
-        let keeps = self.table == TableId::Extents;
+        let keeps = self.keeps();
         let age = {
             let recent = self.recent.borrow();
             let known = keeps.then(|| recent.extents.first_of(&self.range, self.max as usize));
@@ -97,7 +103,7 @@ impl RemoteRows<'_> {
     /// The last row. Nothing else may be asked for then.
     pub(super) fn last<K: StoreKey, V: Value>(self) -> Result<Option<Row>> {
         let one = self.question(true, 1);
-        if self.table != TableId::Extents {
+        if !self.keeps() {
             let (rows, _) = rows_in::<K, V>(self.keeper.wait(one)?)?;
             return Ok(rows.into_iter().next());
         }

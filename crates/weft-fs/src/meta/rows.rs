@@ -33,6 +33,20 @@ pub(super) fn is_empty((from, to): &KeyRange<'_>) -> bool {
     }
 }
 
+/// The first number of all keys that can be in a range, if they have the same one.
+pub(super) fn number_of((from, to): &KeyRange<'_>) -> Option<u64> {
+    let (Bound::Included(from) | Bound::Excluded(from)) = from else { return None };
+    let is_within = match to {
+        Bound::Included(to) => to.first == from.first,
+        Bound::Excluded(to) => {
+            let is_next = Some(to.first) == from.first.checked_add(1);
+            to.first == from.first || is_next && to.second == 0 && to.name.is_empty()
+        }
+        Bound::Unbounded => false,
+    };
+    is_within.then_some(from.first)
+}
+
 /// A type of keys of the store.
 pub(super) trait StoreKey: Key + 'static {
     /// Such a key as that of a row.
@@ -165,3 +179,23 @@ macro_rules! by_table {
     };
 }
 pub(super) use by_table;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_one_number_if_no_other_key_can_be_in_it() {
+        let pair = RowKey::pair;
+        assert_eq!(number_of(&between(pair(7, 3), pair(7, 9))), Some(7));
+        assert_eq!(number_of(&between(RowKey::number(7), RowKey::number(8))), Some(7));
+        assert_eq!(number_of(&between(pair(7, 3), pair(8, 1))), None);
+        assert_eq!(number_of(&between(RowKey::number(7), RowKey::named(8, b"a"))), None);
+        assert_eq!(number_of(&from(pair(7, 3))), None, "there may be other files behind it");
+        assert_eq!(number_of(&all()), None);
+        let behind = (Bound::Excluded(pair(7, 3)), Bound::Included(pair(7, u64::MAX)));
+        assert_eq!(number_of(&behind), Some(7));
+        let last = (Bound::Included(pair(u64::MAX, 0)), Bound::Included(pair(u64::MAX, 1)));
+        assert_eq!(number_of(&last), Some(u64::MAX));
+    }
+}

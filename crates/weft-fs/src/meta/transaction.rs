@@ -12,7 +12,7 @@ use super::reach::{Reach, StoredRows};
 use super::room::row_bytes;
 use super::rows::{
     ANEW, EXTENTS, INODES, KeyRange, MAPS, NAMES, ORPHANS, PARTS, POSITIONS, RowKey, SYMLINKS,
-    StoreKey, Table, XATTRS, all, is_empty,
+    StoreKey, Table, XATTRS, all, is_empty, number_of,
 };
 use crate::error::Result;
 use crate::format::extent::Extent;
@@ -69,15 +69,11 @@ impl<'a> Tx<'a> {
         table: &Table<K, V>,
         range: &KeyRange<'_>,
     ) -> Result<StoredRows<'a, K, V>> {
-        match range {
-            // All of them are of files that the store does not know.
-            (Bound::Included(first), _)
-                if table.id.is_by_file() && self.node.is_unknown_to_store(Some(first.first)) =>
-            {
-                Ok(StoredRows::None)
-            }
-            _ => self.keeper.rows(table, range, self.node.recent_cell()),
+        // Behind the new files of this node there may be those of others.
+        if table.id.is_by_file() && self.node.is_unknown_to_store(number_of(range)) {
+            return Ok(StoredRows::None);
         }
+        self.keeper.rows(table, range, self.node.recent_cell())
     }
 
     /// Whether there is a row.

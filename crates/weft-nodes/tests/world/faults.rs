@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use weft_fs::{Fs, Job, JobReport};
+use weft_fs::{Coded, Fs, Job, JobReport, REDUNDANCY_XATTR, Redundancy};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use super::canary::Canary;
@@ -274,7 +274,7 @@ impl Fault {
             Some((process, fs))
         });
         let Some((process, fs)) = keeper else { return };
-        let (of, what) = (world.clone(), world.draw(|rng| rng.below(5)));
+        let (of, what) = (world.clone(), world.draw(|rng| rng.below(6)));
         process.rt.clone().spawn(async move {
             let is_lost = !of.oracle.lost().is_empty();
             match what {
@@ -291,6 +291,7 @@ impl Fault {
                         of.oracle.job(Job::Balance, &running.await);
                     }
                 }
+                4 => set(&of, &fs).await,
                 _ => {}
             }
         });
@@ -301,6 +302,27 @@ impl World {
     /// Whether the disk that may be lost is, and still works.
     fn may_add(&self) -> bool {
         !self.oracle.lost().is_empty() && !self.disks[self.victim].is_dead.get()
+    }
+}
+
+/// As `weft fs set`, of a file that all programs use.
+async fn set(world: &World, fs: &Fs) {
+    let ino = world.draw(|rng| *rng.pick(&world.files.inos()));
+    let name = world.draw(|rng| *rng.pick(&["raid1", "raid5"]));
+    world.oracle.tell(format!("{ino} is to be {name}"));
+    let redundancy: Redundancy = name.parse().expect("known");
+    if fs.want_redundancy(&[ino], redundancy).await.is_err() {
+        return;
+    }
+    let Ok(running) = fs.begin_job(Job::Set) else { return };
+    let ended = running.await;
+    world.oracle.job(Job::Set, &ended);
+    let (Ok(_), Ok(records)) = (ended, fs.places(ino).await) else { return };
+    // Another user may have set it again.
+    let is_it = fs.xattr(ino, REDUNDANCY_XATTR).await.is_ok_and(|set| set == name.as_bytes());
+    let is_set = |coded: Coded| Some(coded.spec) == redundancy.coded(64).map(|of| of.spec);
+    if is_it && let Some((first, record)) = records.iter().find(|(_, of)| !is_set(of.coded)) {
+        world.oracle.violate(format!("block {first} of {ino} is {:?} still", record.coded));
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Counts {
     pub scrubs: u64,
     /// Balances that came to their end.
     pub balances: u64,
+    /// Files that were laid out anew.
+    pub sets: u64,
     /// Disks that came back.
     pub added: u64,
     /// Disks that nodes have opened when they joined.
@@ -78,7 +80,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn list(&self) -> [(&'static str, u64); 24] {
+    pub fn list(&self) -> [(&'static str, u64); 25] {
         [
             ("takeovers", self.takeovers),
             ("recoveries", self.recoveries),
@@ -97,6 +99,7 @@ impl Counts {
             ("parts", self.parts),
             ("scrubs", self.scrubs),
             ("balances", self.balances),
+            ("sets", self.sets),
             ("added", self.added),
             ("opened", self.opened),
             ("writes", self.writes),
@@ -189,7 +192,10 @@ impl Oracle {
                 counts.balances += 1;
                 report.elsewhere_blocks
             }
-            JobReport::Set { .. } => 0,
+            JobReport::Set { .. } => {
+                counts.sets += 1;
+                0
+            }
         };
         counts.parts += u64::from(elsewhere > 0);
         drop(counts);

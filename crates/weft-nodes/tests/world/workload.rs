@@ -228,6 +228,13 @@ fn record(number: usize) -> Vec<u8> {
     bytes
 }
 
+impl Files {
+    /// The files that programs overwrite.
+    pub fn inos(&self) -> Vec<Ino> {
+        self.files.iter().map(|file| file.ino).collect()
+    }
+}
+
 pub async fn read_all(fs: &Fs, ino: Ino) -> Result<Vec<u8>, FsError> {
     let size = fs.attr(ino).await?.size;
     let mut bytes = Vec::new();
