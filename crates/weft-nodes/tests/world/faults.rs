@@ -39,9 +39,9 @@ pub async fn inject(world: &Rc<World>) {
         match world.draw(|rng| rng.below(24)) {
             // Users want a disk back that is lost.
             _ if world.may_add() && world.draw(|rng| rng.chance(30)) => fault.by_users(),
-            0..8 => fault.of_machine(),
-            8..15 => fault.of_network(),
-            15..21 => fault.of_disk(),
+            0..7 => fault.of_machine(),
+            7..13 => fault.of_network(),
+            13..18 => fault.of_disk(),
             _ => fault.by_users(),
         }
         let pause = world.draw(|rng| rng.within(50, 9000)) * MILLISECOND;
