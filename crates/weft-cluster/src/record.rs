@@ -89,10 +89,6 @@ pub struct Record {
     /// The nodes that reach a disk through the keeper, as it says.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
-    /// The disks that the file system has lost as they were away, as its keeper says: the next one
-    /// takes them back as well, when they are there again. Of one that has failed it says nothing.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub away: BTreeSet<DiskName>,
 }
 
 /// What a keeper says of disks.
@@ -102,8 +98,6 @@ pub struct DiskNotes {
     pub disks: BTreeMap<DiskName, String>,
     /// See [`Record::relayed`].
     pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
-    /// See [`Record::away`].
-    pub away: BTreeSet<DiskName>,
 }
 
 impl Record {
@@ -120,7 +114,6 @@ impl Record {
             numbers: BTreeMap::new(),
             disks: BTreeMap::new(),
             relayed: BTreeMap::new(),
-            away: BTreeSet::new(),
         }
     }
 
@@ -260,19 +253,14 @@ impl Record {
 
     /// What the keeper has said of disks.
     pub fn disk_notes(&self) -> DiskNotes {
-        DiskNotes {
-            disks: self.disks.clone(),
-            relayed: self.relayed.clone(),
-            away: self.away.clone(),
-        }
+        DiskNotes { disks: self.disks.clone(), relayed: self.relayed.clone() }
     }
 
     /// The keeper says something else of disks. Returns false if it is not the keeper any more.
     pub fn note_disks(&mut self, keeper: &Keeper, notes: DiskNotes) -> bool {
         let is_kept = self.is_kept_by(keeper);
         if is_kept {
-            let DiskNotes { disks, relayed, away } = notes;
-            (self.disks, self.relayed, self.away) = (disks, relayed, away);
+            (self.disks, self.relayed) = (notes.disks, notes.relayed);
         }
         is_kept
     }
@@ -283,7 +271,6 @@ impl Record {
         if !is_kept {
             self.disks.clear();
             self.relayed.clear();
-            self.away.clear();
         }
         !is_kept
     }

@@ -1,6 +1,6 @@
 //! Disks of a cluster: a server that is killed and started again costs a pause, and no disk.
 
-use weft_testkit::{have, wait_until};
+use weft_testkit::have;
 
 use crate::cluster::{disks_of, has, put};
 use crate::common::cluster::{Cluster, NEEDS};
@@ -72,43 +72,4 @@ fn a_disk_that_was_lost_with_its_server_is_taken_back_when_that_is_there_again()
     alpha.ends();
     cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
     one.ends();
-}
-
-#[test]
-fn a_disk_that_one_keeper_lost_with_its_server_is_taken_back_by_the_next() {
-    if !have(&NEEDS) {
-        return;
-    }
-    let mut cluster = Cluster::new("cluster-back-later", 3, DISK);
-    cluster.weft(&["create", "home"], &["--node", "admin"]);
-    let with = ["--disk-patience", "2s"];
-    let mut one = cluster.keeper("one", &with);
-    one.mounts();
-    let mut two =
-        cluster.start("two", &["keeper", "home"], &["--disk-patience", "2s", "--degraded"]);
-    two.says("stands by");
-    let mut alpha = cluster.node("alpha", &with);
-    alpha.mounts();
-    put(&alpha.at.join("before"), 1, 3_000_000);
-    cluster.kill_server(2);
-    put(&alpha.at.join("without"), 2, 3_000_000);
-    one.says("is lost and not used any more");
-    let is_any_away = |cluster: &Cluster| {
-        let disks = cluster.status()["disks"].as_array().cloned().expect("listed");
-        assert_eq!(disks.len(), 3);
-        disks.iter().any(|disk| disk["away"] == true)
-    };
-    wait_until("the next keeper can know of it", || is_any_away(&cluster));
-    one.kill9();
-    two.says("keeps");
-    put(&alpha.at.join("meanwhile"), 3, 3_000_000);
-    cluster.start_server(2);
-    two.says("is back, as disk 3");
-    put(&alpha.at.join("with"), 4, 3_000_000);
-    for (name, byte) in [("before", 1), ("without", 2), ("meanwhile", 3), ("with", 4)] {
-        has(&alpha.at.join(name), byte, 3_000_000);
-    }
-    wait_until("all disks are there", || !is_any_away(&cluster));
-    alpha.ends();
-    two.ends();
 }

@@ -199,8 +199,6 @@ struct Party {
     end: Rc<EndOfUse>,
     /// Disks that it takes in as the keeper.
     joining: joined_disks::Joining,
-    /// Disks that were lost as they were away, if it is the keeper.
-    away: RefCell<BTreeSet<DiskName>>,
     at: ClusterAt,
     /// The leases on its disks, if these keep the record.
     leases: Option<Rc<DiskLeases>>,
@@ -269,8 +267,8 @@ impl Party {
             ending.end("it is no member of the cluster any more");
         });
         let disks = RefCell::new(disks);
-        let (opener, joining, away) = (opener.clone(), Default::default(), RefCell::default());
-        Ok(Self { opener, membership, disks, end, joining, away, at, leases })
+        let (opener, joining) = (opener.clone(), Default::default());
+        Ok(Self { opener, membership, disks, end, joining, at, leases })
     }
 
     /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it

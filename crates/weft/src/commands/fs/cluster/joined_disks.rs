@@ -15,7 +15,7 @@ use futures_util::future::{Either, select};
 use weft_cli::output::log_line;
 use weft_cluster::{ClusterName, DiskName, DiskNotes, Incarnation, NodeError, Record};
 use weft_disk::Disk;
-use weft_fs::{DiskStatus, Fs, Reopen};
+use weft_fs::{Fs, Reopen};
 use weft_nodes::name_of;
 use weft_rt::{Nanos, SECOND};
 
@@ -206,9 +206,6 @@ impl Party {
         let names = fs.disk_names();
         let is_any_lost = names.iter().any(|(_, _, is_lost)| *is_lost);
         let mut notes = DiskNotes::default();
-        if is_any_lost {
-            notes.away = self.away.borrow().clone();
-        }
         let mut numbers = BTreeMap::new();
         for disk in self.disks.borrow().iter() {
             let (name, place) = (disk.name(), disk.place().to_owned());
@@ -262,9 +259,9 @@ pub(super) async fn keep_notes(party: Rc<Party>, fs: Fs) {
     }
 }
 
-/// Takes disks back that were lost as they were away, once these are there again: with what they
-/// still have, or empty, if they were rebuilt onto others by then. One that has failed although it
-/// was there stays out.
+/// Takes disks back that were lost as their servers were away, once these are there again: with
+/// what they still have, or empty, if they were rebuilt onto others by then. One that has failed
+/// although its server was there stays out.
 pub(super) async fn take_back(
     party: Rc<Party>,
     fs: Fs,
@@ -277,19 +274,20 @@ pub(super) async fn take_back(
         let Ok(status) = fs.status().await else { continue };
         for row in status.disks {
             if !row.lost {
-                lost.retain(|_, of| of.place != row.name);
-            } else if row.back_as.is_none()
-                && !lost.contains_key(&row.number)
-                && let Some(new) = party.lost_disk(&row)
-            {
-                lost.insert(row.number, new);
+                lost.retain(|_, of| of.disk.place() != row.name);
+            } else if row.lost_because.is_some() && row.back_as.is_none() {
+                let disk = party.disks.borrow().iter().find(|of| of.place() == row.name).cloned();
+                let new = disk.map(|disk| LostDisk { was_away: disk.was_away(), disk });
+                if let Some(new) = new.filter(|_| !lost.contains_key(&row.number)) {
+                    lost.insert(row.number, new);
+                }
             }
         }
-        for LostDisk { name, place, was_away } in lost.values_mut() {
-            if !party.is_there((&cluster, &own), (name, place), terms).await {
+        for LostDisk { disk, was_away } in lost.values_mut() {
+            if disk.fence().confirm(&own).await.is_err() {
                 *was_away = true;
-                party.away.borrow_mut().insert(name.clone());
             } else if std::mem::take(was_away) {
+                let place = disk.place();
                 let back = async {
                     let disk = party.join_disk((&cluster, &own), place, terms).await?;
                     fs.add_disk(disk, false).await.map_err(|error| error.to_string())
@@ -298,7 +296,6 @@ pub(super) async fn take_back(
                     Ok(number) => format!("{place} is back, as disk {number}"),
                     Err(why) => format!("{place} is back, and is not used: {why}"),
                 });
-                party.away.borrow_mut().remove(name);
             }
         }
     }
@@ -306,53 +303,9 @@ pub(super) async fn take_back(
 
 /// A disk that was lost.
 struct LostDisk {
-    name: DiskName,
-    place: String,
-    /// Whether it was away since.
+    disk: Rc<PoolDisk>,
+    /// Whether its server was away since.
     was_away: bool,
-}
-
-impl Party {
-    /// The keeper before this one may have lost disks as they were away.
-    pub(super) fn learn_away(&self) {
-        *self.away.borrow_mut() = self.record().map(|record| record.away).unwrap_or_default();
-    }
-
-    /// What is known of a disk that was lost; none if it has failed before this process was the
-    /// keeper.
-    fn lost_disk(&self, row: &DiskStatus) -> Option<LostDisk> {
-        let place = row.name.clone();
-        let disk = self.disks.borrow().iter().find(|of| of.place() == place).cloned();
-        let name = match &disk {
-            Some(disk) => disk.name(),
-            None => {
-                let mut of_record = self.record()?.disks.into_iter();
-                of_record.find(|(_, at)| *at == place).map(|(name, _)| name)?
-            }
-        };
-        if row.lost_because.is_none() {
-            let was_away = self.away.borrow().contains(&name);
-            return was_away.then_some(LostDisk { name, place, was_away });
-        }
-        let was_away = disk.is_some_and(|disk| disk.was_away());
-        if was_away {
-            self.away.borrow_mut().insert(name.clone());
-        }
-        Some(LostDisk { name, place, was_away })
-    }
-
-    /// Whether a disk answers.
-    async fn is_there(
-        &self,
-        (cluster, own): (&ClusterName, &Incarnation),
-        (name, place): (&DiskName, &str),
-        terms: pool::Terms,
-    ) -> bool {
-        match self.disk(name).filter(|disk| !disk.is_missing()) {
-            Some(disk) => disk.fence().confirm(own).await.is_ok(),
-            None => self.find(cluster, place, terms).await.is_ok_and(|disk| !disk.is_missing()),
-        }
-    }
 }
 
 /// Follows the record, in a process that may become the keeper.

@@ -191,7 +191,6 @@ impl Active<'_> {
             disks.iter().find(|disk| disk.place() == place).map(|disk| disk.fence())
         });
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
-        self.party.learn_away();
         let notes = joined_disks::keep_notes(self.party.clone(), fs.clone());
         drop(self.opener.rt.spawn(notes));
         let as_keeper = (self.cluster.clone(), self.term.keeper.node.clone());

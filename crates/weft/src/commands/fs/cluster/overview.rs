@@ -111,7 +111,6 @@ fn described(view: &View, record: &Record) -> Value {
         let relayed_for = record.relayed.get(disk).into_iter().flatten();
         json!({
             "disk": disk, "place": place, "relayed_for": relayed_for.collect::<Vec<_>>(),
-            "away": record.away.contains(disk),
         })
     });
     json!({
@@ -177,13 +176,6 @@ fn attention(status: &Value) -> Vec<String> {
             };
             found.push(format!(
                 "{who} {verb} disk {} through the keeper, slowly: repair the path, and mount again there",
-                text(&disk["disk"])
-            ));
-        }
-        if disk["away"] == true {
-            found.push(format!(
-                "disk {} was away, and is lost: the keeper takes it back when its server, or the path to it, \
-                 works again",
                 text(&disk["disk"])
             ));
         }
