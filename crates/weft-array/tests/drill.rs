@@ -177,7 +177,8 @@ fn what_a_drill_writes_to_memory_is_bounded() {
         let array = assemble(&rt, &disks).await;
         write(&array, 0, &pattern(0, 3 << 20, 1)).await;
         let asked = DrillOptions { memory_bytes: 4096, ..asked(1) };
-        drill(&rt, &array, &asked).await.expect_err("no room");
+        let error = drill(&rt, &array, &asked).await.expect_err("no room");
+        assert!(error.to_string().contains("takes more than 4 KiB"), "{error}");
         assert_eq!(array.status().state, ArrayState::Healthy);
         assert_eq!(read(&array, 0, 3 << 20).await, pattern(0, 3 << 20, 1));
     });

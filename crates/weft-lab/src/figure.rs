@@ -31,6 +31,10 @@ pub struct Figure {
     pub notes: Vec<String>,
     /// The plots.
     pub panels: Vec<Panel>,
+    /// Numbers of the paper that belong to no point, as `panel / series / point`: errors in the
+    /// experiment's file, which show only when all was measured.
+    #[serde(skip)]
+    pub unmatched: Vec<String>,
 }
 
 /// A trace that was replayed.
@@ -193,20 +197,17 @@ impl Panel {
 }
 
 impl Figure {
-    /// Adds the paper's numbers to ours; returns the cells that belong to no point.
-    #[must_use]
-    pub fn add_paper_numbers(&mut self, paper: &Numbers) -> Vec<String> {
-        let mut orphans = Vec::new();
+    /// Adds the paper's numbers to ours.
+    pub fn add_paper_numbers(&mut self, paper: &Numbers) {
         for (panel, series, x, value) in flat(paper) {
             let points = self.panels.iter_mut().filter(|p| p.title == panel);
             let points = points.flat_map(|p| &mut p.series).filter(|s| s.name == series);
             let mut points = points.flat_map(|s| &mut s.points);
             match points.find(|point| point.x == x) {
                 Some(point) => point.paper = Some(value),
-                None => orphans.push(format!("{panel} / {series} / {x}")),
+                None => self.unmatched.push(format!("{panel} / {series} / {x}")),
             }
         }
-        orphans
     }
 
     /// One line for each number: figure, panel, series, x, ours, low, high, paper, seed.

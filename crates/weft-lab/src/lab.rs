@@ -112,7 +112,14 @@ impl Lab<'_> {
         let (parts, shard) = self.parts(cells.len())?;
         let part = |cell: usize| parts.get(cell % parts.len().max(1));
         let own: Vec<usize> = (0..cells.len()).filter(|cell| shard.has(*cell)).collect();
-        let is_merged = matches!(self.options.keep, Some(Keep::Merged(_)));
+        if matches!(self.options.keep, Some(Keep::Merged(_))) {
+            let is_missing =
+                |cell: &&usize| part(**cell).is_some_and(|part| !part.has::<T>(**cell));
+            self.refuse_unfinished(
+                own.iter().filter(is_missing).filter_map(|cell| part(*cell)),
+                own.len(),
+            )?;
+        }
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let found = parallel::map(&own, self.options.threads, |cell| {
             if failed.load(Ordering::Relaxed) {
@@ -120,10 +127,6 @@ impl Lab<'_> {
             }
             let found = match (part(*cell), part(*cell).and_then(|part| part.load(*cell))) {
                 (_, Some(found)) => Ok(found),
-                (Some(part), None) if is_merged => Err(format!(
-                    "not finished in {}: run it again with --resume",
-                    part.dir.display()
-                )),
                 (part, None) => measure(&cells[*cell]).and_then(|found| {
                     part.map_or(Ok(()), |part| part.save(*cell, &found)).map(|()| found)
                 }),
@@ -141,6 +144,31 @@ impl Lab<'_> {
         });
         let found: Vec<T> = named.collect::<Result<_, _>>()?;
         Ok(if shard == Shard::WHOLE { Ok(show(found)) } else { Err(found.len()) })
+    }
+
+    /// An error that says how far a run is, if cells are missing: each is given by its folder.
+    fn refuse_unfinished<'p>(
+        &self,
+        missing: impl Iterator<Item = &'p Part>,
+        cells: usize,
+    ) -> Result<(), LabError> {
+        let mut by_part: Vec<(&Path, usize)> = Vec::new();
+        for part in missing {
+            match by_part.iter_mut().find(|(dir, _)| *dir == part.dir) {
+                Some((_, count)) => *count += 1,
+                None => by_part.push((&part.dir, 1)),
+            }
+        }
+        if by_part.is_empty() {
+            return Ok(());
+        }
+        let finished = cells - by_part.iter().map(|(_, count)| count).sum::<usize>();
+        let each = |(dir, count): &(&Path, usize)| format!("{count} missing in {}", dir.display());
+        let each: Vec<String> = by_part.iter().map(each).collect();
+        let each = each.join(", ");
+        Err(self.wrong(format!(
+            "{finished} of {cells} cells are finished, {each}: `weft lab run … --resume` goes on"
+        )))
     }
 
     /// Where finished cells are, by shard, and which cells are this run's.

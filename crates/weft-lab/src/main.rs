@@ -18,6 +18,7 @@ static POOL: weft_rt::pool::Pool = weft_rt::pool::Pool;
 #[derive(Debug, Parser)]
 #[command(
     name = "weft",
+    bin_name = "weft",
     version,
     max_term_width = 100,
     arg_required_else_help = true,

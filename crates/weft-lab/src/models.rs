@@ -6,6 +6,7 @@ use std::{fs, io};
 use serde::Deserialize;
 use serde_json::Value;
 use toml::de::DeTable;
+use weft_model::catalog::MODELS;
 use weft_model::{HddSpec, Kind, Model, SsdSpec};
 
 use crate::schema::{self, Rules, Wrong, number};
@@ -103,6 +104,13 @@ impl Models {
         Ok(Self { own })
     }
 
+    /// All: the products, and then those of users.
+    pub fn all(&self) -> impl Iterator<Item = &'static Model> {
+        let is_replaced =
+            |model: &&Model| self.own.iter().any(|own| own.name.eq_ignore_ascii_case(model.name));
+        MODELS.iter().filter(move |model| !is_replaced(model)).chain(self.own.iter().copied())
+    }
+
     /// The modelled disk with this name, in any case.
     ///
     /// # Errors
@@ -111,7 +119,9 @@ impl Models {
         let own = self.own.iter().find(|model| model.name.eq_ignore_ascii_case(name));
         own.copied().map_or_else(|| Model::find(name), Ok).map_err(|error| {
             let own = self.own.iter().map(|model| format!(", {}", model.name));
-            format!("{error}{}", own.collect::<String>())
+            let own: String = own.collect();
+            let missing = if own.is_empty() { "; --models DIR adds your own" } else { "" };
+            format!("{error}{own}{missing}")
         })
     }
 }

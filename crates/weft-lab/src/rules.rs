@@ -1,5 +1,7 @@
 //! What an experiment's file must comply with beyond its schema.
 
+use std::path::Path;
+
 use toml::de::DeTable;
 use weft_cache::Choice;
 use weft_code::CodeSpec;
@@ -10,9 +12,27 @@ use crate::lab::code;
 use crate::models::Models;
 use crate::schema::{Rules, integer, text};
 
-/// The names that a file may use.
+/// What a file may name.
 pub(crate) struct Known<'a> {
     pub(crate) models: &'a Models,
+    /// The folders in which its traces are looked for, if it is to be run as it is.
+    pub(crate) traces: Option<&'a [&'a Path]>,
+}
+
+impl Known<'_> {
+    /// Whether the file of a trace is in one of the folders.
+    fn trace(&self, file: &str) -> Result<(), String> {
+        let Some(folders) = self.traces else { return Ok(()) };
+        if folders.iter().any(|folder| folder.join(file).exists()) {
+            return Ok(());
+        }
+        let shown = |folder: &&Path| match folder.as_os_str().is_empty() {
+            true => ".".to_owned(),
+            false => folder.display().to_string(),
+        };
+        let folders: Vec<String> = folders.iter().map(shown).collect();
+        Err(format!("there is no file {file} in {}; --traces names a folder", folders.join(", ")))
+    }
 }
 
 impl Rules for Known<'_> {
@@ -32,6 +52,10 @@ impl Rules for Known<'_> {
 
     fn table(&self, check: &str, table: &DeTable<'_>) -> Result<(), (&'static str, String)> {
         let way = text(table, "way").unwrap_or_default();
+        let least = integer(table, "min_kib_s").unwrap_or(0);
+        if integer(table, "max_kib_s").is_some_and(|most| most < least) {
+            return Err(("max_kib_s", "is less than min_kib_s".into()));
+        }
         match check {
             "array" => {
                 let spec = text(table, "code").and_then(|name| name.parse::<CodeSpec>().ok());
@@ -43,6 +67,9 @@ impl Rules for Known<'_> {
             "trace" if !table.contains_key("workload") && !table.contains_key("file") => {
                 Err(("workload", "give a workload, a file, or both".into()))
             }
+            "trace" if !table.contains_key("workload") => text(table, "file")
+                .map_or(Ok(()), |file| self.trace(file))
+                .map_err(|cause| ("file", cause)),
             "reshape" if (way == "weft") != table.contains_key("written_percent") => {
                 Err(("written_percent", "belongs to the way weft, which needs it".into()))
             }

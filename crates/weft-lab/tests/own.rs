@@ -101,7 +101,47 @@ fn an_experiment_of_my_own_runs_on_my_disk_under_my_trace() {
     assert!(missing.contains("mine.toml, line 7: run.model: no disk model is called"), "{missing}");
     fs::remove_file(scratch.join("web.csv")).expect("there");
     let missing = refused(&run, at, 1);
-    assert!(missing.contains("the trace web: there is no file web.csv"), "{missing}");
+    let place = "mine.toml, line 14: run.traces[0].file: there is no file web.csv in .;";
+    assert!(missing.contains(place), "{missing}");
+    let missing = refused(&[&run[..], &["--traces", "models"]].concat(), at, 1);
+    assert!(missing.contains("there is no file web.csv in models, .;"), "{missing}");
+}
+
+#[test]
+fn what_was_measured_is_shown_though_a_number_of_the_paper_fits_nowhere() {
+    let scratch = folder("lab-unmatched");
+    let at = scratch.path();
+    let wrong = MINE.replace("\"small\" = 1.0", "\"smell\" = 1.0");
+    fs::write(scratch.join("mine.toml"), wrong).expect("a file");
+    let run = lab(&["run", "mine.toml", "--models", "models", "--csv"], at);
+    assert_eq!(run.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&run.stderr);
+    assert!(told.contains("match no point: mine: rebuild time, web / MD / smell"), "{told}");
+    let csv = String::from_utf8_lossy(&run.stdout);
+    assert!(csv.contains("\"rebuild time, web\",MD,small"), "{csv}");
+}
+
+#[test]
+fn two_experiments_of_one_name_are_refused_before_any_is_measured() {
+    let scratch = folder("lab-twice");
+    let at = scratch.path();
+    fs::create_dir(scratch.join("other")).expect("a folder");
+    fs::copy(scratch.join("mine.toml"), scratch.join("other/mine.toml")).expect("a copy");
+    let run = ["run", "drc-table1", "mine.toml", "other/mine.toml", "--models", "models"];
+    fs::copy(scratch.join("web.csv"), scratch.join("other/web.csv")).expect("a copy");
+    let said = refused(&run, at, 2);
+    assert!(said.contains("two experiments are named mine"), "{said}");
+}
+
+#[test]
+fn disks_of_ones_own_are_listed_behind_the_products() {
+    let scratch = folder("lab-list");
+    let list = ["disk", "--list", "--models", "models", "--json"];
+    let json: Value = serde_json::from_str(&said(&list, scratch.path())).expect("JSON");
+    let names: Vec<_> =
+        json["models"].as_array().expect("models").iter().map(|model| &model["name"]).collect();
+    assert_eq!(names.len(), MODELS.len() + 1);
+    assert_eq!(*names[MODELS.len()], "mine");
 }
 
 #[test]
@@ -171,6 +211,13 @@ const WRONG: &[(&str, &str, usize, &str, &str)] = &[
     ("disks = 3", "disks = 3000", 18, "run.cases[0].disks", "3000 is more than 256"),
     ("unit_kib = 64", "unit_kib = 1", 18, "run.cases[0].unit_kib", "1 is less than 4"),
     (", min_kib_s = 20000", "", 18, "run.cases[0].min_kib_s", "is missing"),
+    (
+        "min_kib_s = 20000",
+        "min_kib_s = 20000, max_kib_s = 19999",
+        18,
+        "run.cases[0].max_kib_s",
+        "is less than min_kib_s",
+    ),
     (
         "\"ascending\"",
         "\"rising\"",

@@ -147,7 +147,8 @@ fn shards_merge_and_what_does_not_fit_is_refused() {
     // A shard that was cut short.
     fs::remove_file(scratch.join("b/mine/2-of-3/4")).expect("a cell");
     let short = refused(&["merge", "a", "b", "c"], at);
-    assert!(short.contains("not finished in b/mine/2-of-3: run it again with --resume"), "{short}");
+    let told = "7 of 8 cells are finished, 1 missing in b/mine/2-of-3: `weft lab run … --resume`";
+    assert!(short.contains(told), "{short}");
     shard("2/3", "b", &["--resume"]);
     said(&["merge", "a", "b", "c"], at);
 }

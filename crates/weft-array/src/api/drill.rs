@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 use weft_code::{Margin, SlotNo, SlotSet};
-use weft_disk::{CopyOnWriteDisk, Disk, Latency, Volume as _};
+use weft_disk::{Bytes, CopyOnWriteDisk, Disk, Latency, Volume as _};
 use weft_rt::{MILLISECOND, Nanos, Rt, SECOND};
 
 use crate::api::array::Array;
@@ -42,6 +42,9 @@ use meter::{Meter, Observed};
 
 /// How often the progress is looked at.
 const STEP: Nanos = 100 * MILLISECOND;
+
+/// With less left, the write of a sector may have found no room.
+const ROOM_LEAST: u64 = 8 << 10;
 
 /// What is asked of a drill.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +119,23 @@ pub async fn run(
     array: &Array,
     options: &DrillOptions,
 ) -> Result<DrillReport, ArrayError> {
+    let room = Rc::new(Cell::new(options.memory_bytes));
+    rehearse(rt, array, options, &room).await.map_err(|error| match room.get() < ROOM_LEAST {
+        // Which of its disks or steps met the end of the memory says nothing to users.
+        true => refused(format!(
+            "what the drill writes takes more than {}: give it more memory",
+            Bytes(options.memory_bytes)
+        )),
+        false => error,
+    })
+}
+
+async fn rehearse(
+    rt: &Rt,
+    array: &Array,
+    options: &DrillOptions,
+    room: &Rc<Cell<u64>>,
+) -> Result<DrillReport, ArrayError> {
     let slot = options.slot;
     array.0.check_writable()?;
     let margin = check(array, slot)?;
@@ -123,7 +143,7 @@ pub async fn run(
     let failing = members.iter().find(|(of, _)| *of == slot).map(|(_, disk)| disk.clone());
     let failing = failing.ok_or_else(|| refused(format!("slot {slot} has no member")))?;
     let changes = array.changes();
-    let second = assemble_second(rt, &members, options).await?;
+    let second = assemble_second(rt, &members, options.nonce, room).await?;
     let meter = Rc::new(Meter::new(rt, &second, slot));
     let _observed = Observed::begin(&array.0, &meter)?;
     let before = observe(rt, &meter, options.before, || unchanged(array, changes)).await?;
@@ -199,15 +219,15 @@ fn unchanged(array: &Array, changes: u64) -> Result<Phase, ArrayError> {
 async fn assemble_second(
     rt: &Rt,
     members: &[(SlotNo, Rc<dyn Disk>)],
-    options: &DrillOptions,
+    nonce: u64,
+    room: &Rc<Cell<u64>>,
 ) -> Result<Array, ArrayError> {
-    let room = Rc::new(Cell::new(options.memory_bytes));
     let copy = |(_, disk): &(SlotNo, Rc<dyn Disk>)| {
         let lent: Rc<dyn Disk> = Rc::new(LentDisk::new(disk.clone()));
-        Rc::new(CopyOnWriteDisk::new(lent, &room)) as Rc<dyn Disk>
+        Rc::new(CopyOnWriteDisk::new(lent, room)) as Rc<dyn Disk>
     };
     let copies: Vec<_> = members.iter().map(copy).collect();
-    assemble_copies(rt, &copies, options.nonce).await.map(Array)
+    assemble_copies(rt, &copies, nonce).await.map(Array)
 }
 
 /// Whether a phase goes on.

@@ -80,7 +80,7 @@ fn legend(marks: &mut Vec<Mark>, panel: &Panel) -> f64 {
     let (mut x, mut y) = (LEFT, 18.0);
     let mut place = |name: &str| {
         #[expect(clippy::cast_precision_loss, reason = "letters of a name")]
-        let width = 26.0 + LETTER * name.chars().count() as f64;
+        let width = 32.0 + LETTER * name.chars().count() as f64;
         if x + width > WIDTH && x > LEFT {
             (x, y) = (LEFT, y + LEGEND_LINE);
         }

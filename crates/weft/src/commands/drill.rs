@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use weft_array::drill::{DrillReport, UserRequests};
 use weft_cli::failure::{Failure, Outcome};
-use weft_cli::output::{self, outln};
+use weft_cli::output::{self, log_line, outln};
 use weft_cli::progress::Progress;
-use weft_cli::size;
+use weft_cli::{size, thread};
 use weft_disk::Latency;
 
 use crate::cli::DrillArgs;
@@ -31,6 +31,10 @@ pub fn drill(args: &DrillArgs, dir: &RuntimeDir, json: bool) -> Outcome {
         memory_bytes: args.memory,
     };
     let whole = args.before + args.during;
+    thread::on_signals(|signal, _| {
+        log_line("interrupted: the drill ends, and has changed nothing");
+        std::process::exit(128 + signal);
+    })?;
     let found = std::thread::scope(|scope| {
         let asking = scope.spawn(move || client.ask::<DrillReport>(request));
         let (begun, mut progress) = (Instant::now(), Progress::new("drill", ms(whole), json));

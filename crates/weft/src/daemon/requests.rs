@@ -27,6 +27,9 @@ use crate::daemon::served::{Front, Served};
 use crate::daemon::{Daemon, log};
 use crate::report::status::unused_room;
 
+/// How to name a member, where nothing else helps.
+const MEMBERS: &str = "name a member by its slot, or by its path as `weft status` shows it";
+
 fn refused(error: ArrayError) -> Failure {
     Failure::new(error.to_string())
 }
@@ -123,7 +126,7 @@ impl Daemon {
             }
             Request::Drill { array, member, before_ms, during_ms, memory_bytes } => {
                 let served = self.find(&array)?;
-                let slot = find_member(&served, &member)?.slot;
+                let slot = find_member(&served, &member).map_err(|e| e.hint(MEMBERS))?.slot;
                 let (rt, times) = (&self.opener.rt, (before_ms, during_ms));
                 drill(rt, &served.array, slot, times, memory_bytes).await.and_then(value)
             }

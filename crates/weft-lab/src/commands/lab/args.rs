@@ -210,9 +210,9 @@ pub struct LabDiskArgs {
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
     /// Folder of modelled disks of your own, a TOML file each, named as the disk
-    #[arg(long, value_name = "DIR", requires = "model")]
+    #[arg(long, value_name = "DIR")]
     pub models: Option<PathBuf>,
-    /// List the products, with the model's figures next to their data sheets'
+    /// List the products and the disks of --models, with the models' figures next to data sheets'
     #[arg(long)]
     pub list: bool,
     /// Serve only this much, from the outer edge; the mechanics stay those of the whole disk

@@ -13,20 +13,21 @@ use weft_cli::{listen, size, thread};
 use weft_disk::{Disk, DiskVolume, Volume};
 use weft_fuse::mount::Mount;
 use weft_fuse::session::{FILE_NAME, Session, Source};
-use weft_model::catalog::MODELS;
 use weft_model::measure::validate;
 use weft_model::{Contents, DiskStats, Model, ModelDisk, ModelOptions, Scheduler};
 use weft_nbd::{Export, Server, ServerConfig};
 
 use super::args::LabDiskArgs;
 use super::experiments::models;
+use crate::Models;
 
 /// `weft lab disk`: returns when it has been stopped.
 pub fn disk(args: &LabDiskArgs, json: bool) -> Outcome {
+    let models = models(args.models.as_deref())?;
     let Some(name) = &args.model else {
-        return list(json);
+        return list(&models, json);
     };
-    let model = models(args.models.as_deref())?
+    let model = models
         .find(name)
         .map_err(|e| Failure::usage(e).hint("`weft lab disk --list` describes them"))?;
     if args.socket.is_none() && args.listen.is_none() && args.mount.is_none() {
@@ -203,13 +204,13 @@ fn as_json(name: &str, stats: &DiskStats) -> Value {
     })
 }
 
-/// Lists the products, with the models' figures.
-fn list(json: bool) -> Outcome {
+/// Lists the products and users' own, with the models' figures.
+fn list(models: &Models, json: bool) -> Outcome {
     if json {
-        let models: Vec<Value> = MODELS.iter().map(model_json).collect();
+        let models: Vec<Value> = models.all().map(model_json).collect();
         return output::answer(&json!({ "models": models }));
     }
-    for model in &MODELS {
+    for model in models.all() {
         outln!("{}: {}", model.name, model.title);
         outln!("  {} in sectors of {} B", size::show(model.capacity_bytes), model.sector_bytes);
         outln!("  from:     {}", model.source);

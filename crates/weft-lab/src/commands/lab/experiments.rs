@@ -121,7 +121,22 @@ fn print(figures: &[Figure], csv: bool, json: bool) -> Outcome {
     } else {
         figures.iter().for_each(show_figure);
     }
-    Ok(())
+    refuse_unmatched(figures)
+}
+
+/// Fails if numbers of the paper stand beside no point. What was measured has been printed.
+fn refuse_unmatched(figures: &[Figure]) -> Outcome {
+    let wrong = |figure: &Figure| match figure.unmatched.is_empty() {
+        true => None,
+        false => Some(format!("{}: {}", figure.name, figure.unmatched.join("; "))),
+    };
+    let wrong: Vec<String> = figures.iter().filter_map(wrong).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let cause = format!("numbers of the paper that match no point: {}", wrong.join("; "));
+    Err(Failure::new(cause)
+        .hint("the figure has the others; [paper.\"PANEL\".\"SERIES\"] names them as it does"))
 }
 
 /// Ctrl-C prints how to resume the run. All that is finished is in files already.
@@ -192,13 +207,14 @@ pub fn report(args: &LabReportArgs, json: bool) -> Outcome {
         pictures(dir, &figures)?;
     }
     if json {
-        return answer(&json!({ "page": out, "figures": figures.len(), "plots": plots }));
+        answer(&json!({ "page": out, "figures": figures.len(), "plots": plots }))?;
+        return refuse_unmatched(&figures);
     }
     outln!("{}: {plots} plots; open it in any browser", out.display());
     if let Some(dir) = &args.svg {
         outln!("{}: each plot as an image", dir.display());
     }
-    Ok(())
+    refuse_unmatched(&figures)
 }
 
 /// Writes every panel as an image in `dir`.
@@ -225,7 +241,19 @@ fn experiments(names: &[String], options: &RunOptions) -> Result<Vec<Experiment>
     if names.is_empty() {
         return Ok(Experiment::all());
     }
-    names.iter().map(|name| named(name, &options.models)).collect()
+    let all: Vec<Experiment> =
+        names.iter().map(|name| named(name, options)).collect::<Result<_, _>>()?;
+    // Their cells, and their pictures, are named as they are.
+    let is_twice = |(place, own): &(usize, &Experiment)| {
+        all[..*place].iter().any(|other| other.name == own.name)
+    };
+    match all.iter().enumerate().find(is_twice) {
+        None => Ok(all),
+        Some((_, twice)) => {
+            Err(Failure::usage(format!("two experiments are named {}", twice.name))
+                .hint("an experiment of your own is named as its file: name the files differently"))
+        }
+    }
 }
 
 /// Runs experiments one after the other. A shard gives the number of its cells.
@@ -249,12 +277,13 @@ fn run_all(
 }
 
 /// An experiment of weft's, or a user's own.
-fn named(name: &str, models: &Models) -> Result<Experiment, Failure> {
+fn named(name: &str, options: &RunOptions) -> Result<Experiment, Failure> {
     if !name.ends_with(".toml") {
         return Experiment::find(name).map_err(|e| unknown(&e));
     }
     let hint = "docs/lab.md describes the format; `weft lab show pro-table3` prints an example";
-    Experiment::read(Path::new(name), models).map_err(|e| Failure::new(e.to_string()).hint(hint))
+    Experiment::read(Path::new(name), &options.models, options.traces.as_deref())
+        .map_err(|e| Failure::new(e.to_string()).hint(hint))
 }
 
 fn options(runs: &LabRuns) -> Result<RunOptions, Failure> {
