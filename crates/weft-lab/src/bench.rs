@@ -6,6 +6,7 @@
 
 mod above;
 mod contents;
+mod file_rebuild;
 mod files;
 mod life;
 mod load;
@@ -23,6 +24,7 @@ use weft_rt::{MILLISECOND, Rt, Schedule, virtual_rt};
 use crate::modelled::{ArraySetup, array_on, disk, rebuild_onto};
 pub(crate) use above::CacheSetup;
 pub(crate) use contents::Contents;
+pub(crate) use file_rebuild::{FileRebuild, FilesRebuilt, rebuild_files};
 pub(crate) use files::{FileLoad, FileSetup, Requests, rate};
 pub(crate) use life::{Life, Lived, PHASES, live};
 pub(crate) use load::{Access, Ended, Load};

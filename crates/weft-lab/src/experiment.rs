@@ -61,6 +61,7 @@ const FILES: &[(&str, &str)] = &[
     ("together-ssd", include_str!("../experiments/together-ssd.toml")),
     ("together-without", include_str!("../experiments/together-without.toml")),
     ("file-raid", include_str!("../experiments/file-raid.toml")),
+    ("file-rebuild", include_str!("../experiments/file-rebuild.toml")),
 ];
 
 /// An experiment as its file describes it.
@@ -132,25 +133,37 @@ impl Experiment {
     /// # Errors
     /// If it is not TOML, or does not comply with [`SCHEMA`].
     pub fn parse(name: &str, text: &str, models: &Models) -> Result<Self, BadExperiment> {
+        Self::parse_known(name, text, &Known { models, traces: None })
+    }
+
+    fn parse_known(name: &str, text: &str, known: &Known<'_>) -> Result<Self, BadExperiment> {
         let failed = |wrong| BadExperiment::Wrong { file: name.to_owned(), wrong };
-        schema::check(SCHEMA, text, &Known { models }).map_err(failed)?;
+        schema::check(SCHEMA, text, known).map_err(failed)?;
         let read = toml::from_str::<Self>(text).map_err(|e| {
             failed(Wrong { line: 1, key: String::new(), cause: e.message().to_owned() })
         })?;
         Ok(Self { name: name.to_owned(), text: text.to_owned(), ..read })
     }
 
-    /// Reads an experiment file of a user's own. It is named as the file.
+    /// Reads an experiment file of a user's own. It is named as the file. Its traces must be in the
+    /// folder `traces` or beside it.
     ///
     /// # Errors
-    /// As [`Self::parse`], and if it cannot be read.
-    pub fn read(path: &Path, models: &Models) -> Result<Self, BadExperiment> {
+    /// As [`Self::parse`], and if it cannot be read or a trace is missing.
+    pub fn read(
+        path: &Path,
+        models: &Models,
+        traces: Option<&Path>,
+    ) -> Result<Self, BadExperiment> {
         let file = path.display().to_string();
         let text = fs::read_to_string(path)
             .map_err(|cause| BadExperiment::Unreadable { file: file.clone(), cause })?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let folder = path.parent().map(Path::to_owned);
-        Ok(Self { name, folder, ..Self::parse(&file, &text, models)? })
+        let folder = path.parent();
+        let traces: Vec<&Path> = [traces, folder].into_iter().flatten().collect();
+        let known = Known { models, traces: Some(&traces) };
+        let read = Self::parse_known(&file, &text, &known)?;
+        Ok(Self { name, folder: folder.map(Path::to_owned), ..read })
     }
 
     /// The experiments that come with the lab.

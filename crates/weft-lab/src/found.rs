@@ -3,7 +3,7 @@
 use weft_cache::Stats;
 use weft_trace::replay::{Latency, Point as Interval};
 
-use crate::bench::{Lived, Recovered, Served};
+use crate::bench::{FilesRebuilt, Lived, Recovered, Served};
 use crate::figure::{Panel, Point, Series, Shape};
 use crate::reshape::{Counted, Measured};
 
@@ -111,6 +111,7 @@ found!(Counted: reads, writes, checkpoints);
 found!(Measured: took_ns, ended, counted, users, series);
 found!(Served: ns, cache);
 found!(Lived: phases, series);
+found!(FilesRebuilt: rebuild_ns, own, equal, computed, series);
 found!(Recovered: rebuild_ns, own, equal, series, units, interval, survivors_busy, cache);
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod cache;
 mod cached_recovery;
 mod degraded;
 mod file_raid;
+mod file_rebuild;
 mod full_degraded;
 mod rebuild;
 mod rebuild_traces;
@@ -55,6 +56,8 @@ kinds! {
     Degraded: degraded,
     /// Files with redundancy of their own, simulated.
     FileRaid: file_raid,
+    /// Files of weft's file system, rebuilt under a trace, simulated.
+    FileRebuild: file_rebuild,
     /// Performance of degraded reads by number of groups.
     FullDegraded: full_degraded,
     /// Reads while a recovery is running, over time, simulated.

@@ -215,6 +215,31 @@ files = [
 ]
 "#;
 
+const FILES_REBUILT: &str = r#"
+title = "Files"
+source = "a test"
+about = "A test."
+
+[run]
+kind = "file-rebuild"
+model = "st3300831as"
+disks = 4
+disk_mb = 2000
+files = 12
+file_mib = 32
+cache_mib = 1
+requests = 2000
+interval_ms = 1000
+repeats = 3
+healthy_s = 2
+observed_s = 40
+traces = [{ name = "habits", workload = "pro-websearch", file = "habits.csv", rate_milli = 60000 }]
+systems = [
+  { name = "by change", redundancy = "raid5", order = "changed" },
+  { name = "hot parts", redundancy = "raid5", order = "hot-parts", base = "by change" },
+]
+"#;
+
 const TOGETHER: &str = r#"
 title = "small"
 source = "Fig. 0"
@@ -262,8 +287,19 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
 }
 
 /// A text of each kind that is not computed.
-const SMALL: [&str; 10] =
-    [DEGRADED, REBUILD, TRACES, RECOVERY, CACHE, CACHED, SERVICE, RESHAPE, FILES, TOGETHER];
+const SMALL: [&str; 11] = [
+    DEGRADED,
+    REBUILD,
+    TRACES,
+    RECOVERY,
+    CACHE,
+    CACHED,
+    SERVICE,
+    RESHAPE,
+    FILES,
+    FILES_REBUILT,
+    TOGETHER,
+];
 
 #[test]
 fn shards_give_the_bytes_of_one_run() {
@@ -493,6 +529,38 @@ fn generated_traces_are_marked_and_recorded_ones_are_read() {
     std::fs::write(scratch.join("web.csv"), "t_us,dev,offset,size,op\n1,0,damaged\n").unwrap();
     let error = run(&experiment, &options, &|_, _| {}).unwrap_err().to_string();
     assert!(error.contains("web.csv"), "{error}");
+}
+
+/// Nineteen of twenty reads go to one of twelve files.
+#[test]
+fn fewer_reads_are_computed_if_the_file_that_users_read_is_rebuilt_first() {
+    let scratch = Scratch::new("lab-files-rebuilt");
+    let mut lines = String::from("t_us,dev,offset,size,op\n");
+    let mut rng = weft_rt::Rng::new(1);
+    for number in 0..2000 {
+        let hot = 5 * 32_u64;
+        let mib = if number % 20 == 0 { rng.below(12 * 32) } else { hot + rng.below(32) };
+        let at = (mib << 20) + (rng.below(256) << 12);
+        lines.push_str(&format!("{},0,{at},4096,R\n", number * 16_000));
+    }
+    std::fs::write(scratch.join("habits.csv"), lines).unwrap();
+    let options =
+        RunOptions { traces: Some(scratch.path().to_owned()), threads: 2, ..RunOptions::default() };
+    let experiment = Experiment::parse("small", FILES_REBUILT, &Models::default()).unwrap();
+    let figure = run(&experiment, &options, &|_, _| {}).unwrap();
+    let of = |panel, system| ours(&figure, panel, system, "habits");
+    let computed = |system| of("reads that were computed", system);
+    let (changed, hot) = (computed("by change"), computed("hot parts"));
+    assert!(hot < 0.7 * changed, "{hot} % {changed} %");
+    for system in ["by change", "hot parts"] {
+        let took = of("rebuild time", system);
+        assert!((1.0..40.0).contains(&took), "{took}");
+        let (own, equal) = (
+            of("mean response time during the rebuild", system),
+            of("mean response time over equal time", system),
+        );
+        assert!(own > equal, "users wait longer during the rebuild: {own} {equal}");
+    }
 }
 
 #[test]

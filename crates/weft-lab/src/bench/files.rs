@@ -24,7 +24,7 @@ const STEP: u64 = 1 << 20;
 /// Between a small file and the next.
 const PAUSE: Nanos = 300 * MILLISECOND;
 /// The disks rest before a measurement, until their buffers have drained.
-const REST: Nanos = 2000 * MILLISECOND;
+pub(super) const REST: Nanos = 2000 * MILLISECOND;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -56,6 +56,13 @@ pub(crate) struct FileSetup {
     pub(crate) seed: u64,
 }
 
+impl FileSetup {
+    fn on(&self) -> FileDisks {
+        let Self { model, disks, disk_bytes, cache_bytes, seed, .. } = *self;
+        FileDisks { model, disks, disk_bytes, cache_bytes, seed }
+    }
+}
+
 /// Requests of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requests {
@@ -71,7 +78,7 @@ pub(crate) fn rate(setup: &FileSetup, load: FileLoad, requests: Requests) -> Res
     let result = rt.clone().block_on({
         let rt = rt.clone();
         async move {
-            let disks: Vec<Rc<dyn Disk>> = (0..setup.disks).map(|n| disk(&rt, &setup, n)).collect();
+            let disks = setup.on().open(&rt);
             match setup.redundancy {
                 Some(redundancy) => file(&rt, &setup, redundancy, &disks, load, requests).await,
                 None => raw(&rt, &setup, &disks, load, requests).await,
@@ -82,15 +89,63 @@ pub(crate) fn rate(setup: &FileSetup, load: FileLoad, requests: Requests) -> Res
     result
 }
 
-fn disk(rt: &Rt, setup: &FileSetup, number: usize) -> Rc<dyn Disk> {
-    let options = ModelOptions {
-        name: Some(format!("d{number}")),
-        size_bytes: Some(setup.disk_bytes),
-        contents: Kept::Kept,
-        seed: setup.seed.wrapping_add(number as u64),
-        ..ModelOptions::default()
-    };
-    ModelDisk::open(rt, setup.model, options)
+/// Modelled disks for a file system.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FileDisks {
+    pub(super) model: &'static Model,
+    pub(super) disks: usize,
+    pub(super) disk_bytes: u64,
+    /// Memory for contents.
+    pub(super) cache_bytes: u64,
+    pub(super) seed: u64,
+}
+
+impl FileDisks {
+    pub(super) fn open(self, rt: &Rt) -> Vec<Rc<dyn Disk>> {
+        let disk = |number: usize| {
+            let options = ModelOptions {
+                name: Some(format!("d{number}")),
+                size_bytes: Some(self.disk_bytes),
+                contents: Kept::Kept,
+                seed: self.seed.wrapping_add(number as u64),
+                ..ModelOptions::default()
+            };
+            ModelDisk::open(rt, self.model, options) as Rc<dyn Disk>
+        };
+        (0..self.disks).map(disk).collect()
+    }
+
+    /// Makes a file system on them, and mounts it.
+    pub(super) async fn mount(
+        self,
+        rt: &Rt,
+        disks: &[Rc<dyn Disk>],
+        redundancy: Redundancy,
+    ) -> Result<Fs, String> {
+        let (id, now) = ([1; 16], weft_fs::Time { s: 0, ns: 0 });
+        let create = CreateOptions {
+            name: "modelled".into(),
+            redundancy,
+            slice_bytes: None,
+            force: false,
+            id,
+            now,
+        };
+        weft_fs::create(rt, disks, &create).await.map_err(text)?;
+        let mounting = MountOptions {
+            degraded: false,
+            stale: false,
+            read_only: false,
+            access_times: AccessTimes::Relative,
+            cache_bytes: self.cache_bytes,
+            meta_cache_bytes: META_CACHE_BYTES,
+            nonce: self.seed,
+            now,
+            host: None,
+            clock: None,
+        };
+        Fs::mount(rt, disks, mounting).await.map_err(text)
+    }
 }
 
 /// Millions of bytes a second.
@@ -111,29 +166,7 @@ async fn file(
     load: FileLoad,
     requests: Requests,
 ) -> Result<f64, String> {
-    let (id, now) = ([1; 16], weft_fs::Time { s: 0, ns: 0 });
-    let create = CreateOptions {
-        name: "modelled".into(),
-        redundancy,
-        slice_bytes: None,
-        force: false,
-        id,
-        now,
-    };
-    weft_fs::create(rt, disks, &create).await.map_err(text)?;
-    let mounting = MountOptions {
-        degraded: false,
-        stale: false,
-        read_only: false,
-        access_times: AccessTimes::Relative,
-        cache_bytes: setup.cache_bytes,
-        meta_cache_bytes: META_CACHE_BYTES,
-        nonce: setup.seed,
-        now,
-        host: None,
-        clock: None,
-    };
-    let fs = Fs::mount(rt, disks, mounting).await.map_err(text)?;
+    let fs = setup.on().mount(rt, disks, redundancy).await?;
     let (ino, _) = fs.make(ROOT, b"file", new_file()).await.map_err(text)?;
     fs.begin_use(ino);
     fs.sync().await.map_err(text)?;
@@ -166,7 +199,7 @@ async fn file(
     Ok(small_s.unwrap_or(rate))
 }
 
-fn new_file() -> NewFile<'static> {
+pub(super) fn new_file() -> NewFile<'static> {
     let mode = Kind::File.mode() | 0o644;
     NewFile { mode, umask: 0, uid: 0, gid: 0, device: 0, target: b"" }
 }
