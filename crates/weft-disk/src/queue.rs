@@ -11,6 +11,11 @@
 //! * maintenance is never starved: it gets at least one of `maintenance_every` places, and all
 //!   of its `maintenance_depth` when no user waits.
 //!
+//! *Beside users.* A user whose request comes between those of maintenance finds a place at once,
+//! and waits nevertheless for what is with the disk: on a hard disk 10 ms for each long request.
+//! So of the next [`BESIDE_REQUESTS`] of maintenance after a user's request at most
+//! `maintenance_beside_users` are with the disk at a time.
+//!
 //! *Urgent requests* go before users. That is not enough on a disk that rotates: it serves next
 //! what lies nearest to its heads, so one that lies elsewhere waits for all that is with the disk,
 //! and for what joins that in the meantime, in the midst of a long stream above all. So *long*
@@ -41,6 +46,8 @@ pub struct QueueConfig {
     pub depth: usize,
     /// Of these, maintenance's at most.
     pub maintenance_depth: usize,
+    /// The same shortly after a user's request.
+    pub maintenance_beside_users: usize,
     /// While other classes wait too, one place in this many goes to maintenance.
     pub maintenance_every: usize,
     /// Most bytes of long requests that are with a rotating disk after an urgent one when a long
@@ -50,6 +57,8 @@ pub struct QueueConfig {
 
 /// A request of more bytes is long; what programs read and write at random is mostly shorter.
 const SHORT_BYTES: usize = 64 << 10;
+/// The number of maintenance's requests after a user's that expect another user.
+const BESIDE_REQUESTS: usize = 16;
 /// The number of long requests after an urgent one that may delay the next.
 const WARY_REQUESTS: usize = 64;
 
@@ -59,8 +68,13 @@ pub const QUEUE_DEPTH: u16 = 64;
 impl QueueConfig {
     /// At most `depth` requests with the disk, half of them maintenance's at most, however long.
     pub fn of_depth(depth: usize) -> Self {
-        let long_bytes = u64::MAX;
-        Self { depth, maintenance_depth: depth / 2, maintenance_every: 16, long_bytes }
+        Self {
+            depth,
+            maintenance_depth: depth / 2,
+            maintenance_beside_users: depth / 2,
+            maintenance_every: 16,
+            long_bytes: u64::MAX,
+        }
     }
 }
 
@@ -113,6 +127,8 @@ struct Lines {
     urgent_in_a_row: usize,
     /// Long requests to come that may delay the next urgent one.
     wary: usize,
+    /// Maintenance's requests to come that expect a user.
+    beside: usize,
 }
 
 /// A disk with a queue.
@@ -140,6 +156,7 @@ impl QueuedDisk {
         let config = QueueConfig {
             depth,
             maintenance_depth: config.maintenance_depth.clamp(1, depth),
+            maintenance_beside_users: config.maintenance_beside_users.max(1),
             maintenance_every: config.maintenance_every.max(1),
             long_bytes,
         };
@@ -185,8 +202,12 @@ impl Lines {
     }
 
     fn has_place(&self, class: Class, config: &QueueConfig) -> bool {
+        let most = match self.beside {
+            0 => config.maintenance_depth,
+            _ => config.maintenance_depth.min(config.maintenance_beside_users),
+        };
         self.active < config.depth
-            && (class != Class::Maintenance || self.active_maintenance < config.maintenance_depth)
+            && (class != Class::Maintenance || self.active_maintenance < most)
     }
 
     /// Whether a request may go to the disk that is held back if it is long.
@@ -232,10 +253,14 @@ impl Lines {
             self.urgent_in_a_row = 0;
             self.wary = self.wary.saturating_sub(1);
         }
+        if class == Class::User {
+            self.beside = BESIDE_REQUESTS;
+        }
         match class {
             Class::Maintenance => {
                 self.active_maintenance += 1;
                 self.users_in_a_row = 0;
+                self.beside = self.beside.saturating_sub(1);
             }
             _ if self.line(Class::Maintenance).is_empty() => self.users_in_a_row = 0,
             _ => self.users_in_a_row += 1,

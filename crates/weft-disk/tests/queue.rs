@@ -31,8 +31,13 @@ fn read(rt: &Rt, disk: &Rc<QueuedDisk>, class: Class, log: &Log) -> Task<()> {
     })
 }
 
-const CONFIG: QueueConfig =
-    QueueConfig { depth: 4, maintenance_depth: 2, maintenance_every: 4, long_bytes: u64::MAX };
+const CONFIG: QueueConfig = QueueConfig {
+    depth: 4,
+    maintenance_depth: 2,
+    maintenance_beside_users: 2,
+    maintenance_every: 4,
+    long_bytes: u64::MAX,
+};
 
 #[test]
 fn never_more_than_the_depth_and_a_place_for_users_is_always_kept() {
@@ -77,6 +82,38 @@ fn users_go_first_and_maintenance_gets_its_share() {
         let turns: String =
             log.iter().map(|class| if *class == Class::User { 'u' } else { 'm' }).collect();
         assert_eq!(turns, "uuuumuuumuuumuuum");
+    });
+}
+
+#[test]
+fn maintenance_keeps_few_requests_with_a_disk_that_a_user_has_just_used() {
+    run(async |rt| {
+        let disk = slow_disk(&rt, QueueConfig { maintenance_beside_users: 1, ..CONFIG });
+        let log = Log::default();
+        let maintenance = |count| -> Vec<_> {
+            (0..count).map(|_| read(&rt, &disk, Class::Maintenance, &log)).collect()
+        };
+        let active = |rt: Rt, disk: Rc<QueuedDisk>| async move {
+            rt.sleep(MICROSECOND).await;
+            disk.load().active_maintenance
+        };
+        let alone = maintenance(3);
+        assert_eq!(active(rt.clone(), disk.clone()).await, 2);
+        for task in alone {
+            task.await;
+        }
+        read(&rt, &disk, Class::User, &log).await;
+        let beside = maintenance(18);
+        assert_eq!(active(rt.clone(), disk.clone()).await, 1);
+        // The sixteenth is the last that expects a user, so another one goes beside it.
+        while log.borrow().len() < 4 + 15 {
+            assert_eq!(disk.load().active_maintenance, 1);
+            rt.sleep(100 * MICROSECOND).await;
+        }
+        assert_eq!(disk.load().active_maintenance, 2);
+        for task in beside {
+            task.await;
+        }
     });
 }
 

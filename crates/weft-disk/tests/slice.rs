@@ -13,8 +13,13 @@ use weft_disk::{
 use weft_rt::{Buf, Frozen, MICROSECOND, Rt, Task};
 
 const KIB: u64 = 1 << 10;
-const CONFIG: QueueConfig =
-    QueueConfig { depth: 4, maintenance_depth: 2, maintenance_every: 4, long_bytes: u64::MAX };
+const CONFIG: QueueConfig = QueueConfig {
+    depth: 4,
+    maintenance_depth: 2,
+    maintenance_beside_users: 2,
+    maintenance_every: 4,
+    long_bytes: u64::MAX,
+};
 
 struct Device {
     ram: Rc<RamDisk>,

@@ -59,6 +59,9 @@ pub(crate) const JOINING: &str = "joining disk";
 /// Bytes of long requests that are with a rotating disk at most when metadata may come: a few
 /// hundredths of a second of its work.
 const LONG_BYTES: u64 = 2 << 20;
+/// Requests of jobs that are with a disk which users have just used. One is enough to keep the disk
+/// busy, as the next one is at hand.
+const JOB_REQUESTS_BESIDE_USERS: usize = 1;
 /// The most disks.
 pub(crate) const DISKS_MAX: usize = 64;
 /// Default bytes of memory for metadata.
@@ -140,7 +143,11 @@ fn present_by(
 }
 
 pub(crate) fn part(disk: &Rc<dyn Disk>, label: &Label) -> Result<DiskParts> {
-    let config = QueueConfig { long_bytes: LONG_BYTES, ..QueueConfig::default() };
+    let config = QueueConfig {
+        long_bytes: LONG_BYTES,
+        maintenance_beside_users: JOB_REQUESTS_BESIDE_USERS,
+        ..QueueConfig::default()
+    };
     let queue = Rc::new(QueuedDisk::new(disk.clone(), config));
     let data = Rc::new(SliceDisk::new(&queue, label.data(), &disk.info().name)?);
     Ok(DiskParts { queue, data })

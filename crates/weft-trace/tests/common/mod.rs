@@ -23,7 +23,7 @@ pub fn one_at_a_time(rt: &Rt, bytes: u64, service_ns: Nanos) -> (Rc<dyn Disk>, F
     let (disk, faults) = FaultDisk::new(rt, Rc::new(RamDisk::new("slow", bytes, 512)));
     faults.inject(Fault::Delay(service_ns));
     let limits =
-        QueueConfig { depth: 1, maintenance_depth: 1, maintenance_every: 1, long_bytes: u64::MAX };
+        QueueConfig { maintenance_depth: 1, maintenance_every: 1, ..QueueConfig::of_depth(1) };
     (Rc::new(QueuedDisk::new(Rc::new(disk), limits)), faults)
 }
 
