@@ -7,6 +7,7 @@ pub(crate) mod cancellation;
 mod column_copy;
 pub(crate) mod departure;
 pub(crate) mod departure_room;
+pub(crate) mod file_queue;
 pub(crate) mod findings;
 pub(crate) mod fsck;
 pub(crate) mod loss;
@@ -16,9 +17,11 @@ pub(crate) mod migration;
 mod migration_story;
 pub(crate) mod name_check;
 pub(crate) mod part;
+pub(crate) mod parts;
 pub(crate) mod rebuild;
 pub(crate) mod scheduler;
 pub(crate) mod scrub;
+pub(crate) mod set;
 pub(crate) mod spread;
 pub(crate) mod walk;
 
@@ -28,6 +31,7 @@ use crate::format::redundancy::Redundancy;
 use crate::jobs::balance::BalanceReport;
 use crate::jobs::rebuild::RebuildReport;
 use crate::jobs::scrub::ScrubReport;
+use crate::jobs::set::SetReport;
 use crate::state::job::Job;
 use crate::state::mounted::Fs;
 
@@ -41,10 +45,7 @@ pub enum JobReport {
     /// Every block was read.
     Scrubbed(ScrubReport),
     /// Files have another redundancy.
-    Set {
-        /// The blocks that they had.
-        blocks: u64,
-    },
+    Set(SetReport),
 }
 
 impl Fs {
@@ -63,7 +64,7 @@ impl Fs {
                 Job::Remove(number) => fs.remove_disk(number).await.map(JobReport::Moved),
                 Job::Balance => fs.balance().await.map(JobReport::Balanced),
                 Job::Scrub => fs.scrub().await.map(JobReport::Scrubbed),
-                Job::Set => fs.relayout_waiting().await.map(|blocks| JobReport::Set { blocks }),
+                Job::Set => fs.relayout_waiting().await.map(JobReport::Set),
             }
         })
     }

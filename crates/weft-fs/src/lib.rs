@@ -81,6 +81,7 @@ pub use jobs::findings::{Finding, FsckReport};
 pub use jobs::loss::Loss;
 pub use jobs::rebuild::RebuildReport;
 pub use jobs::scrub::ScrubReport;
+pub use jobs::set::SetReport;
 pub use meta::server::KeeperServer;
 pub use meta::stream::{Connector, Stream, memory_stream};
 pub use meta::{MetaCacheCounts, MetaPageCounts};

@@ -8,6 +8,8 @@
 //! later. The node goes on through the keeper, and no disk is lost. A disk fails for all, or for
 //! node 0.
 //!
+//! Jobs run meanwhile, of which all nodes carry out parts. Files get another redundancy.
+//!
 //! Nodes may commit early: what they sync is in the memory of node 0. If node 0 dies in the same
 //! moment, what was synced since the last sync of everything may be gone, if the metadata says so.
 //!
@@ -29,7 +31,10 @@ use crate::common::network::{self, Network};
 use crate::common::test_disks::{SIZE, blank, for_host};
 use crate::common::*;
 use weft_disk::Disk as _;
-use weft_fs::{Fs, Ino, Job, META_CACHE_BYTES, NodeStatus, RemoteMetadata, create};
+use weft_fs::{
+    Fs, Ino, Job, META_CACHE_BYTES, NodeStatus, REDUNDANCY_XATTR, Redundancy, RemoteMetadata,
+    create,
+};
 use weft_random::Rng;
 use weft_rt::{MILLISECOND, Nanos, Rt};
 use weft_testkit::for_seeds;
@@ -489,10 +494,19 @@ impl World {
         if !may_fail && self.chance(30) {
             drop(rt.spawn(async move { drop(fs.rebuild().await) }));
         } else if self.play.canary == Canary::None && self.chance(20) {
-            let job = if self.chance(50) { Job::Scrub } else { Job::Balance };
-            if let Ok(running) = fs.begin_job(job) {
-                drop(rt.spawn(running));
-            }
+            let job = [Job::Scrub, Job::Balance, Job::Set][self.draw(3) as usize];
+            let file = self.draw(FILES.len() as u64) as usize;
+            let inos: Vec<Ino> = self.files.values().map(|files| files[file].ino).collect();
+            let redundancy = ["raid1", "raid5", "raid6"][self.draw(3) as usize];
+            drop(rt.spawn(async move {
+                if job == Job::Set {
+                    let redundancy = redundancy.parse().expect("known");
+                    drop(fs.want_redundancy(&inos, redundancy).await);
+                }
+                if let Ok(running) = fs.begin_job(job) {
+                    drop(running.await);
+                }
+            }));
         }
         fails
     }
@@ -590,8 +604,25 @@ impl World {
         // Redundancy would hide a write that has come late.
         let wrong = fs.status().await.expect("known").counts.wrong_blocks;
         assert_eq!(wrong, 0, "{what}");
+        self.lay_out_waiting(&fs, what).await;
         assert_sound(&fs).await;
         rt.fail_domain();
+    }
+
+    /// All files have the redundancy that was wanted once those are laid out that wait for that.
+    async fn lay_out_waiting(&self, fs: &Fs, what: &str) {
+        let ended = fs.begin_job(Job::Set).expect("nothing else runs").await;
+        assert!(ended.is_ok(), "{what}: {ended:?}");
+        for file in self.files.values().flatten() {
+            let name = fs.xattr(file.ino, REDUNDANCY_XATTR).await.expect("known");
+            let wanted: Redundancy = String::from_utf8_lossy(&name).parse().expect("known");
+            let spec = wanted.coded(DISKS).map(|of| of.spec);
+            for (first, record) in fs.places(file.ino).await.expect("known") {
+                let coded = record.coded;
+                let inode = file.ino;
+                assert_eq!(Some(coded.spec), spec, "{what}: block {first} of inode {inode}");
+            }
+        }
     }
 }
 

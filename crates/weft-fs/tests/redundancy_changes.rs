@@ -5,7 +5,7 @@ use std::rc::Rc;
 use crate::common::disk::{Medium, Power, holding};
 use crate::common::*;
 use futures_util::future::join;
-use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, Redundancy};
+use weft_fs::{Fs, FsError, Ino, Job, JobReport, MountOptions, Redundancy, SetReport};
 use weft_random::Rng;
 
 const BLOCKS: usize = 2000;
@@ -65,7 +65,8 @@ fn a_file_is_read_and_written_while_it_gets_another_redundancy() {
             }
         };
         let (report, ()) = join(job, uses).await;
-        assert_eq!(report, JobReport::Set { blocks: BLOCKS as u64 });
+        let blocks = BLOCKS as u64;
+        assert_eq!(report, JobReport::Set(SetReport { blocks, elsewhere_blocks: 0 }));
         assert!(meanwhile > 1, "{meanwhile} uses");
         assert!(read_all(&fs, ino).await == bytes);
         fs.sync().await.expect("synced");
@@ -93,7 +94,7 @@ fn a_file_that_is_deleted_or_set_again_meanwhile_is_left_alone() {
             fs.unlink(weft_fs::ROOT, b"gone").await.expect("removed");
         };
         let (ended, ()) = join(first, meanwhile).await;
-        assert!(matches!(ended, Ok(JobReport::Set { .. }) | Err(FsError::NotFound)), "{ended:?}");
+        assert!(matches!(ended, Ok(JobReport::Set(_)) | Err(FsError::NotFound)), "{ended:?}");
         assert_has(&fs, again, "raid6", 4).await;
         assert!(read_all(&fs, again).await == pattern(BLOCKS * 4096, again));
         assert_sound(&fs).await;

@@ -326,7 +326,7 @@ fn outcome_json(job: Job, ended: Result<JobReport>) -> Value {
         Ok(JobReport::Moved(report)) => rebuild_json(&report),
         Ok(JobReport::Balanced(report)) => balance_json(&report),
         Ok(JobReport::Scrubbed(report)) => scrub_json(&report),
-        Ok(JobReport::Set { blocks }) => json!({ "blocks": blocks }),
+        Ok(JobReport::Set(report)) => json!({ "blocks": report.blocks }),
         Err(error) => json!({
             "error": error.to_string(), "cancelled": matches!(error, FsError::Cancelled),
         }),

@@ -36,11 +36,18 @@ pub enum Task {
         /// The files, in the order in which they are wanted.
         files: Vec<u64>,
     },
+    /// Files that have got another redundancy are laid out as it says.
+    Lay {
+        /// The files.
+        files: Vec<u64>,
+    },
 }
 
 impl Task {
     /// Since this version there is [`Task::Even`].
     pub const EVEN_SINCE: u16 = 2;
+    /// Since this version there is [`Task::Lay`].
+    pub const LAY_SINCE: u16 = 2;
 
     /// The version from which on nodes know it.
     #[must_use]
@@ -48,6 +55,7 @@ impl Task {
         match self {
             Self::Move { .. } | Self::Check { .. } => FIRST_VERSION,
             Self::Even { .. } => Self::EVEN_SINCE,
+            Self::Lay { .. } => Self::LAY_SINCE,
         }
     }
 }
@@ -64,13 +72,13 @@ pub struct WorkDone {
 /// What a node did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Of a [`Task::Move`] or a [`Task::Even`]. All of it is durable.
+    /// Of a [`Task::Move`], a [`Task::Even`] or a [`Task::Lay`]. All of it is durable.
     Moved(Moved),
     /// Of a [`Task::Check`].
     Checked(Checked),
 }
 
-/// Columns of files have moved.
+/// Columns of files have moved, or their lines were laid out.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Moved {
     /// Blocks that were to move, as far as that was known before.
@@ -139,6 +147,10 @@ impl Work {
                 DiskBlocks::put_all(free, bytes);
                 put_numbers(bytes, files);
             }
+            Task::Lay { files } => {
+                bytes.put_u8(3);
+                put_numbers(bytes, files);
+            }
         }
     }
 
@@ -150,6 +162,7 @@ impl Work {
             2 => {
                 Task::Even { free: DiskBlocks::read_all(fields)?, files: fields.list(Fields::u64)? }
             }
+            3 => Task::Lay { files: fields.list(Fields::u64)? },
             _ => return Err(WireError::Malformed("an unknown part of a job")),
         };
         Ok(Self { number, task })

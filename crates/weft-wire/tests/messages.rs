@@ -136,10 +136,11 @@ fn numbers(rng: &mut Rng) -> Vec<u64> {
 }
 
 fn work(rng: &mut Rng) -> Work {
-    let task = match rng.below(3) {
+    let task = match rng.below(4) {
         0 => Task::Move { disks: vec![3, 9], files: numbers(rng) },
         1 => Task::Check { from: (number(rng), number(rng)), to: (number(rng), number(rng)) },
-        _ => Task::Even { free: of_disks(rng), files: numbers(rng) },
+        2 => Task::Even { free: of_disks(rng), files: numbers(rng) },
+        _ => Task::Lay { files: numbers(rng) },
     };
     Work { number: number(rng), task }
 }
@@ -597,6 +598,7 @@ fn the_bytes_of_all_messages() {
             number: 9,
             task: Task::Even { free: some(12), files: vec![6, 5] },
         })),
+        answer(Answer::Work(Work { number: 9, task: Task::Lay { files: vec![6, 5] } })),
         answer(Answer::Early(true)),
     ];
     let lines = to_keeper.iter().map(|message| hex(&message.to_bytes()));

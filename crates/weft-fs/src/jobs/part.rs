@@ -1,10 +1,9 @@
 //! Parts of a job that another node carries out for node 0.
 //!
 //! Node 0 walks through what a job has to do, and gives some of it to nodes that have nothing to do
-//! ([`crate::state::work_desk`]): of a rebuild, of a disk that is to leave, or of a balance, whole
-//! files, up to 256 MiB at a time and no more than its share; of a scrub, 16 records. It goes on
-//! with the rest itself, and looks between two steps of its own whether nodes are done. What a node
-//! could not do, node 0 does.
+//! ([`crate::state::work_desk`]): of a scrub, 16 records; of the other jobs whole files, up to
+//! 256 MiB at a time and no more than its share. It goes on with the rest itself, and looks between
+//! two steps of its own whether nodes are done. What a node could not do, node 0 does.
 //!
 //! *Order.* Files that are used at node 0 are moved there, as their tokens are there. Each node
 //! moves first what its own users read and what has to be computed
@@ -13,6 +12,9 @@
 //! *Room.* A node has blocks of its own to move columns to, and gets more as for writes. If it has
 //! none of the right disk, it leaves the file to node 0, and does not rewrite lines in a narrower
 //! way: node 0 knows all that is free.
+//!
+//! *Another redundancy.* A node lays out files only while it has enough blocks on all disks that
+//! have room, as lines would be narrower otherwise ([`crate::jobs::set`]).
 //!
 //! *A balance* goes by the free blocks that came with the part ([`crate::jobs::balance`]). Node 0
 //! keeps account of them. So a node whose connection ends during such a part leaves the rest of it
@@ -69,6 +71,7 @@ impl FsState {
                 self.return_excess().await;
                 moved.ok().map(Outcome::Moved)
             }
+            Task::Lay { files } => self.lay_out_part(files).await.ok().map(Outcome::Moved),
             Task::Check { from, to } => {
                 let checked = self.check_records(from..to, |_| self.check()).await;
                 checked.ok().map(Outcome::Checked)

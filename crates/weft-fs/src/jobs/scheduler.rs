@@ -106,9 +106,14 @@ impl Fs {
                 let Some(job) = fs.0.next_job(&tried).await else { continue };
                 let Ok(running) = fs.begin_job(job) else { continue };
                 let standing = fs.0.standing();
-                note(job, running.await);
+                let ended = running.await;
+                // No file waits then, but those that were set meanwhile, also on other nodes.
+                let is_all_done = matches!(ended, Ok(JobReport::Set(_)));
+                note(job, ended);
                 tried.retain(|tried| tried.job != job);
-                tried.push(FailedAttempt { job, standing, ended: rt.now() });
+                if !is_all_done {
+                    tried.push(FailedAttempt { job, standing, ended: rt.now() });
+                }
             }
         });
     }

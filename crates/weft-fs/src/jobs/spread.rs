@@ -1,17 +1,14 @@
 //! Spreading what a job moves over the nodes, as node 0 does it: it gives whole files to nodes that
-//! have nothing to do, goes on with the rest itself, and does what they could not
-//! ([`crate::jobs::part`] has the other end).
+//! have nothing to do, goes on with the rest itself, and does what they could not.
 
-use std::collections::VecDeque;
-
-use weft_wire::{Outcome, Task};
+use weft_wire::Task;
 
 use crate::error::Result;
 use crate::format::inode::Ino;
 use crate::jobs::migration::{Decide, MigrationReport};
+use crate::jobs::parts::Parts;
 use crate::jobs::walk::Walk;
 use crate::state::mounted::FsState;
-use crate::state::work_desk::Awaited;
 
 /// A job that moves columns of files, some of them at other nodes.
 pub(crate) trait SpreadMoves {
@@ -39,19 +36,13 @@ impl FsState {
         job: &J,
         moved: &mut MigrationReport,
     ) -> Result<usize> {
-        let mut given: VecDeque<(Vec<Ino>, Awaited)> = VecDeque::new();
-        let mut parts = 0;
+        let mut parts = Parts::default();
         loop {
-            while let idle = job.version().map_or(0, |version| self.work_desk().idle(version))
-                && idle > 0
-            {
-                let files = walk.take_files(idle);
-                if files.is_empty() {
-                    break;
-                }
-                let part = self.work_desk().give(job.task(files.clone(), idle));
-                given.push_back((files, part));
-                parts += 1;
+            if let Some(version) = job.version() {
+                self.give_parts(&mut parts, version, |idle| {
+                    let files = walk.take_part(idle);
+                    (!files.is_empty()).then(|| (files.clone(), job.task(files, idle)))
+                });
             }
             let some = self.next_found(&mut walk, &job.decide()).await?;
             if !some.is_empty() {
@@ -64,24 +55,14 @@ impl FsState {
                 self.job_done(job.progress(found, moved.blocks - before));
                 self.job_may_go_on()?;
             }
-            // Those that are done, or the first one if nothing else is left to do.
-            let ready = match some.is_empty() {
-                true => Some(0),
-                false => given.iter().position(|(_, part)| part.is_ready()),
-            };
-            let Some((files, mut part)) = ready.and_then(|at| given.remove(at)) else {
-                if some.is_empty() {
-                    return Ok(parts);
-                }
-                continue;
-            };
-            match self.await_part(&mut part).await? {
-                Some(Outcome::Moved(part)) => {
+            match self.end_part(&mut parts, some.is_empty()).await? {
+                Some(part) => {
                     self.job_done(job.progress(part.found, part.blocks));
                     walk.put_back(part.waiting.iter().copied());
                     moved.add_part(part);
                 }
-                _ => walk.put_back(files),
+                None if some.is_empty() => return Ok(parts.count),
+                None => {}
             }
         }
     }

@@ -2,85 +2,56 @@
 //! those of the files in use, then all others, the most recently changed first.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::error::Result;
 use crate::format::inode::{Ino, Time};
+use crate::jobs::file_queue::FileQueue;
 use crate::jobs::migration::{BATCH_BLOCKS, Decide, MovableExtent};
 use crate::meta::Tx;
 use crate::state::hot_parts::{Part, blocks_of_part, part_of_block};
 use crate::state::mounted::FsState;
 use crate::write::relayout::at_a_time;
 
-/// The most blocks of files that another node gets at a time, or a file that has more: node 0 looks
-/// for its outcome between two batches of its own.
-const PART_BLOCKS: u64 = 4 * BATCH_BLOCKS;
-/// The most files of them.
-const PART_FILES: usize = 10_000;
-
 /// Where the next records are looked for.
 pub(crate) struct Walk {
     /// Parts that were looked through before their turn. A part that cannot move is not hot again.
     hot: BTreeSet<Part>,
-    files: VecDeque<FoundFile>,
-    /// Those that another node could not move.
-    left_over: Vec<Ino>,
+    files: FileQueue,
     /// The next file, and the first block of its next record.
     next: Option<(Ino, u64)>,
     found: MoveQueue,
 }
 
-/// A file with a column that may have to move.
-struct FoundFile {
-    ino: Ino,
-    blocks: u64,
-}
-
 impl Walk {
-    fn through(files: VecDeque<FoundFile>) -> Self {
+    fn through(mut files: FileQueue) -> Self {
         let (hot, found) = (BTreeSet::new(), MoveQueue::default());
-        let mut walk = Self { hot, files, left_over: Vec::new(), next: None, found };
-        walk.next = walk.next_file();
-        walk
+        let next = files.take_next().map(|ino| (ino, 0));
+        Self { hot, files, next, found }
     }
 
-    fn next_file(&mut self) -> Option<(Ino, u64)> {
-        let ino = self.left_over.pop().or_else(|| Some(self.files.pop_front()?.ino));
-        ino.map(|ino| (ino, 0))
-    }
-
-    /// Takes some files out for another node, one of so many that have nothing to do: none if there
-    /// are none left.
-    pub(crate) fn take_files(&mut self, idle: usize) -> Vec<Ino> {
-        let left: u64 = self.files.iter().map(|file| file.blocks).sum();
-        // Node 0 has a share, and what is left in the end is in smaller parts.
-        let most = (left / (2 * (idle as u64 + 1))).min(PART_BLOCKS);
-        let mut blocks = 0;
-        let mut taken = Vec::new();
-        while (taken.is_empty() || blocks < most)
-            && taken.len() < PART_FILES
-            && let Some(file) = self.files.pop_front()
-        {
-            blocks += file.blocks;
-            taken.push(file.ino);
-        }
-        taken
+    /// Takes some files out for another node, one of so many that have nothing to do.
+    pub(crate) fn take_part(&mut self, idle: usize) -> Vec<Ino> {
+        self.files.take_part(idle)
     }
 
     /// The files that were not looked through, or not moved.
     pub(crate) fn rest(self) -> impl Iterator<Item = Ino> {
         let found = self.found.records.into_iter().map(|found| found.ino);
-        let files = self.files.into_iter().map(|file| file.ino);
-        found.chain(self.next.map(|(ino, _)| ino)).chain(self.left_over).chain(files)
+        found.chain(self.next.map(|(ino, _)| ino)).chain(self.files.rest())
     }
 
     /// Another node could not move these.
     pub(crate) fn put_back(&mut self, files: impl IntoIterator<Item = Ino>) {
-        self.left_over.extend(files);
+        self.files.put_back(files);
         if self.next.is_none() {
             self.next = self.next_file();
         }
+    }
+
+    fn next_file(&mut self) -> Option<(Ino, u64)> {
+        self.files.take_next().map(|ino| (ino, 0))
     }
 }
 
@@ -124,12 +95,12 @@ impl FsState {
 
     /// A walk through the records of these files.
     pub(crate) fn walk_of(&self, files: Vec<Ino>) -> Walk {
-        Walk::through(files.into_iter().map(|ino| FoundFile { ino, blocks: 0 }).collect())
+        Walk::through(FileQueue::of(files.into_iter().map(|ino| (ino, 0))))
     }
 
     /// The files with a column on one of these disks: files in use first, then the most recently
     /// changed ones.
-    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<VecDeque<FoundFile>> {
+    async fn files_on(&self, disks: &BTreeSet<u16>) -> Result<FileQueue> {
         let mut changed: BTreeMap<Ino, (Time, u64)> = BTreeMap::new();
         for disk in disks {
             let mut from = 0;
@@ -152,7 +123,7 @@ impl FsState {
         files.sort_by_cached_key(|(ino, (changed, _))| {
             Reverse((self.open_files().is_used(*ino), *changed))
         });
-        Ok(files.into_iter().map(|(ino, (_, blocks))| FoundFile { ino, blocks }).collect())
+        Ok(FileQueue::of(files.into_iter().map(|(ino, (_, blocks))| (ino, blocks))))
     }
 
     /// The next records with columns that are to move, about [`BATCH_BLOCKS`]; none are left if

@@ -1,5 +1,7 @@
 //! What a file system reports.
 
+use weft_token::Mode::Shared;
+
 use crate::disks::old_block_cache::OldBlockCounts;
 use crate::disks::pool::Counts;
 use crate::error::Result;
@@ -221,6 +223,8 @@ impl Fs {
     /// # Errors
     /// If the metadata has failed.
     pub async fn places(&self, ino: Ino) -> Result<Vec<(u64, crate::format::extent::Extent)>> {
+        let _everything = self.0.hold_everything().await;
+        let _file = self.0.hold_files_of_batch([ino], Shared).await;
         self.0.meta().run(|tx| tx.records(ino, 0, u64::MAX)).await
     }
 }

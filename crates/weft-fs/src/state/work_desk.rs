@@ -97,7 +97,7 @@ impl WorkDesk {
         drop(idle);
         let share = match &task {
             Task::Even { free, .. } => free.clone(),
-            Task::Move { .. } | Task::Check { .. } => Vec::new(),
+            Task::Move { .. } | Task::Check { .. } | Task::Lay { .. } => Vec::new(),
         };
         drop(self.given.borrow_mut().insert(node, GivenPart { number, share, awaited }));
         gets.send(Work { number, task });

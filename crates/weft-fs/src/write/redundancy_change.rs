@@ -1,6 +1,7 @@
 //! Giving files another redundancy: step by step, while they are used.
 //!
-//! `write/relayout.rs` rewrites the lines; this file selects them, and the work left after a crash.
+//! `write/relayout.rs` rewrites the lines; this file selects them. Files that wait are laid out by
+//! a job ([`crate::jobs::set`]), also after a crash.
 
 use std::ops::Range;
 
@@ -37,21 +38,25 @@ impl FsState {
     /// Rewrites the lines of a waiting file, some at a time: users access the file in between.
     /// `step` is told of each, and may end it; then the file goes on waiting, as it does for want
     /// of room. Returns how many blocks that were.
+    ///
+    /// `is_part`: for node 0, which does what this node cannot ([`crate::jobs::set`]). So the file
+    /// goes on waiting whatever fails, also if lines would be narrower here than at node 0.
     pub(crate) async fn relayout_file(
         &self,
         ino: Ino,
+        is_part: bool,
         mut step: impl FnMut(u64) -> Result<()>,
     ) -> Result<u64> {
         let mut done = 0;
         loop {
             let redundancy = match self.meta().run(|tx| tx.inode(ino)).await {
-                Ok(inode) => inode.redundancy,
-                Err(FsError::NotFound) => break,
+                Ok(inode) => Some(inode.redundancy),
+                Err(FsError::NotFound) => None,
                 Err(error) => return Err(error),
             };
             let (mut from, mut laid) = (Some(0), Ok(()));
-            while let (Some(block), Ok(())) = (from, &laid) {
-                match self.relayout_some(ino, redundancy, block).await {
+            while let (Some(block), Some(redundancy), Ok(())) = (from, redundancy, &laid) {
+                match self.relayout_some(ino, redundancy, block, is_part).await {
                     Ok((blocks, next)) => {
                         done += blocks;
                         from = next;
@@ -62,18 +67,24 @@ impl FsState {
                 self.commit_if_crowded().await?;
             }
             self.check_writable()?;
-            let lacks_room = matches!(laid, Err(FsError::NoSpace));
+            let goes_on_waiting = match laid {
+                Ok(()) => false,
+                Err(FsError::NoSpace) => true,
+                Err(_) => is_part,
+            };
+            // Another node may have set it again, or deleted it, and has stored that then.
+            let held = self.hold_files([ino]).await;
             let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
-                Ok(inode) if inode.redundancy != redundancy => Ok(true),
-                _ if lacks_room => Ok(false),
+                Ok(inode) if Some(inode.redundancy) != redundancy => Ok(true),
+                _ if goes_on_waiting => Ok(false),
                 _ => tx.remove_relayout(ino).map(|()| false),
             };
-            if !self.meta().run(is_set_again).await? {
+            let is_set_again = self.meta().run(is_set_again).await?;
+            drop(held);
+            if !is_set_again {
                 return laid.map(|()| done);
             }
         }
-        self.meta().run(|tx| tx.remove_relayout(ino)).await?;
-        Ok(done)
     }
 
     /// Sets the redundancy of a file, and lays out what it holds. Returns how many blocks that
@@ -87,36 +98,7 @@ impl FsState {
         self.check_redundancy(redundancy)?;
         self.want_redundancy(ino, redundancy).await?;
         let step = |_| if goes_on() { Ok(()) } else { Err(FsError::Cancelled) };
-        self.relayout_file(ino, step).await
-    }
-
-    /// Rewrites all waiting files, as a job. Continues with the next file if one cannot be
-    /// rewritten: for want of room it stays as it is, in part.
-    pub(crate) async fn relayout_waiting(&self) -> Result<u64> {
-        let (mut total, mut from) = (0, 0);
-        let next = |tx: &Tx<'_>, from| -> Result<Option<(Ino, u64)>> {
-            let next = tx.next_relayout(from)?;
-            Ok(next.map(|ino| (ino, tx.inode(ino).map_or(0, |inode| inode.blocks))))
-        };
-        while let Some((ino, blocks)) = self.meta().run(|tx| next(tx, from)).await? {
-            total += blocks;
-            from = ino + 1;
-        }
-        self.job_total(total);
-        let (mut done, mut from, mut result) = (0, 0, Ok(()));
-        while let Some(ino) = self.meta().run(|tx| tx.next_relayout(from)).await? {
-            let step = |blocks| {
-                self.job_done(blocks);
-                self.job_may_go_on()
-            };
-            match self.relayout_file(ino, step).await {
-                Ok(blocks) => done += blocks,
-                Err(error) => result = result.and(Err(error)),
-            }
-            self.job_may_go_on()?;
-            from = ino + 1;
-        }
-        result.map(|()| done)
+        self.relayout_file(ino, false, step).await
     }
 
     /// Rewrites some records; where there is no room for that, after a commit: what has been
@@ -131,6 +113,13 @@ impl FsState {
         }
     }
 
+    /// Whether there is room here for these blocks on each disk that has room at any node: new
+    /// lines are as wide as at node 0 then.
+    fn has_room_on_all_disks(&self, blocks: u64) -> bool {
+        let members = self.pool().members();
+        members.iter().all(|member| member.room() == 0 || member.free_blocks() > blocks)
+    }
+
     /// Rewrites some lines of a file, from a block on, if it still waits for this redundancy.
     /// Returns the blocks of the records that were looked at, and where there are more.
     async fn relayout_some(
@@ -138,15 +127,20 @@ impl FsState {
         ino: Ino,
         redundancy: Redundancy,
         from: u64,
+        is_part: bool,
     ) -> Result<(u64, Option<u64>)> {
         let blocks =
             self.meta().run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
+        let most = blocks.min(BLOCKS_MAX as u64);
         let columns = redundancy.columns_min() as u64;
-        let _room = self.hold_room(columns * blocks.min(BLOCKS_MAX as u64)).await;
+        let _room = self.hold_room(columns * most).await;
         // An unmount has waited for the room of the last batch.
         self.check()?;
         let _everything = self.hold_everything().await;
-        self.obtain_room(blocks.min(BLOCKS_MAX as u64), false).await;
+        self.obtain_room(most, false).await;
+        if is_part && !self.has_room_on_all_disks(most) {
+            return Err(FsError::NoSpace);
+        }
         let tokens = self.hold_files_of_batch([ino], Shared).await;
         let max = self.meta().at_a_time();
         let blocks = |(_, _, record): &(Ino, u64, Extent)| record.data_blocks();

@@ -192,9 +192,9 @@ impl Oracle {
                 counts.balances += 1;
                 report.elsewhere_blocks
             }
-            JobReport::Set { .. } => {
+            JobReport::Set(report) => {
                 counts.sets += 1;
-                0
+                report.elsewhere_blocks
             }
         };
         counts.parts += u64::from(elsewhere > 0);
@@ -203,7 +203,7 @@ impl Oracle {
             JobReport::Moved(report) => !report.damaged.is_empty(),
             JobReport::Scrubbed(report) => report.damaged_files > 0 || report.metadata_damaged > 0,
             JobReport::Balanced(report) => !report.damaged.is_empty(),
-            JobReport::Set { .. } => false,
+            JobReport::Set(_) => false,
         };
         if damaged && self.lost().len() <= 1 {
             self.violate(format!("{job:?} has lost something: {report:?}"));
