@@ -71,7 +71,9 @@ impl FsState {
                 self.return_excess().await;
                 moved.ok().map(Outcome::Moved)
             }
-            Task::Lay { files } => self.lay_out_part(files).await.ok().map(Outcome::Moved),
+            Task::Lay { files } => {
+                self.lay_out_part(files, is_known).await.ok().map(Outcome::Moved)
+            }
             Task::Check { from, to } => {
                 let checked = self.check_records(from..to, |_| self.check()).await;
                 checked.ok().map(Outcome::Checked)

@@ -6,7 +6,7 @@
 
 use weft_wire::{Moved, Task};
 
-use crate::error::Result;
+use crate::error::{FsError, Result};
 use crate::format::inode::Ino;
 use crate::jobs::file_queue::FileQueue;
 use crate::jobs::parts::Parts;
@@ -73,12 +73,28 @@ impl FsState {
         }
     }
 
-    /// Lays out files for node 0. Those that this node cannot lay out as node 0 would are left to
-    /// it, and go on waiting.
-    pub(crate) async fn lay_out_part(&self, files: Vec<Ino>) -> Result<Moved> {
+    /// Lays out files for node 0, which knows of it as long as `is_known`. Those that this node
+    /// cannot lay out as node 0 would are left to it, and go on waiting; all of them when a disk is
+    /// lost, as the job gives way to a rebuild then.
+    pub(crate) async fn lay_out_part(
+        &self,
+        files: Vec<Ino>,
+        is_known: impl Fn() -> bool,
+    ) -> Result<Moved> {
+        let losses = self.pool().losses();
+        let step = |_| {
+            self.check()?;
+            match is_known() && self.pool().losses() == losses {
+                true => Ok(()),
+                false => Err(FsError::GivenWay),
+            }
+        };
         let mut laid = Moved::default();
         for ino in files {
-            let done = self.relayout_file(ino, true, |_| self.check()).await;
+            let done = match step(0) {
+                Ok(()) => self.relayout_file(ino, true, step).await,
+                given_way => given_way.map(|()| 0),
+            };
             self.check()?;
             match done {
                 Ok(blocks) => laid.blocks += blocks,

@@ -54,14 +54,16 @@ impl FsState {
                 Err(FsError::NotFound) => None,
                 Err(error) => return Err(error),
             };
-            let (mut from, mut laid) = (Some(0), Ok(()));
+            let (mut from, mut laid, mut was_set_again) = (Some(0), Ok(()), false);
             while let (Some(block), Some(redundancy), Ok(())) = (from, redundancy, &laid) {
                 match self.relayout_some(ino, redundancy, block, is_part).await {
-                    Ok((blocks, next)) => {
+                    Ok(Some((blocks, next))) => {
                         done += blocks;
                         from = next;
                         step(blocks)?;
                     }
+                    // By now it may be what it was.
+                    Ok(None) => (from, was_set_again) = (None, true),
                     Err(error) => laid = Err(error),
                 }
                 self.commit_if_crowded().await?;
@@ -74,8 +76,9 @@ impl FsState {
             };
             // Another node may have set it again, or deleted it, and has stored that then.
             let held = self.hold_files([ino]).await;
+            self.check()?;
             let is_set_again = |tx: &Tx<'_>| match tx.inode(ino) {
-                Ok(inode) if Some(inode.redundancy) != redundancy => Ok(true),
+                Ok(inode) if was_set_again || Some(inode.redundancy) != redundancy => Ok(true),
                 _ if goes_on_waiting => Ok(false),
                 _ => tx.remove_relayout(ino).map(|()| false),
             };
@@ -120,15 +123,15 @@ impl FsState {
         members.iter().all(|member| member.room() == 0 || member.free_blocks() > blocks)
     }
 
-    /// Rewrites some lines of a file, from a block on, if it still waits for this redundancy.
-    /// Returns the blocks of the records that were looked at, and where there are more.
+    /// Rewrites some lines of a file, from a block on. Returns the blocks of the records that were
+    /// looked at, and where there are more; none if the file waits for another redundancy by now.
     async fn relayout_some(
         &self,
         ino: Ino,
         redundancy: Redundancy,
         from: u64,
         is_part: bool,
-    ) -> Result<(u64, Option<u64>)> {
+    ) -> Result<Option<(u64, Option<u64>)>> {
         let blocks =
             self.meta().run(|tx| Ok(tx.inode(ino).map_or(0, |inode| inode.blocks))).await?;
         let most = blocks.min(BLOCKS_MAX as u64);
@@ -147,20 +150,21 @@ impl FsState {
         let found = self.meta().run(|tx| {
             let mut some = match tx.inode(ino) {
                 Ok(inode) if inode.redundancy == redundancy => tx.records_from((ino, from), max)?,
-                // It was set again, or deleted.
-                Ok(_) | Err(FsError::NotFound) => Vec::new(),
+                Ok(_) => return Ok(None),
+                Err(FsError::NotFound) => Vec::new(),
                 Err(error) => return Err(error),
             };
             some.retain(|(of, ..)| *of == ino);
-            some.truncate(at_a_time(&some, BLOCKS_MAX as u64, blocks));
+            // It may have grown since room was looked for.
+            some.truncate(at_a_time(&some, most, blocks));
             let watched = |(_, first, record): (Ino, u64, Extent)| {
                 let watch = tx.watch_extent(ino, first, &record);
                 (first, record, watch)
             };
             let done: u64 = some.iter().map(blocks).sum();
-            Ok((done, some.into_iter().map(watched).collect::<Vec<_>>()))
+            Ok(Some((done, some.into_iter().map(watched).collect::<Vec<_>>())))
         });
-        let (done, some) = found.await?;
+        let Some((done, some)) = found.await? else { return Ok(None) };
         let (mut records, mut next) = (Vec::new(), None);
         for (first, record, watch) in some {
             let old = self.old(ino, first, record).await?;
@@ -182,7 +186,7 @@ impl FsState {
             };
             laid = laid.and(again);
         }
-        laid.map(|()| (done, next))
+        laid.map(|()| Some((done, next)))
     }
 
     /// Rewrites the lines of a range of a file under its lock, one record after the other.
