@@ -9,8 +9,8 @@ use crate::lab::{Lab, LabError, RunOptions};
 /// Runs `experiment`. `progress(done, of)` is called, from any thread, when a step is done.
 ///
 /// # Errors
-/// If the experiment asks for something that does not exist, or a run fails. Also if only a shard is
-/// run.
+/// If the experiment asks for something that does not exist, or a run fails. Also if only a shard
+/// is run.
 pub fn run(
     experiment: &Experiment,
     options: &RunOptions,

@@ -549,7 +549,7 @@ fn fewer_reads_are_computed_if_the_file_that_users_read_is_rebuilt_first() {
     let experiment = Experiment::parse("small", FILES_REBUILT, &Models::default()).unwrap();
     let figure = run(&experiment, &options, &|_, _| {}).unwrap();
     let of = |panel, system| ours(&figure, panel, system, "habits");
-    let computed = |system| of("reads that were computed", system);
+    let computed = |system| of("extents that were computed", system);
     let (changed, hot) = (computed("by change"), computed("hot parts"));
     assert!(hot < 0.7 * changed, "{hot} % {changed} %");
     for system in ["by change", "hot parts"] {

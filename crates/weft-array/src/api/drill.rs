@@ -119,26 +119,28 @@ pub async fn run(
     array: &Array,
     options: &DrillOptions,
 ) -> Result<DrillReport, ArrayError> {
+    array.0.check_writable()?;
+    let margin = check(array, options.slot)?;
     let room = Rc::new(Cell::new(options.memory_bytes));
-    rehearse(rt, array, options, &room).await.map_err(|error| match room.get() < ROOM_LEAST {
-        // Which of its disks or steps met the end of the memory says nothing to users.
-        true => refused(format!(
-            "what the drill writes takes more than {}: give it more memory",
-            Bytes(options.memory_bytes)
-        )),
-        false => error,
+    rehearse(rt, array, (options, margin), &room).await.map_err(|error| {
+        match room.get() < ROOM_LEAST {
+            // Which of its disks or steps met the end of the memory says nothing to users.
+            true => refused(format!(
+                "what the drill writes takes more than {}: give it more memory",
+                Bytes(options.memory_bytes)
+            )),
+            false => error,
+        }
     })
 }
 
 async fn rehearse(
     rt: &Rt,
     array: &Array,
-    options: &DrillOptions,
+    (options, margin): (&DrillOptions, Margin),
     room: &Rc<Cell<u64>>,
 ) -> Result<DrillReport, ArrayError> {
     let slot = options.slot;
-    array.0.check_writable()?;
-    let margin = check(array, slot)?;
     let members = array.0.members().disks();
     let failing = members.iter().find(|(of, _)| *of == slot).map(|(_, disk)| disk.clone());
     let failing = failing.ok_or_else(|| refused(format!("slot {slot} has no member")))?;

@@ -308,4 +308,17 @@ impl Fs {
     pub async fn rebuild(&self) -> Result<RebuildReport> {
         self.0.run_job(Job::Rebuild, FsState::rebuild).await
     }
+
+    /// Whether rebuilds take first what users read and had to be computed, which they do unless
+    /// this says otherwise. For experiments: the other order is by files in use and by changes.
+    pub fn rebuild_hot_parts_first(&self, is_first: bool) {
+        self.0.hot_parts().count(is_first);
+    }
+
+    /// How often users have read blocks of a lost disk since the mount, which were computed: once
+    /// for each extent of a read.
+    #[must_use]
+    pub fn computed_extents(&self) -> u64 {
+        self.0.hot_parts().noted()
+    }
 }

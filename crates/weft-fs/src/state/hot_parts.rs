@@ -13,7 +13,6 @@ use weft_rt::{MILLISECOND, Nanos};
 use weft_stripe::PopularityTable;
 
 use crate::format::inode::Ino;
-use crate::state::mounted::Fs;
 
 /// Blocks of a part: 16 MiB, as many as a rebuild reads side by side.
 const PART_BLOCKS: u64 = 4096;
@@ -24,23 +23,33 @@ pub(crate) type Part = (Ino, u64);
 /// See the [module](self).
 pub(crate) struct HotParts {
     parts: RefCell<PopularityTable<Part, ()>>,
-    is_first: Cell<bool>,
-    reads: Cell<u64>,
+    is_counting: Cell<bool>,
+    noted: Cell<u64>,
 }
 
 impl HotParts {
     pub(crate) fn new() -> Self {
         let RebuildPolicy { zones, half_life_ms, .. } = RebuildPolicy::default();
         let parts = RefCell::new(PopularityTable::new(zones, half_life_ms * MILLISECOND));
-        Self { parts, is_first: Cell::new(true), reads: Cell::new(0) }
+        Self { parts, is_counting: Cell::new(true), noted: Cell::new(0) }
     }
 
     /// Blocks of a record were computed for a user.
     pub(crate) fn note(&self, ino: Ino, first: u64, now: Nanos) {
-        self.reads.set(self.reads.get() + 1);
-        if self.is_first.get() {
+        self.noted.set(self.noted.get() + 1);
+        if self.is_counting.get() {
             self.parts.borrow_mut().note(part_of_block(ino, first), now, ());
         }
+    }
+
+    /// Whether reads count from now on: they make parts hot.
+    pub(crate) fn count(&self, is_counting: bool) {
+        self.is_counting.set(is_counting);
+    }
+
+    /// How many records were noted.
+    pub(crate) fn noted(&self) -> u64 {
+        self.noted.get()
     }
 
     /// Takes the hottest part out; none if nothing is hot.
@@ -61,18 +70,4 @@ pub(crate) fn part_of_block(ino: Ino, block: u64) -> Part {
 pub(crate) fn blocks_of_part(part: Part) -> Range<u64> {
     let start = part.1 * PART_BLOCKS;
     start..start.saturating_add(PART_BLOCKS)
-}
-
-impl Fs {
-    /// Whether rebuilds take first what users read and had to be computed, which they do unless
-    /// this says otherwise. For experiments: the other order is by files in use and by changes.
-    pub fn rebuild_hot_parts_first(&self, is_first: bool) {
-        self.0.hot_parts().is_first.set(is_first);
-    }
-
-    /// How many reads of users found blocks on a lost disk since the mount: these were computed.
-    #[must_use]
-    pub fn computed_reads(&self) -> u64 {
-        self.0.hot_parts().reads.get()
-    }
 }

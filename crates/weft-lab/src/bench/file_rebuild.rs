@@ -1,7 +1,7 @@
-//! Files of weft's file system that are rebuilt under the reads of a trace, on modelled disks and in
-//! virtual time: PRO's question, asked of a file system.
+//! Files of weft's file system that are rebuilt under the reads of a trace, on modelled disks and
+//! in virtual time: PRO's question, asked of a file system.
 //!
-//! The trace's addresses are those of the files, one after the other, so that its habits are theirs.
+//! The trace's addresses are those of the files, one after the other, so its habits are theirs.
 //! The order in which the files are written is shuffled, and so is that in which a rebuild would
 //! take them: nothing but what users read tells it which are popular. The files hold zeros, which
 //! take no memory; the file system compares each block with its checksum, and the bench with zeros.
@@ -58,7 +58,7 @@ pub(crate) struct FilesRebuilt {
     /// Response times of requests that started during the rebuild, and within the time observed.
     pub(crate) own: Latency,
     pub(crate) equal: Latency,
-    /// Reads for which blocks of the lost disk were computed.
+    /// How often blocks of the lost disk were computed for users, once for each extent of a read.
     pub(crate) computed: u64,
     /// Response times from the loss on.
     pub(crate) series: Vec<Point>,
@@ -181,8 +181,8 @@ impl Files {
         self.rt.sleep(setup.healthy).await;
         let lost_at = self.rt.now();
         let (number, ..) = self.fs.disk_names().into_iter().next().ok_or("there is no disk")?;
-        self.fs.fail_disk(number).await.map_err(text)?;
         self.phase.set(Phase::Rebuild);
+        self.fs.fail_disk(number).await.map_err(text)?;
         let job = self.fs.begin_job(Job::Rebuild).map_err(text)?;
         let JobReport::Moved(report) = job.await.map_err(text)? else {
             return Err("the rebuild was another job".into());
@@ -191,7 +191,7 @@ impl Files {
             return Err(format!("not all files were rebuilt: {report:?}"));
         }
         let rebuild_ns = self.rt.now() - lost_at;
-        self.computed.set(self.fs.computed_reads());
+        self.computed.set(self.fs.computed_extents());
         self.phase.set(Phase::Rebuilt);
         if rebuild_ns > setup.observed {
             let took = rebuild_ns / SECOND;

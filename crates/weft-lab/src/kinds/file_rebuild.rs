@@ -147,7 +147,7 @@ impl Parameters {
                     millis(run.own.mean_ns)
                 }),
                 panel("99th percentile during the rebuild", "ms", &|run| millis(run.own.p99_ns)),
-                panel("reads that were computed", "% of those during the rebuild", &|run| {
+                panel("extents that were computed", "for 100 reads during the rebuild", &|run| {
                     100.0 * share(run.computed, run.own.requests)
                 }),
                 panel("rebuild time", "s", &|run| seconds(run.rebuild_ns)),
