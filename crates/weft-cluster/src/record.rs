@@ -89,6 +89,11 @@ pub struct Record {
     /// The nodes that reach a disk through the keeper, as it says.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
+    /// The disks that the file system has lost as they were away, and where each of them was, as
+    /// the keeper says: the next one takes them back as well, when they are there again. They may
+    /// be none of the file system's by then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub away: BTreeMap<DiskName, String>,
 }
 
 /// What a keeper says of disks.
@@ -98,6 +103,8 @@ pub struct DiskNotes {
     pub disks: BTreeMap<DiskName, String>,
     /// See [`Record::relayed`].
     pub relayed: BTreeMap<DiskName, BTreeSet<NodeName>>,
+    /// See [`Record::away`].
+    pub away: BTreeMap<DiskName, String>,
 }
 
 impl Record {
@@ -114,6 +121,7 @@ impl Record {
             numbers: BTreeMap::new(),
             disks: BTreeMap::new(),
             relayed: BTreeMap::new(),
+            away: BTreeMap::new(),
         }
     }
 
@@ -253,14 +261,19 @@ impl Record {
 
     /// What the keeper has said of disks.
     pub fn disk_notes(&self) -> DiskNotes {
-        DiskNotes { disks: self.disks.clone(), relayed: self.relayed.clone() }
+        DiskNotes {
+            disks: self.disks.clone(),
+            relayed: self.relayed.clone(),
+            away: self.away.clone(),
+        }
     }
 
     /// The keeper says something else of disks. Returns false if it is not the keeper any more.
     pub fn note_disks(&mut self, keeper: &Keeper, notes: DiskNotes) -> bool {
         let is_kept = self.is_kept_by(keeper);
         if is_kept {
-            (self.disks, self.relayed) = (notes.disks, notes.relayed);
+            let DiskNotes { disks, relayed, away } = notes;
+            (self.disks, self.relayed, self.away) = (disks, relayed, away);
         }
         is_kept
     }
@@ -271,6 +284,7 @@ impl Record {
         if !is_kept {
             self.disks.clear();
             self.relayed.clear();
+            self.away.clear();
         }
         !is_kept
     }

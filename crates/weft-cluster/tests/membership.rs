@@ -235,6 +235,7 @@ fn a_takeover_waits_for_the_fence_at_a_disk_that_has_joined() {
             for disk in disks.iter().chain([&joined]) {
                 notes.disks.insert(disk.disk.clone(), format!("nbd://s/{}", disk.disk));
             }
+            notes.away.insert("d9".parse().expect("a name"), "nbd://s/d9".into());
         };
         assert_eq!(one.node().note_disks(note).await, Ok(true));
         assert_eq!(two.node().note_disks(note).await, Ok(false), "it is not the keeper");
@@ -248,6 +249,8 @@ fn a_takeover_waits_for_the_fence_at_a_disk_that_has_joined() {
         two.node().join_disk(joined.clone()).await.expect("joined");
         keeps(&two).await;
         assert_eq!((joined.refuses("one"), disks[0].refuses("one")), (Some(1), Some(1)));
+        let record = two.outlook().view.record.expect("a record");
+        assert_eq!((record.disks.len(), record.away.len()), (3, 1), "as one has said");
         // The disk leaves, and its server ends: nothing waits for it.
         let leaves = |notes: &mut DiskNotes| drop(notes.disks.remove(&joined.disk));
         assert_eq!(two.node().note_disks(leaves).await, Ok(true));

@@ -1,11 +1,16 @@
-//! Disks of a cluster: a server that is killed and started again costs a pause, and no disk.
+//! Disks of a cluster: a server that is killed and started again costs a pause, and no disk. One
+//! that was lost as its server was away for longer is taken back, by the next keeper as well.
 
-use weft_testkit::have;
+use std::path::Path;
+
+use weft_testkit::{have, wait_until};
 
 use crate::cluster::{disks_of, has, put};
-use crate::common::cluster::{Cluster, NEEDS};
+use crate::common::cluster::{Cluster, Member, NEEDS};
 
 const DISK: u64 = 96 << 20;
+/// What processes are given that do not wait long for a disk.
+const IMPATIENT: [&str; 2] = ["--disk-patience", "2s"];
 
 #[test]
 fn a_disk_outlasts_its_server_at_the_keeper_and_at_nodes() {
@@ -51,10 +56,9 @@ fn a_disk_that_was_lost_with_its_server_is_taken_back_when_that_is_there_again()
     }
     let mut cluster = Cluster::new("cluster-back", 3, DISK);
     cluster.weft(&["create", "home"], &["--node", "admin"]);
-    let with = ["--disk-patience", "2s"];
-    let mut one = cluster.keeper("one", &with);
+    let mut one = cluster.keeper("one", &IMPATIENT);
     one.mounts();
-    let mut alpha = cluster.node("alpha", &with);
+    let mut alpha = cluster.node("alpha", &IMPATIENT);
     alpha.mounts();
     put(&alpha.at.join("before"), 1, 3_000_000);
     cluster.kill_server(2);
@@ -72,4 +76,84 @@ fn a_disk_that_was_lost_with_its_server_is_taken_back_when_that_is_there_again()
     alpha.ends();
     cluster.bench.weft(&["fs", "fsck", "--data", &crate::common::text(&one.at)]);
     one.ends();
+}
+
+impl Cluster {
+    /// A keeper that stands by, and takes over beside disks that are away.
+    fn second_keeper(&mut self) -> Member {
+        let with = [&IMPATIENT[..], &["--degraded"]].concat();
+        let mut two = self.start("two", &["keeper", "home"], &with);
+        two.says("stands by");
+        two
+    }
+
+    fn away(&self) -> usize {
+        self.status()["away"].as_array().expect("listed").len()
+    }
+}
+
+/// Contents of files in the folder of a node.
+fn have_all(at: &Path, files: &[(&str, u8)]) {
+    for (name, byte) in files {
+        has(&at.join(name), *byte, 3_000_000);
+    }
+}
+
+#[test]
+fn a_disk_that_one_keeper_lost_with_its_server_is_taken_back_by_the_next() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-back-later", 3, DISK);
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &IMPATIENT);
+    one.mounts();
+    let mut two = cluster.second_keeper();
+    let mut alpha = cluster.node("alpha", &IMPATIENT);
+    alpha.mounts();
+    put(&alpha.at.join("before"), 1, 3_000_000);
+    put(&alpha.at.join("changes"), 2, 3_000_000);
+    cluster.kill_server(2);
+    put(&alpha.at.join("without"), 3, 3_000_000);
+    one.says("is lost and not used any more");
+    wait_until("the next keeper can know of it", || cluster.away() == 1);
+    one.kill9();
+    two.says("keeps");
+    put(&alpha.at.join("changes"), 4, 3_000_000);
+    assert_eq!(cluster.away(), 1, "it goes on waiting for it");
+    cluster.start_server(2);
+    two.says("is back, as disk 3");
+    put(&alpha.at.join("with"), 5, 3_000_000);
+    have_all(&alpha.at, &[("before", 1), ("changes", 4), ("without", 3), ("with", 5)]);
+    wait_until("no disk is away", || cluster.away() == 0);
+    assert_eq!(cluster.status()["disks"].as_array().map(Vec::len), Some(3));
+    alpha.ends();
+    two.ends();
+}
+
+/// Its machine may have had the server.
+#[test]
+fn a_disk_whose_server_dies_with_the_keeper_is_taken_back_by_the_next() {
+    if !have(&NEEDS) {
+        return;
+    }
+    let mut cluster = Cluster::new("cluster-back-both", 3, DISK);
+    cluster.weft(&["create", "home"], &["--node", "admin"]);
+    let mut one = cluster.keeper("one", &IMPATIENT);
+    one.mounts();
+    let mut two = cluster.second_keeper();
+    let mut alpha = cluster.node("alpha", &IMPATIENT);
+    alpha.mounts();
+    put(&alpha.at.join("before"), 1, 3_000_000);
+    put(&alpha.at.join("changes"), 2, 3_000_000);
+    cluster.kill_server(2);
+    one.kill9();
+    two.says("keeps");
+    put(&alpha.at.join("changes"), 3, 3_000_000);
+    cluster.start_server(2);
+    two.says("is back, as disk 3");
+    put(&alpha.at.join("with"), 4, 3_000_000);
+    have_all(&alpha.at, &[("before", 1), ("changes", 3), ("with", 4)]);
+    alpha.ends();
+    two.ends();
 }

@@ -17,6 +17,7 @@ mod device_name;
 mod joined_disks;
 mod keeper;
 mod links;
+mod lost_disks;
 mod node;
 mod overview;
 mod pool;
@@ -199,6 +200,8 @@ struct Party {
     end: Rc<EndOfUse>,
     /// Disks that it takes in as the keeper.
     joining: joined_disks::Joining,
+    /// Disks that it takes back as the keeper, if it can.
+    lost: lost_disks::LostDisks,
     at: ClusterAt,
     /// The leases on its disks, if these keep the record.
     leases: Option<Rc<DiskLeases>>,
@@ -267,8 +270,8 @@ impl Party {
             ending.end("it is no member of the cluster any more");
         });
         let disks = RefCell::new(disks);
-        let (opener, joining) = (opener.clone(), Default::default());
-        Ok(Self { opener, membership, disks, end, joining, at, leases })
+        let (opener, joining, lost) = (opener.clone(), Default::default(), Default::default());
+        Ok(Self { opener, membership, disks, end, joining, lost, at, leases })
     }
 
     /// Waits until `find` finds something; fails if that cannot come any more. With `is_patient` it

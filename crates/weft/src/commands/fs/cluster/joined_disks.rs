@@ -27,8 +27,6 @@ use super::pool::{self, PoolDisk};
 const OPEN_PATIENCE: Nanos = 5 * SECOND;
 /// How often the keeper looks whether it has to say something else of disks.
 const NOTE_EVERY: Nanos = SECOND;
-/// How often the keeper looks whether a disk that was lost is there again.
-const TAKE_BACK_EVERY: Nanos = 2 * SECOND;
 /// Pause before a disk that the record names is looked for once more.
 const AGAIN: Nanos = 2 * SECOND;
 
@@ -62,7 +60,7 @@ fn said(error: NodeError) -> String {
 
 impl Party {
     /// One of its disks.
-    fn disk(&self, name: &DiskName) -> Option<Rc<PoolDisk>> {
+    pub(super) fn disk(&self, name: &DiskName) -> Option<Rc<PoolDisk>> {
         self.disks.borrow().iter().find(|disk| disk.name() == *name).cloned()
     }
 
@@ -77,33 +75,66 @@ impl Party {
         place: &str,
         terms: pool::Terms,
     ) -> Result<Rc<PoolDisk>, String> {
-        let name = self.record().and_then(|record| {
+        let of_record = self.record().and_then(|record| {
             let mut of_record = record.disks.into_iter();
-            of_record.find(|(_, at)| at == place).map(|(name, _)| name)
+            of_record.find(|(_, at)| at == place)
         });
-        let here = name.as_ref().and_then(|name| path_of(place, name));
-        let places = [here.unwrap_or_else(|| place.to_owned())];
-        let found = pool::find(&self.opener, cluster, &places, terms).await;
-        let disk = found.map_err(|failure| failure.to_string())?.remove(0);
-        match name.filter(|name| *name != disk.name()) {
-            Some(name) => Err(format!("{place} is {} here, and not {name}", disk.name())),
-            None => Ok(disk),
+        match of_record {
+            Some(of) => self.find_named(cluster, &of, terms).await,
+            None => self.find_at(cluster, place, terms).await,
         }
     }
 
-    /// As the keeper, takes a disk in that joins, or comes back, and opens it.
-    pub(super) async fn join_disk(
+    /// Finds a disk whose name is known: at this place, or by its name.
+    pub(super) async fn find_named(
+        &self,
+        cluster: &ClusterName,
+        (name, place): &(DiskName, String),
+        terms: pool::Terms,
+    ) -> Result<Rc<PoolDisk>, String> {
+        let here = path_of(place, name);
+        let disk = self.find_at(cluster, here.as_ref().unwrap_or(place), terms).await?;
+        match disk.name() {
+            found if found == *name => Ok(disk),
+            found => Err(format!("{place} is {found} here, and not {name}")),
+        }
+    }
+
+    async fn find_at(
+        &self,
+        cluster: &ClusterName,
+        place: &str,
+        terms: pool::Terms,
+    ) -> Result<Rc<PoolDisk>, String> {
+        let found = pool::find(&self.opener, cluster, &[place.to_owned()], terms).await;
+        Ok(found.map_err(|failure| failure.to_string())?.remove(0))
+    }
+
+    /// As the keeper, takes a disk in that a user adds, and opens it.
+    pub(super) async fn add_disk(
         &self,
         (cluster, own): (&ClusterName, &Incarnation),
         place: &str,
         terms: pool::Terms,
     ) -> Result<Rc<dyn Disk>, String> {
-        let found = pool::find(&self.opener, cluster, &[place.to_owned()], terms).await;
-        let disk = found.map_err(|failure| failure.to_string())?.remove(0);
+        let disk = self.find_at(cluster, place, terms).await?;
+        self.lost.forget(&disk.name());
+        self.join_disk(own, disk).await
+    }
+
+    /// As the keeper, takes a disk in that joins, or comes back, and opens it.
+    pub(super) async fn join_disk(
+        &self,
+        own: &Incarnation,
+        disk: Rc<PoolDisk>,
+    ) -> Result<Rc<dyn Disk>, String> {
         let (name, place, node) = (disk.name(), disk.place().to_owned(), self.membership.node());
         let _joining = self.joining.begin(name.clone());
         // The next keeper must fence there what is written from now on.
-        let put = |notes: &mut DiskNotes| drop(notes.disks.insert(name.clone(), place.clone()));
+        let put = |notes: &mut DiskNotes| {
+            notes.disks.insert(name.clone(), place.clone());
+            notes.away = self.lost.away();
+        };
         if !node.note_disks(put).await.map_err(said)? {
             return Err("another keeper has taken over".to_owned());
         }
@@ -205,7 +236,7 @@ impl Party {
     fn notes(&self, fs: &Fs, record: &Record) -> DiskNotes {
         let names = fs.disk_names();
         let is_any_lost = names.iter().any(|(_, _, is_lost)| *is_lost);
-        let mut notes = DiskNotes::default();
+        let mut notes = DiskNotes { away: self.lost.away(), ..DiskNotes::default() };
         let mut numbers = BTreeMap::new();
         for disk in self.disks.borrow().iter() {
             let (name, place) = (disk.name(), disk.place().to_owned());
@@ -257,55 +288,6 @@ pub(super) async fn keep_notes(party: Rc<Party>, fs: Fs) {
         }
         party.opener.rt.sleep(NOTE_EVERY).await;
     }
-}
-
-/// Takes disks back that were lost as their servers were away, once these are there again: with
-/// what they still have, or empty, if they were rebuilt onto others by then. One that has failed
-/// although its server was there stays out.
-pub(super) async fn take_back(
-    party: Rc<Party>,
-    fs: Fs,
-    (cluster, own): (ClusterName, Incarnation),
-    terms: pool::Terms,
-) {
-    let mut lost: BTreeMap<u16, LostDisk> = BTreeMap::new();
-    while party.end.why().is_none() && fs.why_stopped().is_ok() {
-        party.opener.rt.sleep(TAKE_BACK_EVERY).await;
-        let Ok(status) = fs.status().await else { continue };
-        for row in status.disks {
-            if !row.lost {
-                lost.retain(|_, of| of.disk.place() != row.name);
-            } else if row.lost_because.is_some() && row.back_as.is_none() {
-                let disk = party.disks.borrow().iter().find(|of| of.place() == row.name).cloned();
-                let new = disk.map(|disk| LostDisk { was_away: disk.was_away(), disk });
-                if let Some(new) = new.filter(|_| !lost.contains_key(&row.number)) {
-                    lost.insert(row.number, new);
-                }
-            }
-        }
-        for LostDisk { disk, was_away } in lost.values_mut() {
-            if disk.fence().confirm(&own).await.is_err() {
-                *was_away = true;
-            } else if std::mem::take(was_away) {
-                let place = disk.place();
-                let back = async {
-                    let disk = party.join_disk((&cluster, &own), place, terms).await?;
-                    fs.add_disk(disk, false).await.map_err(|error| error.to_string())
-                };
-                log_line(&match back.await {
-                    Ok(number) => format!("{place} is back, as disk {number}"),
-                    Err(why) => format!("{place} is back, and is not used: {why}"),
-                });
-            }
-        }
-    }
-}
-
-/// A disk that was lost.
-struct LostDisk {
-    disk: Rc<PoolDisk>,
-    /// Whether its server was away since.
-    was_away: bool,
 }
 
 /// Follows the record, in a process that may become the keeper.

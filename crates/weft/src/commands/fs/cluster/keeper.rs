@@ -35,8 +35,8 @@ use weft_rt::{Nanos, SECOND};
 
 use super::links::ChannelStream;
 use super::{
-    Party, Role, cluster_name, joined_disks, mount_guarded, no_channel, node_name, pool,
-    shared_key, why_stopped,
+    Party, Role, cluster_name, joined_disks, lost_disks, mount_guarded, no_channel, node_name,
+    pool, shared_key, why_stopped,
 };
 use crate::cli::FsKeeperArgs;
 use crate::commands::fs::{ending, failed as failed_fs, now, require_root};
@@ -191,11 +191,13 @@ impl Active<'_> {
             disks.iter().find(|disk| disk.place() == place).map(|disk| disk.fence())
         });
         let attendance = self.term.serve_nodes(&fs).await.map_err(failed_fs)?;
+        let before = self.party.membership.outlook().view.record;
+        self.party.lost.learn(before.map(|record| record.away).unwrap_or_default());
         let notes = joined_disks::keep_notes(self.party.clone(), fs.clone());
         drop(self.opener.rt.spawn(notes));
         let as_keeper = (self.cluster.clone(), self.term.keeper.node.clone());
         let (party, terms) = (self.party.clone(), self.terms);
-        let taking_back = joined_disks::take_back(party, fs.clone(), as_keeper, terms);
+        let taking_back = lost_disks::take_back(party, fs.clone(), as_keeper, terms);
         drop(self.opener.rt.spawn(taking_back));
         if let Some(leases) = self.party.leases.clone() {
             let (party, name) = (self.party.clone(), self.args.name.clone());
@@ -254,6 +256,7 @@ impl Active<'_> {
         let lost = self.term.not_regained(lost).await;
         let (own, degraded) = (&self.term.keeper.node, self.args.degraded);
         let disks = self.party.open_disks(own, &lost, degraded).await?;
+        self.party.note_left_out(&disks);
         let disks = self.joined_of(disks).await;
         check_labels(&disks, &self.args.name).await?;
         let options = MountOptions {
@@ -369,7 +372,7 @@ impl Active<'_> {
         let (party, terms) = (self.party.clone(), self.terms);
         Rc::new(move |place| {
             let (party, own, cluster) = (party.clone(), own.clone(), cluster.clone());
-            Box::pin(async move { party.join_disk((&cluster, &own), &place, terms).await })
+            Box::pin(async move { party.add_disk((&cluster, &own), &place, terms).await })
         })
     }
 }

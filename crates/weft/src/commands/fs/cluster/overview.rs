@@ -113,6 +113,7 @@ fn described(view: &View, record: &Record) -> Value {
             "disk": disk, "place": place, "relayed_for": relayed_for.collect::<Vec<_>>(),
         })
     });
+    let away = record.away.iter().map(|(disk, place)| json!({ "disk": disk, "place": place }));
     json!({
         "cluster": record.cluster,
         "epoch": record.epoch,
@@ -121,6 +122,7 @@ fn described(view: &View, record: &Record) -> Value {
         "fencing": fencing.collect::<Vec<_>>(),
         "lost_disks": record.lost_disks.keys().collect::<Vec<_>>(),
         "disks": disks.collect::<Vec<_>>(),
+        "away": away.collect::<Vec<_>>(),
     })
 }
 
@@ -200,6 +202,10 @@ fn print(status: &Value, attention: &[String]) {
         let life = if member["alive"] == true { "" } else { ", no sign of life" };
         let at = member["address"].as_str().map_or(String::new(), |at| format!("  {at}"));
         outln!("  {:<12} epoch {}, {role}{life}{at}", text(&member["node"]), member["epoch"]);
+    }
+    for disk in list(&status["away"]) {
+        let (disk, place) = (text(&disk["disk"]), text(&disk["place"]));
+        outln!("  disk {disk} was lost as it was away: it is used again when {place} answers");
     }
 }
 

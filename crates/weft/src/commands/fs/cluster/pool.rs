@@ -185,6 +185,16 @@ impl PoolDisk {
         self.lasting.borrow().upgrade().is_some_and(|disk| disk.was_away())
     }
 
+    /// Whether it answers, as it was found just now.
+    pub(super) async fn answers(&self, own: &Incarnation) -> bool {
+        match &self.way {
+            Way::Served(fence) => fence.confirm(own).await.is_ok(),
+            // To be found it has answered.
+            Way::Reserved(_) => true,
+            Way::Missing(_) => false,
+        }
+    }
+
     /// Whether it is not there.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self.way, Way::Missing(_))
