@@ -10,6 +10,7 @@ mod file_rebuild;
 mod files;
 mod life;
 mod load;
+mod open_loop;
 mod recovery;
 mod service;
 
@@ -28,7 +29,8 @@ pub(crate) use file_rebuild::{FileRebuild, FilesRebuilt, rebuild_files};
 pub(crate) use files::{FileLoad, FileSetup, Requests, rate};
 pub(crate) use life::{Life, Lived, PHASES, live};
 pub(crate) use load::{Access, Ended, Load};
-pub(crate) use recovery::{Recovered, Recovery, endless, recover};
+pub(crate) use open_loop::{endless, open_loop, scaled};
+pub(crate) use recovery::{Recovered, Recovery, recover};
 pub(crate) use service::{Served, Service, serve};
 
 /// Writes in flight while the array is filled.

@@ -113,12 +113,7 @@ impl Lab<'_> {
         let part = |cell: usize| parts.get(cell % parts.len().max(1));
         let own: Vec<usize> = (0..cells.len()).filter(|cell| shard.has(*cell)).collect();
         if matches!(self.options.keep, Some(Keep::Merged(_))) {
-            let is_missing =
-                |cell: &&usize| part(**cell).is_some_and(|part| !part.has::<T>(**cell));
-            self.refuse_unfinished(
-                own.iter().filter(is_missing).filter_map(|cell| part(*cell)),
-                own.len(),
-            )?;
+            return Ok(Ok(show(self.merged(&parts, cells.len())?)));
         }
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
         let found = parallel::map(&own, self.options.threads, |cell| {
@@ -146,28 +141,23 @@ impl Lab<'_> {
         Ok(if shard == Shard::WHOLE { Ok(show(found)) } else { Err(found.len()) })
     }
 
-    /// An error that says how far a run is, if cells are missing: each is given by its folder.
-    fn refuse_unfinished<'p>(
-        &self,
-        missing: impl Iterator<Item = &'p Part>,
-        cells: usize,
-    ) -> Result<(), LabError> {
-        let mut by_part: Vec<(&Path, usize)> = Vec::new();
-        for part in missing {
-            match by_part.iter_mut().find(|(dir, _)| *dir == part.dir) {
-                Some((_, count)) => *count += 1,
-                None => by_part.push((&part.dir, 1)),
-            }
+    /// What all cells of these shards have found. If some are missing, the error says how far each
+    /// shard is.
+    fn merged<T: Found>(&self, parts: &[Part], cells: usize) -> Result<Vec<T>, LabError> {
+        let found: Vec<Option<T>> =
+            (0..cells).map(|cell| parts[cell % parts.len()].load(cell)).collect();
+        let missing = |(number, part): (usize, &Part)| {
+            let own = found.iter().skip(number).step_by(parts.len());
+            let count = own.filter(|found| found.is_none()).count();
+            (count > 0).then(|| format!("{count} missing in {}", part.dir.display()))
+        };
+        let missing: Vec<String> = parts.iter().enumerate().filter_map(missing).collect();
+        if missing.is_empty() {
+            return Ok(found.into_iter().flatten().collect());
         }
-        if by_part.is_empty() {
-            return Ok(());
-        }
-        let finished = cells - by_part.iter().map(|(_, count)| count).sum::<usize>();
-        let each = |(dir, count): &(&Path, usize)| format!("{count} missing in {}", dir.display());
-        let each: Vec<String> = by_part.iter().map(each).collect();
-        let each = each.join(", ");
+        let (finished, missing) = (found.iter().flatten().count(), missing.join(", "));
         Err(self.wrong(format!(
-            "{finished} of {cells} cells are finished, {each}: `weft lab run … --resume` goes on"
+            "{finished} of {cells} cells are finished, {missing}: `weft lab run … --resume` goes on"
         )))
     }
 

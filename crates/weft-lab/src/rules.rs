@@ -1,6 +1,6 @@
 //! What an experiment's file must comply with beyond its schema.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 use weft_cache::Choice;
@@ -19,11 +19,19 @@ pub(crate) struct Known<'a> {
     pub(crate) traces: Option<&'a [&'a Path]>,
 }
 
+/// The recorded trace of this name in the first of these folders that has it.
+pub(crate) fn trace_file<'a>(
+    folders: impl IntoIterator<Item = &'a Path>,
+    name: &str,
+) -> Option<PathBuf> {
+    folders.into_iter().map(|folder| folder.join(name)).find(|path| path.exists())
+}
+
 impl Known<'_> {
     /// Whether the file of a trace is in one of the folders.
     fn trace(&self, file: &str) -> Result<(), String> {
         let Some(folders) = self.traces else { return Ok(()) };
-        if folders.iter().any(|folder| folder.join(file).exists()) {
+        if trace_file(folders.iter().copied(), file).is_some() {
             return Ok(());
         }
         let shown = |folder: &&Path| match folder.as_os_str().is_empty() {

@@ -193,11 +193,6 @@ impl Part {
         is_whole.then(|| T::take(&mut found)).flatten().filter(|_| found.is_empty())
     }
 
-    /// Whether a cell is finished.
-    pub(crate) fn has<T: Found>(&self, cell: usize) -> bool {
-        self.load::<T>(cell).is_some()
-    }
-
     /// Keeps what a cell found.
     pub(crate) fn save<T: Found>(&self, cell: usize, found: &T) -> Result<(), String> {
         let mut bytes = Vec::new();

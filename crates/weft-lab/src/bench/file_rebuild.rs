@@ -17,12 +17,10 @@ use weft_fs::{BLOCK_BYTES, Fs, Ino, Job, JobReport, ROOT, Redundancy};
 use weft_model::Model;
 use weft_rt::{Buf, Frozen, Nanos, Rng, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
-use weft_trace::replay::{
-    AddressMap, Fit, Latency, Live, Options, Pace, Point, Speed, Verify, Volumes, run,
-};
+use weft_trace::replay::{Latency, Live, Options, Point, Verify, run};
 
 use super::files::{FileDisks, REST, new_file};
-use super::recovery::endless;
+use super::open_loop::{endless, open_loop, scaled};
 use super::text;
 
 /// Bytes of a write that makes a file.
@@ -76,19 +74,11 @@ pub(crate) fn rebuild_files(
         async move {
             let files = Rc::new(Files::make(&rt, &setup).await?);
             rt.sleep(REST).await;
-            let mut volumes = Volumes::default();
-            records.iter().for_each(|record| volumes.add(record));
-            let block = files.info().block_bytes;
-            let map = AddressMap::new(&volumes, files.size_bytes(), block, Fit::Scale);
+            let map = scaled(&records, files.size_bytes(), files.info().block_bytes);
             let live = Live::new();
             let course = rt.spawn(course(files.clone(), setup.clone(), live.clone()));
-            let options = Options {
-                pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
-                verify: Verify::Off,
-                seed: setup.seed,
-                interval_ns: Some(setup.interval),
-                ..Options::default()
-            };
+            let options =
+                Options { verify: Verify::Off, seed: setup.seed, ..open_loop(setup.interval) };
             let all = endless(records, setup.rate_milli, setup.first).map(Ok::<_, Infallible>);
             let Ok(outcome) = run(&rt, files.clone(), &map, all, &options, &live).await;
             let (lost_at, rebuild_ns) = course.await?;

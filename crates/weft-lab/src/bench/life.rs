@@ -17,12 +17,10 @@ use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
-use weft_trace::replay::{
-    AddressMap, Fit, Latency, Live, Options, Pace, Point, Speed, Verify, Volumes, run,
-};
+use weft_trace::replay::{Latency, Live, Options, Point, Verify, run};
 
 use super::above::{CacheAbove, CacheSetup};
-use super::recovery::endless;
+use super::open_loop::{endless, open_loop, scaled};
 use super::text;
 use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 use crate::rebuild::Way;
@@ -84,10 +82,7 @@ pub(crate) fn live(life: &Life, records: &[Record]) -> Result<Lived, String> {
         array.set_throttle(life.min_bytes_s, life.max_bytes_s);
         array.set_latency_target(life.target);
         life.way.apply(&array).await.map_err(text)?;
-        let mut volumes = Volumes::default();
-        records.iter().for_each(|record| volumes.add(record));
-        let (size, block) = (array.size_bytes(), Volume::info(&array).block_bytes);
-        let map = AddressMap::new(&volumes, size, block, Fit::Scale);
+        let map = scaled(&records, array.size_bytes(), Volume::info(&array).block_bytes);
         let above = match &life.cache {
             Some(setup) => Some(CacheAbove::new(&array, setup, 1)?),
             None => None,
@@ -102,13 +97,8 @@ pub(crate) fn live(life: &Life, records: &[Record]) -> Result<Lived, String> {
         });
         let live = Live::new();
         let course = rt.spawn(course(watched.clone(), life.clone(), more.to_vec(), live.clone()));
-        let options = Options {
-            pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
-            verify: Verify::Reads,
-            seed: setup.seed,
-            interval_ns: Some(life.interval),
-            ..Options::default()
-        };
+        let options =
+            Options { verify: Verify::Reads, seed: setup.seed, ..open_loop(life.interval) };
         let all = endless(records, life.rate_milli, life.first).map(Ok::<_, Infallible>);
         let Ok(outcome) = run(&rt, watched.clone(), &map, all, &options, &live).await;
         let lengths = course.await?;

@@ -27,11 +27,10 @@ use weft_disk::{DoneFuture, ReadFuture, Volume, VolumeError, VolumeInfo};
 use weft_model::ModelDisk;
 use weft_rt::{Buf, Frozen, Nanos, Rt, SECOND, Schedule, virtual_rt};
 use weft_trace::Record;
-use weft_trace::replay::{
-    AddressMap, Fit, Latency, Live, Options, Outcome, Pace, Point, Speed, Verify, Volumes, run,
-};
+use weft_trace::replay::{AddressMap, Latency, Live, Options, Outcome, Point, Verify, run};
 
 use super::above::{CacheAbove, CacheSetup};
+use super::open_loop::{endless, open_loop, scaled};
 use super::text;
 use crate::modelled::{ArraySetup, array_on, disk, mark_written};
 use crate::rebuild::Way;
@@ -163,10 +162,8 @@ impl Written {
 
     /// Where the requests of a trace lie on the array.
     pub(super) fn map(&self, records: &[Record]) -> AddressMap {
-        let mut volumes = Volumes::default();
-        records.iter().for_each(|record| volumes.add(record));
         let block = Volume::info(&self.array).block_bytes;
-        AddressMap::new(&volumes, self.array.size_bytes(), block, Fit::Scale)
+        scaled(records, self.array.size_bytes(), block)
     }
 
     async fn replay(
@@ -178,11 +175,9 @@ impl Written {
         live: &Live,
     ) -> Result<Outcome, String> {
         let options = Options {
-            pace: Pace::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
             verify: Verify::Reads,
             seed: recovery.setup.seed,
-            interval_ns: Some(recovery.interval),
-            ..Options::default()
+            ..open_loop(recovery.interval)
         };
         let all = endless(records, recovery.rate_milli, recovery.first).map(Ok::<_, Infallible>);
         let volume: Rc<dyn Volume> = course.clone();
@@ -193,27 +188,6 @@ impl Written {
         }
         Ok(outcome)
     }
-}
-
-/// The requests of a trace at the given mean rate, repeated without end, from request number
-/// `first`.
-pub(crate) fn endless(
-    records: Rc<[Record]>,
-    rate_milli: u32,
-    first: usize,
-) -> impl Iterator<Item = Record> {
-    let count = records.len();
-    let span = u128::from(records.last().map_or(0, |record| record.at_ns)).max(1);
-    let wanted = count as u128 * 1000 * u128::from(SECOND) / u128::from(rate_milli.max(1));
-    let due = move |number: usize| {
-        let (round, record) = (number / count, records[number % count]);
-        (round as u128 * wanted + u128::from(record.at_ns) * wanted / span, record)
-    };
-    let begin = due(first).0;
-    (first..).map(move |number| {
-        let (at, record) = due(number);
-        Record { at_ns: u64::try_from(at - begin).unwrap_or(u64::MAX), ..record }
-    })
 }
 
 /// Waits for the end of the rebuild, and then for that of all `running` ones, which ends the

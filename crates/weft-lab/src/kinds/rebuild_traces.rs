@@ -14,10 +14,10 @@ use serde::Deserialize;
 use weft_code::CodeSpec;
 use weft_rt::{Rt, Schedule, virtual_rt};
 use weft_trace::Record;
-use weft_trace::replay::{self, AddressMap, Fit, Live, Options, Pace, Verify, Volumes};
+use weft_trace::replay::{self, Live, Options, Pace, Verify};
 
 use super::trace::Trace;
-use crate::bench::Bed;
+use crate::bench::{Bed, scaled};
 use crate::figure::{Panel, Point};
 use crate::lab::{Lab, Ran, Repair, Results};
 use crate::modelled::{ArraySetup, ModelledArray};
@@ -160,10 +160,7 @@ async fn replay_to(
     options: &Options,
 ) -> Result<f64, String> {
     let volume = array.volume();
-    let mut volumes = Volumes::default();
-    records.iter().for_each(|record| volumes.add(record));
-    let (size, block) = (volume.size_bytes(), volume.info().block_bytes);
-    let map = AddressMap::new(&volumes, size, block, Fit::Scale);
+    let map = scaled(&records, volume.size_bytes(), volume.info().block_bytes);
     let all = records.into_iter().map(Ok::<_, Infallible>);
     let Ok(outcome) = replay::run(rt, volume, &map, all, options, &Live::new()).await;
     let wrong = outcome.verified.as_ref().map_or(0, |verified| verified.blocks_wrong);

@@ -9,6 +9,7 @@ use weft_trace::{Op, ReadOptions, Record};
 
 use crate::figure::TraceUsed;
 use crate::lab::{Lab, LabError, RunOptions};
+use crate::rules::trace_file;
 
 /// A trace.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,10 +40,7 @@ impl Trace {
             requests: records.len() as u64,
         };
         let folders = [lab.options.traces.as_deref(), lab.folder];
-        let path = |name: &String| {
-            let paths = folders.into_iter().flatten().map(|folder| folder.join(name));
-            paths.into_iter().find(|path| path.exists())
-        };
+        let path = |name: &String| trace_file(folders.into_iter().flatten(), name);
         if let Some((name, path)) = self.file.as_ref().and_then(|name| Some((name, path(name)?))) {
             let records = recorded(&path, most).map_err(|e| lab.wrong(e))?;
             if records.is_empty() {

@@ -7,16 +7,14 @@ use futures_util::future::{Either, select};
 use weft_array::experiment::{Admission, Pace, Throttle, WithinBounds};
 use weft_disk::Volume;
 use weft_rt::{Nanos, Rt, Schedule, virtual_rt};
-use weft_trace::replay::{
-    AddressMap, Fit, Latency, Live, Options, Outcome, Pace as Arrivals, Point, Speed, Volumes, run,
-};
+use weft_trace::replay::{Latency, Live, Outcome, Point, run};
 
 use super::array::Reshaping;
 use super::engine::Engine;
 use super::given::{Pacing, Run};
 use super::valve::Valve;
 use super::{Counted, Job, Way};
-use crate::bench::endless;
+use crate::bench::{endless, open_loop, scaled};
 use crate::rebuild::SpeedControl;
 
 /// As fast as it can.
@@ -109,14 +107,8 @@ async fn under_users(
     let outcome = match &given.users {
         None => Outcome::default(),
         Some((records, rate_milli, first)) => {
-            let mut volumes = Volumes::default();
-            records.iter().for_each(|record| volumes.add(record));
-            let map = AddressMap::new(&volumes, used_bytes, 512, Fit::Scale);
-            let options = Options {
-                pace: Arrivals::Open { speed: Speed::REAL, in_flight_max: 1 << 16 },
-                interval_ns: Some(given.interval),
-                ..Options::default()
-            };
+            let map = scaled(records, used_bytes, 512);
+            let options = open_loop(given.interval);
             let all = endless(records.clone(), *rate_milli, *first).map(Ok::<_, Infallible>);
             let Ok(outcome) = run(rt, volume, &map, all, &options, &live).await;
             outcome
